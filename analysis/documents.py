@@ -1,4 +1,4 @@
-"""The JSON files that a store keeps beside its tables.
+"""What a store keeps beside its tables: searches in the journals of Optuna, and the JSON files of sweeps.
 
 A store may come from anybody. A file whose content has another shape than this project writes is left
 out with a warning, so studies can rely on the shape.
@@ -6,13 +6,15 @@ out with a warning, so studies can rely on the shape.
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from grok.errors import one_line
 from grok.store import DamagedShardWarning
-from grok.untrusted import has_shape, is_plain, read_json
+from grok.untrusted import has_shape, is_plain, open_file, read_json
 
 SCORES: Final = [[(int, str, float)]]
 TRIALS: Final = {
@@ -24,34 +26,36 @@ TRIALS: Final = {
     "default?": (dict, None),
     "definition?": {"settings?": {"train.steps?": (float, None)}},
 }
-"""``search/NAME.json``."""
+"""A search."""
 PINNED: Final = {"study": str, "trial": int, "default": dict, "best": dict, "steps?": float}
-"""``search/NAME.comparison.json``."""
+"""Its comparison, before it is made."""
 COMPARED: Final = {"pinned": PINNED, "runs": {"default": SCORES, "best": SCORES}}
-"""``search/NAME.compared.json``."""
+"""Its comparison with the scores of its runs."""
 SWEEP: Final = {"argv?": [str], "config?": {"runs?": [{"run_id": str}], "settings?": dict}}
 """``sweeps/SWEEP.json``."""
 
 
 def searches(store: Path) -> list[dict[str, Any]]:
-    """Return the records of searches, in order of the files' names."""
-    return _documents(store / "search", lambda data: _is_search(data) or _is_pinned(data) or _is_compared(data))
+    """Return the searches and their comparisons, in order of the files' names."""
+    files = sorted((store / "search").glob("*.journal"))
+    read = _documents(files, _read_study, lambda parts: all(map(_is_part, parts)))
+    return [part for parts in read for part in parts]
 
 
 def sweeps(store: Path) -> list[dict[str, Any]]:
     """Return the records of sweeps, in order of the files' names."""
-    return _documents(store / "sweeps", lambda data: has_shape(data, SWEEP))
+    return _documents(sorted((store / "sweeps").glob("*.json")), read_json, lambda data: has_shape(data, SWEEP))
 
 
-def _documents(folder: Path, is_ours: Callable[[Any], bool]) -> list[dict[str, Any]]:
+def _documents(files: Iterable[Path], read: Callable[[Path], Any], is_ours: Callable[[Any], bool]) -> list[Any]:
     documents = []
-    for file in sorted(folder.glob("*.json")):
+    for file in files:
         try:
-            data = read_json(file)
+            data = read(file)
         except FileNotFoundError:
             continue
-        except (OSError, ValueError) as error:
-            reason = str(error)
+        except Exception as error:  # Optuna trusts a journal, and fails at a damaged one in many ways
+            reason = one_line(error)
         else:
             if is_ours(data):
                 documents.append(data)
@@ -59,6 +63,53 @@ def _documents(folder: Path, is_ours: Callable[[Any], bool]) -> list[dict[str, A
             reason = "not what this project writes there"
         warnings.warn(f"left out {file}: {reason}", DamagedShardWarning, stacklevel=2)
     return documents
+
+
+def _read_study(file: Path) -> list[dict[str, Any]]:
+    """Return the study in a journal of Optuna's: its trials, then its comparison, if any."""
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    open_file(file).close()  # a link or a pipe is refused
+    storage = JournalStorage(JournalFileBackend(str(file)))
+    study = optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
+    known, trials = study.user_attrs, study.get_trials(deepcopy=False)
+    if "default" not in known:
+        raise FileNotFoundError(file)  # it is being made
+    several = len(study.directions) > 1
+    ended = any(trial.state.name == "COMPLETE" for trial in trials)
+    best = {t.number for t in (study.best_trials if several else [study.best_trial])} if ended else set()
+    names = known["definition"]["study"]["objectives"]
+    data = {
+        "name": study.study_name,
+        "objectives": [
+            {"name": name, "direction": d.name.lower()} for name, d in zip(names, study.directions, strict=True)
+        ],
+        "definition": known["definition"],
+        "default": known["default"],
+        "trials": [
+            {
+                "number": trial.number,
+                "state": trial.state.name.lower(),
+                "best": trial.number in best,
+                "params": dict(trial.params),
+                "values": trial.values and [value if math.isfinite(value) else None for value in trial.values],
+                "runs": trial.user_attrs.get("runs", []),
+            }
+            for trial in trials
+        ],
+    }
+    parts = [data]
+    if "pinned" in known:
+        parts.append(known["pinned"])
+    if "compared" in known:
+        parts.append({"pinned": known["pinned"], "runs": known["compared"]})
+    return parts
+
+
+def _is_part(data: Any) -> bool:
+    return _is_search(data) or _is_pinned(data) or _is_compared(data)
 
 
 def _is_search(data: Any) -> bool:

@@ -16,7 +16,7 @@ from analysis.statistics.estimate import NotEnoughData
 from analysis.studies import QUESTIONS
 from analysis.studies.base import OwnStudy, Study
 from grok.errors import ConfigError, GrokError
-from grok.plugins import PLUGIN_PATH, activate, active, code_of, load
+from grok.plugins import active, load, name_code
 
 Own = Callable[[Observations], Study]
 
@@ -35,8 +35,8 @@ def own_studies(targets: Sequence[str], folder: str) -> list[Own]:
     """
     if not targets:
         return []
-    activate(code_of(folder, targets, option=PLUGIN_PATH))
-    functions = {target: load({"_target_": target}) for target in targets}
+    name_code(folder, targets)
+    functions = {target: load(target) for target in targets}
     for target, function in functions.items():
         if not callable(function):
             raise ConfigError(f"--with {target}: expected a function of the store's observations")

@@ -25,7 +25,7 @@ from analysis.own_versions import OWN_CODE
 from analysis.populations import COUPLING, Populations, populations
 from analysis.setup_files import setup_file
 from analysis.statistics.proportions import share
-from grok.store.rerun import literal
+from grok.config.values import literal
 from grok.streams import derive_seed
 
 DEFAULT_STORE: Final = Path("results/store")
@@ -127,7 +127,7 @@ def store_words(path: Path | None) -> list[str]:
     """Return the override that names a store; nothing for the default store."""
     if path is None or path == DEFAULT_STORE:
         return []
-    return [f"store.path={literal(str(path)) if _needs_quotes(str(path)) else path}"]
+    return [f"store.path={literal(path)}"]
 
 
 def given_again(argv: Sequence[str], path: Path | None) -> str:
@@ -140,11 +140,6 @@ def given_again(argv: Sequence[str], path: Path | None) -> str:
         elif not word.startswith(("store.path=", "--store=")):
             words.append(word)
     return shlex.join([*words, *store_words(path)])
-
-
-def _needs_quotes(path: str) -> bool:
-    """Return whether Hydra's grammar would not read a path as a plain string."""
-    return not re.fullmatch(r"[\w./~@:%+-]+( [\w./~@:%+-]+)*", path)
 
 
 def settings_of(observations: Observations, own: Sequence[str], sweeping: bool, streams: bool = True) -> list[str]:
@@ -215,12 +210,10 @@ def _typed(value: Any) -> str:
     """Return a stored value in Hydra's grammar. Lists and maps are stored as JSON."""
     if value is None or pd.isna(value):
         return "null"
-    if isinstance(value, str):
+    if isinstance(value, str) and value.startswith(("{", "[")):
         with suppress(ValueError):  # a text that no version of this package wrote is quoted as it is
-            if value.startswith(("{", "[")):
-                return literal(json.loads(value))
-        return value if re.fullmatch(r"[A-Za-z_][\w./]*", value) and value != "null" else literal(value)
-    return literal(value.item() if hasattr(value, "item") else value)
+            return literal(json.loads(value))
+    return literal(value)
 
 
 def _stored(value: Any) -> Any:

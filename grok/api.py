@@ -7,6 +7,7 @@ are not trained again.
 
 from __future__ import annotations
 
+import os
 import typing
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from grok.cli.task import Task
 from grok.cli.words import as_value
 from grok.config import MODES
 from grok.config.fields import settings_of
+from grok.config.values import literal
 from grok.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -99,9 +101,9 @@ def _as_words(settings: Mapping[str, Any]) -> list[str]:
         ):
             if not value:
                 raise ConfigError(f"{name}={value!r} is empty: expected at least one value to sweep over")
-            text = ",".join(_literal(name, v) for v in value)
+            text = ",".join(_typed(name, v) for v in value)
         else:
-            text = _literal(name, value)
+            text = _typed(name, value)
         words.append(f"{name}={text}")
     return words
 
@@ -110,16 +112,11 @@ def _is_list(hint: Any) -> bool:
     return typing.get_origin(hint) is list
 
 
-def _literal(name: str, value: Any) -> str:
-    value = value.item() if hasattr(value, "item") else value  # a NumPy scalar
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(_literal(name, v) for v in value) + "]"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_literal(name, v)}" for key, v in value.items()) + "}"
-    if hasattr(value, "__fspath__") or isinstance(value, str):
+def _typed(name: str, value: Any) -> str:
+    """Return a setting's value as it is typed; text for a number or a flag may be one."""
+    if isinstance(value, (str, os.PathLike)):
         return as_value(name, str(value))
-    raise ConfigError(f"{name}={value!r}: expected a number, text, or a list of them, not {type(value).__name__}")
+    try:
+        return literal(value)
+    except TypeError as error:
+        raise ConfigError(f"{name}={value!r}: expected a number, text, or a list of them, not {error}") from error

@@ -32,7 +32,6 @@ import torch
 from grok.errors import CheckpointError, CheckpointUnreadable, OtherRunsCheckpoint
 from grok.files import clear_unfinished, discard_folder, disk_errors, is_unfinished, write_folder
 from grok.parts import (
-    KINDS,
     MANIFEST,
     SPARE,
     TENSORS,
@@ -45,17 +44,13 @@ from grok.parts import (
     split,
     write_parts,
 )
-from grok.records import Checkpoint
+from grok.records import Checkpoint, joined_tags, tags_of
 from grok.tensors import file_hash, layout_of, load_tensors, plain_tensors, read_shards, reading, save_tensors
 from grok.untrusted import is_folder, plain_name, read_json_object, refuse_links
 
-FORMAT: Final = 1
-FORMAT_WITH_PARTS: Final = 2
-"""Without parts a checkpoint has the older format, which older versions read, too."""
+FORMAT: Final = 2
 SHARDS: Final = "shards"
 CHECKPOINTS: Final = "checkpoints"
-TAGS: Final = " | "
-"""Between the numerics tags of a run that several processes computed."""
 _STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
 
 
@@ -91,8 +86,8 @@ def refuse_other_run(path: Path, manifest: Mapping[str, Any], expected: Origin |
     same = None in (actual.run_id, expected.run_id) or actual.run_id == expected.run_id
     same &= None in (actual.trajectory_id, expected.trajectory_id) or actual.trajectory_id == expected.trajectory_id
     if actual.numerics and expected.numerics:
-        own = actual.numerics.split(TAGS)
-        same &= expected.numerics.split(TAGS)[: len(own)] == own
+        own = tags_of(actual.numerics)
+        same &= tags_of(expected.numerics)[: len(own)] == own
     if not same:
         raise OtherRunsCheckpoint(
             f"{path} is of another run: expected {expected}; found {actual}. Nothing was removed: move it to the "
@@ -135,7 +130,7 @@ def save_checkpoint(
     serial = max((s for s, _, _ in _saved(folder)), default=0) + 1
     target = folder / f"{serial:08d}-step-{checkpoint.step}"
     origin = Origin(
-        checkpoint.run_id, checkpoint.trajectory_id, TAGS.join(checkpoint.state.get("numerics", ())) or None
+        checkpoint.run_id, checkpoint.trajectory_id, joined_tags(checkpoint.state.get("numerics", ())) or None
     )
     about = {**_named(origin), "step": checkpoint.step, "state": checkpoint.state}
     _commit(target, split(checkpoint.tensors, checkpoint.parts), about, checkpoint.shards)
@@ -368,7 +363,7 @@ def _commit(
             entries["parts_in_shares"] = write_shards(folder / SHARDS, earlier)
             entries["shards"] = entry_of(folder / SHARDS)["files"]
         manifest = {
-            "format": FORMAT_WITH_PARTS if any(entries.get(kind) for kind in KINDS) else FORMAT,
+            "format": FORMAT,
             **about,
             **{key: entry for key, entry in entries.items() if entry},
             "tensors": layout_of(plain),
@@ -418,10 +413,9 @@ def _intact_manifest(path: Path, expected: Origin | None = None) -> tuple[dict[s
         manifest = read_json_object(path / MANIFEST, follow=True)
         fingerprint = manifest.pop("manifest_sha256")
         written_by = manifest["format"]
-        if written_by > FORMAT_WITH_PARTS:
+        if written_by > FORMAT:
             raise CheckpointUnreadable(
-                f"{path} has format {written_by}, this version reads {FORMAT} and {FORMAT_WITH_PARTS}: "
-                "update grok-lab; it was not removed"
+                f"{path} has format {written_by}, this version reads {FORMAT}: update grok-lab; it was not removed"
             )
         whole = fingerprint == _fingerprint(manifest) and file_hash(path / TENSORS) == manifest["sha256"]
         whole = whole and _has_its_shards(path / SHARDS, manifest.get("shards", {}))

@@ -50,6 +50,17 @@ class TrainingError(GrokError):
     exit_status = 1
 
 
+def one_line(error: BaseException) -> str:
+    """Return an error's message in one line: of ours whole, of others at most 300 printable characters.
+
+    >>> one_line(OSError("two\\nlines")), one_line(KeyError())
+    ('two lines', 'KeyError')
+    """
+    text = "".join(c if c.isprintable() else " " for c in str(error))  # it may quote damaged bytes
+    line = " ".join(text.split()) or type(error).__name__
+    return line if isinstance(error, GrokError) else line[:300]
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``", did you mean 'x'?"`` for the closest known name, or an empty string.
 

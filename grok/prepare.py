@@ -10,7 +10,7 @@ from grok.cli.command import Parser, command
 from grok.config.common import MOST_WORKERS
 from grok.errors import DataError
 from grok.numerics.machine import usable_cores
-from grok.plugins import PLUGIN_PATH, activate, code_of
+from grok.plugins import name_code
 from grok.text.corpus import Corpus
 from grok.text.own_tokenizer import is_import_path
 from grok.text.preparation import Request, prepare
@@ -37,7 +37,7 @@ def main(argv: list[str]) -> int:
     named = [name for name in (request.form, request.tokenizer) if is_import_path(name)]
     if arguments.tokenizer_code is not None:
         named.append(arguments.tokenizer_code)
-    activate(code_of(arguments.plugin_path, named, option=PLUGIN_PATH))
+    name_code(arguments.plugin_path, named)
     corpus, was_there = prepare(request, say=lambda line: print(line, file=sys.stderr, flush=True))
     print((corpus.path / "corpus.md").read_text(encoding="utf-8"))
     print(_summary(corpus, was_there))

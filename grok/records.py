@@ -11,7 +11,7 @@ Losses are mean cross-entropies in nats, accuracies are shares in [0, 1].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -28,8 +28,32 @@ VAL_ACC: Final = "val_acc."
 TASK: Final = "task."
 """Followed by ``NAME.METRIC``: a task's score there."""
 
-FORMER_COMPONENTS: Final = {"embedding": "token_embedding", "positions": "position_embedding"}
-"""Former names in ``block_norms`` of language models, each with its present name, which both modes use."""
+_TAGS: Final = " | "
+"""Between the numerics tags of a run that several processes computed."""
+
+
+def numerics_tag(parts: Mapping[str, object]) -> str:
+    """Return the numerics tag of one process: everything outside a run's identity that decides its bits."""
+    return ";".join(f"{name}={value}" for name, value in parts.items())
+
+
+def tag_parts(numerics: object) -> dict[str, str]:
+    """Return the parts of a numerics tag, of the last process if there were several.
+
+    >>> tag_parts("device=cpu;threads=1 | device=cuda;width=8")
+    {'device': 'cuda', 'width': '8'}
+    """
+    return dict(part.partition("=")[::2] for part in tags_of(numerics)[-1].split(";"))
+
+
+def tags_of(numerics: object) -> list[str]:
+    """Return the tags of the processes that computed a run, in order."""
+    return str(numerics or "").split(_TAGS)
+
+
+def joined_tags(tags: Sequence[str]) -> str:
+    """Return the text of several processes' tags; :func:`tags_of` reads it."""
+    return _TAGS.join(tags)
 
 
 @dataclass(slots=True, kw_only=True)

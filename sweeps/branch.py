@@ -31,10 +31,10 @@ import pandas as pd
 
 from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import Settings, compose
-from grok.cli.words import quoted
 from grok.config import ArithmeticConfig, flatten
 from grok.config.common import refuse_too_many_runs
 from grok.config.fields import walk
+from grok.config.values import literal
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
 from grok.execute.plan import StoredRuns
@@ -365,7 +365,7 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
             )
     steps = steps_of(arguments)
     redraws = redraws_of(arguments.redraw or ALL_REDRAWS) if steps is None else [*(arguments.redraw or "").split()]
-    settings = compose([*arguments.overrides, f"store.path={quoted(arguments.store)}"])
+    settings = compose([*arguments.overrides, f"store.path={literal(arguments.store)}"])
     config = arithmetic(settings)
     store = open_store(arguments.store)
     named = arguments.parents is not None

@@ -39,10 +39,10 @@ import pandas as pd
 
 from grok.cli.command import GO_ON, Parser, command
 from grok.cli.compose import compose, values_of
-from grok.cli.words import quoted
 from grok.config import ArithmeticConfig, RunConfig, load_config
 from grok.config.common import refuse_too_many_runs
 from grok.config.fields import walk
+from grok.config.values import literal
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
 from grok.execute.planned import own_code, prepare_runs
@@ -331,7 +331,7 @@ def planned(argv: Sequence[str]) -> Designed[RunConfig]:
             raise ConfigError(f"{word}: --seeds names candidates, and --kinds says what a repeat changes")
     kinds = kinds_of(arguments.kinds)
     how = arithmetic(
-        compose([*arguments.overrides, *([f"store.path={quoted(arguments.store)}"] if arguments.store else [])])
+        compose([*arguments.overrides, *([f"store.path={literal(arguments.store)}"] if arguments.store else [])])
     )
     names = {word.partition("=")[0].lstrip("+") for word in arguments.overrides}
     roles = {name: rule.role for name, _, rule in walk(how)}

@@ -21,6 +21,7 @@ from analysis.populations import Population, drawn, listed
 from analysis.purposes import CHOSEN, STREAMS, asked, places, roles
 from analysis.studies.hits import FEWEST_OTHERS, Hit, rare_outcome
 from analysis.studies.units import Kind, Unit, distinct
+from grok.records import tag_parts
 
 KEPT: Final = (("split", "init"), ("split", "order"), ("init", "order"), ("init",), ("order",), ("split",))
 """Sets of streams that are kept while the others are redrawn."""
@@ -293,7 +294,7 @@ class _Condition:
             return kind
         if row["config.numerics.path"] != own["config.numerics.path"]:
             return "path"  # that is what was asked for, whichever machine computed it
-        mine, its = (dict(part.partition("=")[::2] for part in str(r["numerics"]).split(";")) for r in (row, own))
+        mine, its = tag_parts(row["numerics"]), tag_parts(own["numerics"])
         for name, parts in TAG_PARTS.items():
             if any(mine.get(part) != its.get(part) for part in parts):
                 return name

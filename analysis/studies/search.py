@@ -1,7 +1,7 @@
 """Searches over settings: the best setting, the importance of each, and the comparison with the default.
 
-Reads ``search/NAME.json`` (trials) and ``search/NAME.compared.json`` (the pinned comparison on new
-seeds) of the store, which ``grok search`` writes.
+Reads the journals that ``grok search`` writes into the store's ``search/``: the trials, and the pinned comparison on
+new seeds.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Searches(Study):
 
 
 def result_of(data: dict[str, Any]) -> SearchResult:
-    """Return a search from the content of its file."""
+    """Return a search from its record."""
     objectives = data["objectives"]
     settings = sorted({name for trial in data["trials"] for name in trial["params"]})
     records = []

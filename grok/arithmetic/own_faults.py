@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from grok.arithmetic.run import ArithmeticRun
-from grok.errors import ConfigError, GrokError
+from grok.errors import ConfigError, GrokError, one_line
 from grok.numerics.device import is_device_error
 from grok.plugins import active, ends_process, is_own, label, target_of
 
@@ -53,7 +53,7 @@ def own_code_of(run: ArithmeticRun, *settings: str, ahead: int = 0) -> Iterator[
         by_place = [name for name, spec in named.items() if own and _is_of(own[0][0], target_of(spec))]
         setting = [*by_place, *named][0]
         code, line = (own or frames)[-1]
-        words = " ".join(str(error).split())
+        words = one_line(error)
         traced = any(str(frame.f_globals.get("__name__")).startswith("torch.fx") for frame, _ in walked)
         remedy = "; torch.compile traces this code: numerics.compile=false runs it untraced" if traced else ""
         raise ConfigError(

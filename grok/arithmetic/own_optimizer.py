@@ -90,7 +90,7 @@ class OwnOptimizer:
         return state
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state from a checkpoint. Those of older versions have numbers of a parameter as tensors."""
+        """Restore the state from a checkpoint."""
         for prefix, kept in ((STATE, Tensor.clone), (STATE_NUMBER, Tensor.item)):
             for name, p in self.parameters.items():
                 for key, tensor in _below(tensors, f"{prefix}.{name}."):
@@ -98,9 +98,7 @@ class OwnOptimizer:
                         self.optimizer.state[p][key] = kept(tensor)
         for i, group in enumerate(self.optimizer.param_groups):
             for key, tensor in _below(tensors, f"{GROUP}.{i}."):
-                number = tensor.item()  # older versions kept whole numbers as float64, too
-                whole = type(group.get(key)) is int and float(number).is_integer()
-                group[key] = int(number) if whole else number
+                group[key] = tensor.item()
             for key, tensor in _below(tensors, f"{GROUP_TENSOR}.{i}."):
                 group[key] = tensor.clone()
 

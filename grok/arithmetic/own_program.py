@@ -15,10 +15,9 @@ from grok.arithmetic.interventions import stable_logits
 from grok.arithmetic.lanes import LaneModel, Noise
 from grok.arithmetic.operations import Integers
 from grok.arithmetic.own_model import drawing, is_plain, lane_class, make_module, refuse_unseeded, tokens_of
-from grok.arithmetic.program import EVALUATION_ROWS, OneLaneProgram, Program, dtype_of
+from grok.arithmetic.program import EVALUATION_ROWS, OneLaneProgram, Program, cpu_tag, dtype_of
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError
-from grok.numerics.products import processor_model
 from grok.plugins import arguments_of, label, load
 
 
@@ -105,18 +104,7 @@ class ModuleProgram:
 
     def tag(self) -> str:
         """Return the numerics tag."""
-        parts = {
-            "device": "cpu",
-            "model": processor_model(),
-            "isa": torch.backends.cpu.get_cpu_capability(),
-            "rows": "module",
-            "products": "plain",
-            "compiled": "no",
-            "precision": self.config.precision,
-            "threads": str(torch.get_num_threads()),
-            "torch": torch.__version__,
-        }
-        return ";".join(f"{key}={value}" for key, value in parts.items())
+        return cpu_tag(self.config, rows="module", products="plain", compiled=False)
 
     def gradients(
         self, parameters: Parameters, batch: ModuleBatch, noise: Noise

@@ -22,9 +22,10 @@ from grok.arithmetic.rows import Batch, RowPlan, words_of
 from grok.arithmetic.table import Equations
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.fields import canonical_json, walk
-from grok.errors import ConfigError, TrainingError
+from grok.errors import ConfigError, TrainingError, one_line
 from grok.numerics.compiled import OneGraph, allow_uncompiled, compiler, is_compile_error
 from grok.numerics.products import choose_path, processor_model, product_tag
+from grok.records import numerics_tag
 from grok.streams import Stream
 
 EVALUATION_ROWS = 4096
@@ -47,6 +48,24 @@ def program_key(config: ArithmeticConfig) -> str:
         parts["loss"] = config.train.loss_plugin
     parts |= {"batch_size": config.train.batch_size, "precision": config.precision}
     return canonical_json(parts)
+
+
+def cpu_tag(config: ArithmeticConfig, *, rows: str, products: str, compiled: bool) -> str:
+    """Return the numerics tag of a program on this CPU."""
+    return numerics_tag(
+        {
+            "device": "cpu",
+            "model": processor_model(),
+            "isa": torch.backends.cpu.get_cpu_capability(),
+            "rows": rows,
+            "products": products,
+            "compiled": "whole" if compiled else "no",
+            **({"compiler": compiler()} if compiled else {}),
+            "precision": config.precision,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+        }
+    )
 
 
 class Program(Protocol):
@@ -111,19 +130,8 @@ class OneLaneProgram:
 
     def tag(self) -> str:
         """Return the numerics tag: everything outside the run's identity that decides the bits."""
-        parts = {
-            "device": "cpu",
-            "model": processor_model(),
-            "isa": torch.backends.cpu.get_cpu_capability(),
-            "rows": "plain" if self.config.model.dropout > 0 else "shared",
-            "products": product_tag(self.path),
-            "compiled": "whole" if self.compiled else "no",
-            **({"compiler": compiler()} if self.compiled else {}),
-            "precision": self.config.precision,
-            "threads": str(torch.get_num_threads()),
-            "torch": torch.__version__,
-        }
-        return ";".join(f"{key}={value}" for key, value in parts.items())
+        rows = "plain" if self.config.model.dropout > 0 else "shared"
+        return cpu_tag(self.config, rows=rows, products=product_tag(self.path), compiled=self.compiled)
 
     def _loss_and_gradients(self, *tensors: Tensor, noise: Noise = no_noise) -> list[Tensor]:
         """Return [loss, accuracy, a gradient per parameter]; ``tensors`` are the parameters and a batch's fields."""
@@ -171,7 +179,7 @@ class OneLaneProgram:
         if not is_compile_error(error):
             raise error
         if self._stepped and self.config.numerics.auto_fallback:
-            reason = " ".join(str(error).split())[:300]
+            reason = one_line(error)
             raise TrainingError(
                 f"the evaluation could not be compiled ({reason}), but steps before it were: a run may not change its "
                 "numerics; set numerics.compile=false"

@@ -10,7 +10,7 @@ from typing import Any
 from grok.arithmetic.order import BatchOrder
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE, event_times
 from grok.config.arithmetic import ArithmeticConfig
-from grok.records import Checkpoint, CurvePoint, Job, Progress, RunResult
+from grok.records import Checkpoint, CurvePoint, Job, Progress, RunResult, joined_tags
 from grok.runs import TrainingRun, evaluation_steps
 
 
@@ -22,7 +22,7 @@ def at_own_numerics(job: Job, tag: str) -> Job:
     if job.resume is None or job.resume.run_id == job.run_id or job.resume.state["numerics"] == [tag]:
         return job
     warnings.warn(
-        f"a checkpoint to switch from was computed by '{' | '.join(job.resume.state['numerics'])}', this is '{tag}': "
+        f"a checkpoint to switch from was computed by '{joined_tags(job.resume.state['numerics'])}', this is '{tag}': "
         "the run begins at step 0",
         stacklevel=2,
     )
@@ -149,7 +149,7 @@ class ArithmeticRun(TrainingRun):
             weights_hash=weights_hash,
             seconds=self.seconds(),
             device=device,
-            numerics=" | ".join(self.all_tags(numerics)),
+            numerics=joined_tags(self.all_tags(numerics)),
             started_at=self.started_at,
             curve=self.curve,
         )

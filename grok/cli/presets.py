@@ -8,6 +8,7 @@ from typing import Any, Final
 from grok.cli.compose import compose
 from grok.config import GptConfig, flatten, load_config
 from grok.config.gpt import PRESETS
+from grok.config.values import literal
 from grok.errors import ConfigError
 
 _NOT_THE_RUNS: Final = (
@@ -82,15 +83,8 @@ def _changes(runs: Sequence[dict[str, Any]], preset: dict[str, Any]) -> Iterator
         values = list(dict.fromkeys(settings[name] for settings in runs))
         if values == [before] or name in ("mode", "experiment") or name.startswith(_NOT_THE_RUNS):
             continue
-        shown = ",".join(map(_text, values)) if len(values) <= MANY else f"{len(values)} values"
-        yield f"{name}={shown} (preset {_text(before)})"
-
-
-def _text(value: Any) -> str:
-    """Return a value as it is typed on the command line."""
-    if value is None or isinstance(value, bool):
-        return str(value).lower().replace("none", "null")
-    return repr(value) if isinstance(value, str) and (not value or value != value.strip()) else str(value)
+        shown = ",".join(map(literal, values)) if len(values) <= MANY else f"{len(values)} values"
+        yield f"{name}={shown} (preset {literal(before)})"
 
 
 def _overrides(argv: Sequence[str]) -> Iterator[tuple[str, str]]:

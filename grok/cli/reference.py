@@ -12,6 +12,7 @@ from grok.cli import setups
 from grok.cli.words import chosen_mode
 from grok.config import MODES
 from grok.config.fields import Rule, accepted_values, defaults_of, settings_of
+from grok.config.values import literal
 from grok.errors import nearest
 from grok.streams import MAX_SEED
 
@@ -76,20 +77,6 @@ def setting_lines(settings: Mapping[str, tuple[Any, Rule]], default: Mapping[str
     width = min(100, max(60, shutil.get_terminal_size((100, 24)).columns))
     for name, (hint, rule) in settings.items():
         takes = accepted_values(hint, rule).replace(f" and at most {MAX_SEED}", "").removeprefix("one of ")
-        yield f"  {f'{name}={shown(default[name])}':<30} {takes}"
+        default_text = literal(default[name]).replace("\n", "\\n")
+        yield f"  {f'{name}={default_text}':<30} {takes}"
         yield from textwrap.wrap(rule.doc, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
-
-
-def shown(value: Any) -> str:
-    """Return a value as it is typed on the command line.
-
-    >>> shown(None), shown(True), shown(0.1), shown([0.9, 0.98]), shown("\\n")
-    ('null', 'true', '0.1', '[0.9,0.98]', '"\\\\n"')
-    """
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, list):
-        return "[" + ",".join(map(shown, value)) + "]"
-    if isinstance(value, str) and (not value or value != value.strip()):
-        return '"' + value.replace("\n", "\\n") + '"'
-    return str(value)

@@ -19,7 +19,7 @@ from grok.cli.command import Parser, add_store, command, store_of
 from grok.config.common import SinksConfig
 from grok.errors import ConfigError, StoreError
 from grok.files import disk_errors, is_unfinished
-from grok.plugins import PLUGIN_PATH, activate, code_of
+from grok.plugins import name_code
 from grok.plugins.spec import TARGET
 from grok.processes import is_stopped
 from grok.store.compact import compact
@@ -79,13 +79,12 @@ def parser() -> Parser:
         ("restore", "restore the runs of whole shards in quarantine/"),
     ):
         add_store(commands.add_parser(name, help=meaning, description=meaning))
-    meaning = "write every finished run to TensorBoard, Weights & Biases or MLflow, with its curve and outcome"
+    meaning = "write every finished run to TensorBoard or Weights & Biases, with its curve and outcome"
     exporting = commands.add_parser("export", help=meaning, description=f"{meaning}; what is there already stays")
     add_store(exporting)
     exporting.add_argument("--tensorboard", metavar="DIR", help="one folder below it for each run")
     exporting.add_argument("--wandb", metavar="PROJECT", help="offline unless --wandb-mode=online")
     exporting.add_argument("--wandb-mode", choices=("offline", "online"), default="offline")
-    exporting.add_argument("--mlflow", metavar="ADDRESS", help="such as sqlite:///mlflow.db")
     exporting.add_argument("--sink", metavar="MODULE.NAME", help="a log of your own (docs/plugins.md)")
     exporting.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of that module (default: .)")
     meaning = "mark a design as abandoned: its runs that are not stored no longer count as missing; removes nothing"
@@ -120,25 +119,22 @@ def _export(arguments: argparse.Namespace) -> int:
     from grok.execute.export import export, openers
     from grok.execute.refusals import SINK_PACKAGES
 
-    for name, package in SINK_PACKAGES.items():
-        if getattr(arguments, name) and importlib.util.find_spec(package) is None:
-            raise ConfigError(f"--{name} needs the {package} package: pip install 'grok-lab[sinks]'")
+    for name in SINK_PACKAGES:
+        if getattr(arguments, name) and importlib.util.find_spec(name) is None:
+            raise ConfigError(f"--{name} needs the {name} package: pip install 'grok-lab[sinks]'")
     store = open_store(str(store_of(arguments)))
     own = {TARGET: arguments.sink} if arguments.sink else {}
     if own:
-        activate(code_of(arguments.plugin_path, [arguments.sink], option=PLUGIN_PATH))
+        name_code(arguments.plugin_path, [arguments.sink])
     log = SinksConfig(
         tensorboard=arguments.tensorboard,
         wandb=arguments.wandb,
         wandb_mode=arguments.wandb_mode,
-        mlflow=arguments.mlflow,
         plugin=own,
     )
     opened = openers(store, log)
     if not opened:
-        raise ConfigError(
-            "export: expected at least one of --tensorboard DIR, --wandb PROJECT, --mlflow ADDRESS, --sink MODULE.NAME"
-        )
+        raise ConfigError("export: expected at least one of --tensorboard DIR, --wandb PROJECT, --sink MODULE.NAME")
 
     def tell(number: int, of: int) -> None:
         if number % 100 == 0 and number < of:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from grok.execute import Outcome
-    from grok.store import Purposes
 
 
 class Task:
@@ -61,17 +60,12 @@ class Task:
         except GrokError as refusal:  # Hydra would add lines of its own
             self.refusal = refusal
 
-    def run_plan(
-        self, settings: Sequence[Mapping[str, Any]], design: Purposes | None = None
-    ) -> Sequence[str | Exception]:
-        """Train all jobs of a sweep; return each one's run_id, or what it failed with.
-
-        ``design``: what they are for; None: a sweep whose seeds the command gives.
-        """
-        outcome = self._execute(settings, design)
+    def run_plan(self, settings: Sequence[Mapping[str, Any]]) -> Sequence[str | Exception]:
+        """Train all jobs of a sweep; return each one's run_id, or what it failed with."""
+        outcome = self._execute(settings)
         return [self._ended(run_id, outcome) for run_id in outcome.run_ids]
 
-    def _execute(self, settings: Sequence[Mapping[str, Any]], design: Purposes | None = None) -> Outcome:
+    def _execute(self, settings: Sequence[Mapping[str, Any]]) -> Outcome:
         from grok.execute import Designed, execute
 
         self.begun = True
@@ -82,7 +76,7 @@ class Task:
         if Rank.of_this_process().index == 0:
             for line in announcement(language_models, self.argv):
                 print(without_passwords(line), flush=True)
-        self.outcome = execute(Designed(self.configs, design or "given"), argv=self.argv)
+        self.outcome = execute(Designed(self.configs, "given"), argv=self.argv)
         return self.outcome
 
     @staticmethod

@@ -14,7 +14,7 @@ from grok.config.common import StoreConfig
 from grok.config.fields import build, settings_of
 from grok.config.gpt_model import ModelConfig
 from grok.errors import CheckpointError, CheckpointUnreadable, ConfigError, DataError, StoreError
-from grok.plugins import PLUGIN_PATH, activate, code_of
+from grok.plugins import name_code
 from grok.store import open_store
 from grok.text.corpus import Corpus, open_corpus, refuse_other_tokenizer
 
@@ -234,4 +234,4 @@ def name_tokenizer(arguments: argparse.Namespace) -> None:
     Raises:
         ConfigError: it is not to be found.
     """
-    activate(code_of(arguments.plugin_path, [arguments.tokenizer] if arguments.tokenizer else [], option=PLUGIN_PATH))
+    name_code(arguments.plugin_path, [arguments.tokenizer] if arguments.tokenizer else [])

@@ -12,14 +12,8 @@ from grok.cli import setups
 from grok.config import MODES
 from grok.config.fields import settings_of, without_none
 from grok.config.gpt import PRESETS
+from grok.config.values import NO_TEXT, NUMBER, literal
 from grok.errors import ConfigError
-
-_NUMBER: Final = r"[+-]?(inf|nan|\.?\d[\d_.]*(e[+-]?\d[\d_]*)?)"
-_NO_TEXT: Final = re.compile(rf"(?i)\s*(\[.*\]|null|true|false|{_NUMBER})\s*")
-"""Values that are no text in Hydra's grammar."""
-
-_BARE: Final = re.compile(r"[A-Za-z_./][A-Za-z0-9_./@+-]*")
-"""Text without special characters: in Hydra's grammar it is itself, unless it is :data:`_NO_TEXT`."""
 
 GROUPS: Final = ("experiment", "sweep", "mode", "study")
 """Words that choose a file of ``conf/``."""
@@ -48,7 +42,7 @@ def store_as_setting(words: Sequence[str]) -> list[str]:
     >>> store_as_setting(["-m", "--store", "results/a", "seed=1,2"])
     ['-m', 'store.path=results/a', 'seed=1,2']
     >>> store_as_setting(["--store=my, store"])
-    ["store.path='my, store'"]
+    ['store.path="my, store"']
     """
     settings, rest = [], list(words)
     while rest:
@@ -59,7 +53,7 @@ def store_as_setting(words: Sequence[str]) -> list[str]:
         value = value if equals else rest.pop(0) if rest else ""
         if not value or value.startswith("-"):
             raise ConfigError("--store needs the folder of a store, for example --store results/store")
-        settings.append(f"store.path={quoted(value)}")
+        settings.append(f"store.path={literal(value)}")
     return settings
 
 
@@ -78,19 +72,6 @@ def _refuse_other_programs(word: str) -> None:
         raise ConfigError(
             f"{word}: a range is {name}=range({first},{last + 1}), without its end; `grok sweep` trains all"
         )
-
-
-def quoted(value: str) -> str:
-    """Return text as Hydra's grammar takes it: in quotes where it has special characters, or would be no text.
-
-    >>> quoted("results/store"), quoted("a,b"), quoted("2024_11_21"), quoted("null")
-    ('results/store', "'a,b'", "'2024_11_21'", "'null'")
-    """
-    if _BARE.fullmatch(value) and not _NO_TEXT.fullmatch(value):
-        return value
-    # Inside quotes a backslash escapes only a quote, a dollar of a reference, or a backslash before one of these.
-    escaped = re.sub(r"(\\*)('|\$\{)", r"\1\1\\\2", value)
-    return "'" + re.sub(r"(\\+)$", r"\1\1", escaped) + "'"
 
 
 def refuse_bare_words(words: Sequence[str]) -> None:
@@ -119,7 +100,7 @@ def _refuse_path(word: str) -> None:
         raise ConfigError(f"{group}={name} is a path: expected a name below conf/{group}/")
     if group == "sweep" and set(name) & set(",("):  # Hydra would plan the first values of both files
         raise ConfigError(f"sweep={name}: one named sweep per command, expected sweep=NAME")
-    if _NO_TEXT.fullmatch(name):
+    if NO_TEXT.fullmatch(name):
         raise ConfigError(f"{group}={name} is not known: expected one of {', '.join(setups.names(group))}")
 
 
@@ -159,7 +140,7 @@ def as_meant(word: str) -> str:
     >>> as_meant("task.operation=x^2+y^2,x+y")
     "task.operation='x^2+y^2','x+y'"
     >>> as_meant("store.path=2024_11_21"), as_meant("train.steps=2_000")
-    ("store.path='2024_11_21'", 'train.steps=2_000')
+    ('store.path="2024_11_21"', 'train.steps=2_000')
     """
     name, equals, value = word.partition("=")
     if not equals:
@@ -169,8 +150,8 @@ def as_meant(word: str) -> str:
     if name == "task.operation" and "^" in value and not set(value) & set("'\"()[]{}"):
         return f"{name}=" + ",".join(f"'{operation}'" for operation in value.split(","))
     if _hint(name) is str and not set(value) & set("'\"()[]{}\\"):  # 2024_11_21 is a name, and a number to Hydra
-        odd = re.compile(rf"(?i){_NUMBER}|.*[^ -~].*")  # nor has its grammar letters beyond ASCII
-        word = f"{name}=" + ",".join(quoted(text) if odd.fullmatch(text) else text for text in value.split(","))
+        odd = re.compile(rf"(?i){NUMBER}|.*[^ -~].*")  # nor has its grammar letters beyond ASCII
+        word = f"{name}=" + ",".join(literal(text) if odd.fullmatch(text) else text for text in value.split(","))
     if any(name == known or name.startswith(f"{known}.") for known in _maps()):
         return f"++{word}"  # a map takes new keys
     return word
@@ -180,11 +161,11 @@ def as_value(name: str, text: str) -> str:
     """Return text for a setting as Hydra's grammar takes it: for a number or a flag it says one, else it is text.
 
     >>> as_value("optim.lr", "1e-3"), as_value("store.path", "1e-3")
-    ('1e-3', "'1e-3'")
+    ('1e-3', '"1e-3"')
     """
     hint = _hint(name)
     items = typing.get_args(hint) if typing.get_origin(hint) is list else (hint,)
-    return text if set(items) <= {int, float, bool} and _NO_TEXT.fullmatch(text) else quoted(text)
+    return text if set(items) <= {int, float, bool} and NO_TEXT.fullmatch(text) else literal(text)
 
 
 def _hint(name: str) -> Any:

@@ -115,12 +115,14 @@ class SinksConfig:
     tensorboard: str | None = setting(None, "Folder for TensorBoard files.", role="none")
     wandb: str | None = setting(None, "Weights & Biases project.", role="none")
     wandb_mode: str = setting("offline", "Whether W&B may use the network.", role="none", choices=("offline", "online"))
-    mlflow: str | None = setting(None, "MLflow tracking address, such as sqlite:///mlflow.db.", role="none")
+    mlflow: str | None = setting(None, "Unused: null.", role="none")
     plugin: dict[str, Any] = setting(
         {}, "A log of your own: `_target_` names a class that takes a run's numbers.", role="none", neutral={}
     )
 
     def __post_init__(self) -> None:
+        if self.mlflow is not None:
+            raise ConfigError(f"log.mlflow={self.mlflow}: MLflow is not written, expected null, or a log.plugin for it")
         check_spec("log.plugin", self.plugin)
 
 

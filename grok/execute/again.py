@@ -22,7 +22,7 @@ from grok.execute.refusals import refuse_unusable_data
 from grok.execute.resume import named_checkpoint
 from grok.execute.worker import prepare_process
 from grok.plugins.spec import TARGET
-from grok.records import Checkpoint, Job, Progress, RunResult
+from grok.records import Checkpoint, Job, Progress, RunResult, tag_parts, tags_of
 from grok.store import Provenance, Row, Store
 from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
 from grok.store.provenance import git_state
@@ -191,8 +191,7 @@ def _pinned(config: RunConfig, row: Mapping[str, Any], changes: Mapping[str, Any
     Raises:
         ConfigError: ``changes`` has another setting than :data:`WHERE`, or a value that is none; no GPU is here.
     """
-    tag = str(row["numerics"]).rpartition(" | ")[2]
-    parts = dict(part.partition("=")[::2] for part in tag.split(";"))
+    parts = tag_parts(row["numerics"])
     settings: dict[str, Any] = {"device": row["device"]}
     if row["device"] == "cpu" and "compiled" in parts:
         settings["numerics.compile"] = parts["compiled"] != "no"
@@ -273,7 +272,7 @@ def _notes(row: Mapping[str, Any], same_name: bool, code: Mapping[str, str] | No
         yield (
             "these settings have another run_id today: the run was stored by a version whose settings or numbers differ"
         )
-    if " | " in (row["numerics"] or ""):
+    if len(tags_of(row["numerics"])) > 1:
         yield "the stored run went on under other numerics than it began with, which no single process repeats"
     if row["stop_reason"] not in ("steps", None):
         yield f"the stored run ended early ({row['stop_reason']}), after {row['steps']:,} steps"

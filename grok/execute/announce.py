@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from grok.config import ArithmeticConfig, identify
+from grok.config.values import literal
 from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
 from grok.execute.plan import Plan
 from grok.execute.planned import PlannedRun, value_of
@@ -14,7 +15,6 @@ from grok.execute.progress import say
 from grok.execute.worker import keeps_checkpoints
 from grok.plugins import label
 from grok.store import Provenance, Store
-from grok.store.rerun import literal
 
 MORE: Final = ("eval.metrics", "eval.tasks", "checkpoint.keep", "checkpoint.keep_every", "checkpoint.keep_steps")
 """Settings in no name of a run by which it measures or keeps more: a stored run may lack it."""
@@ -92,29 +92,21 @@ def _is_plain(config: ArithmeticConfig) -> bool:
 def _changed(runs: list[PlannedRun], store: Store) -> Iterator[str]:
     """Yield why runs are trained although the store holds the same settings: their code was another one."""
     texts = {row["own_code"] for row in store.table("runs", None, ["own_code"]).to_pylist()} - {None}
-    versions: list[Mapping[str, str]] = [json.loads(text) for text in sorted(texts)]
-    statuses = store.statuses()
-    count = 0
-    now: dict[str, str] = {}
+    statuses, now = store.statuses(), {target: text for run in runs for target, text in (run.code or {}).items()}
+    anew: set[str] = set()
     older: dict[str, set[str]] = {}  # stored fingerprints by target
-    for run in runs:
-        named = dict(run.code or {})
-        now |= named
-        changed: dict[tuple[bool, int], list[dict[str, str]]] = {}  # stored fingerprints that differ, by nearness
-        for before in versions:
-            others = {target: before[target] for target in named if before.get(target, named[target]) != named[target]}
-            if not others or not named.keys() <= before.keys():  # the same code, or that of other settings
-                continue
-            status = statuses.get(identify(run.config, run.data_hash, before).run_id)
-            if status is not None:
-                changed.setdefault((status == "failed", len(others)), []).append(others)
-        count += bool(changed)
-        for others in changed[min(changed)] if changed else []:  # completed runs first, then the fewest changes
-            for target, fingerprint in others.items():
-                older.setdefault(target, set()).add(fingerprint)
-    if count:
+    for before in map(json.loads, sorted(texts)):
+        for run in runs:
+            code = dict(run.code or {})
+            differing = {target for target, text in code.items() if before.get(target, text) != text}
+            known = bool(differing) and code.keys() <= before.keys()
+            if known and identify(run.config, run.data_hash, before).run_id in statuses:
+                anew.add(run.run_id)
+                for target in differing:
+                    older.setdefault(target, set()).add(before[target])
+    if anew:
         changes = [f"{target} ({' or '.join(sorted(older[target]))}, now {now[target]})" for target in sorted(older)]
-        yield f"{count} of them are stored with other code and train anew: changed is {', '.join(changes)}"
+        yield f"{len(anew)} of them are stored with other code and train anew: changed is {', '.join(changes)}"
 
 
 def _without_use(runs: Sequence[PlannedRun]) -> Iterator[str]:

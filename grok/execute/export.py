@@ -1,4 +1,4 @@
-"""Stored runs in the logs that people use: one run of TensorBoard, Weights & Biases or MLflow for each of its own.
+"""Stored runs in the logs that people use: one run of TensorBoard or Weights & Biases for each of its own.
 
 The store stays the only place that results are read from; a run there has the same id, and its settings name
 the store.
@@ -10,6 +10,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,8 +18,7 @@ import pyarrow.compute as pc
 
 from grok.config.common import SinksConfig
 from grok.config.fields import canonical_json
-from grok.execute.logged import WRITTEN_FROM, in_mlflow, in_tensorboard, in_wandb_offline, in_wandb_online
-from grok.gpt.logging.sinks import EVALUATION_NAMES, MLflow, TensorBoard, WeightsAndBiases, run_folder
+from grok.gpt.logging.sinks import EVALUATION_NAMES, TensorBoard, WeightsAndBiases, run_folder
 from grok.masking import without_secrets
 from grok.plugins import RunSink, build
 from grok.records import RunResult
@@ -40,7 +40,7 @@ AT_ONCE: Final = 200
 """Runs whose curves are read together."""
 
 Opened = Callable[[str, Mapping[str, Any]], RunSink | None]
-"""Opens the sink of one run, by its ``run_id`` and its settings; None: the log has all of the run already."""
+"""Opens the sink of one run, by its ``run_id`` and its settings; None: the log has the run already."""
 
 
 def openers(store: Store, log: SinksConfig) -> dict[str, Opened]:
@@ -50,9 +50,6 @@ def openers(store: Store, log: SinksConfig) -> dict[str, Opened]:
         made["tensorboard"] = lambda run_id, settings: _tensorboard(folder, run_id, settings)
     if project := log.wandb:
         made["wandb"] = lambda run_id, settings: _wandb(project, log.wandb_mode, run_id, settings)
-    if address := log.mlflow:
-        name = store.layout.root.resolve().name
-        made["mlflow"] = lambda run_id, settings: _mlflow(address, name, run_id, settings)
     if log.plugin:
         made["plugin"] = lambda run_id, settings: build(log.plugin, run_id, without_secrets(dict(settings)))
     return made
@@ -60,30 +57,20 @@ def openers(store: Store, log: SinksConfig) -> dict[str, Opened]:
 
 def _tensorboard(root: str, run_id: str, settings: Mapping[str, Any]) -> RunSink | None:
     folder = run_folder(root, run_id, settings["seed"])
-    return None if in_tensorboard(folder, _is_live(settings)) else TensorBoard(folder, 0, settings)
+    return None if folder.exists() else TensorBoard(folder, 0, settings)
 
 
 def _wandb(project: str, mode: str, run_id: str, settings: Mapping[str, Any]) -> RunSink | None:
     if mode == "offline":
-        is_whole = in_wandb_offline(run_id, _is_live(settings))
-        return None if is_whole else WeightsAndBiases(run_id, project, mode, settings)
-    sink = WeightsAndBiases(run_id, project, mode, settings)  # only its server knows
-    if in_wandb_online(sink.run, _is_live(settings)):
+        import wandb
+
+        if any(Path(wandb.setup().settings.wandb_dir).glob(f"offline-run-*-{run_id}")):
+            return None
+    sink = WeightsAndBiases(run_id, project, mode, settings)
+    if sink.run.resumed:  # only its server knows
         sink.close()
         return None
-    sink.known_to = int(sink.run.summary.get("step", -1)) if sink.run.resumed else -1
     return sink
-
-
-def _mlflow(address: str, name: str, run_id: str, settings: Mapping[str, Any]) -> RunSink | None:
-    experiments = {name, str(settings.get("experiment"))}  # a language model's own log has its preset's name
-    is_whole = in_mlflow(run_id, address, experiments, _is_live(settings))
-    return None if is_whole else MLflow(run_id, address, name, settings, 0)
-
-
-def _is_live(settings: Mapping[str, Any]) -> bool:
-    """Return whether the run writes its logs itself, while it trains."""
-    return str(settings["mode"]) == "gpt"
 
 
 def export(store: Store, opened: Sequence[Opened], tell: Callable[[int, int], None]) -> tuple[int, int]:
@@ -153,7 +140,7 @@ def _settings(row: Mapping[str, Any], store: Store) -> dict[str, Any]:
     place = {"store": str(store.layout.root.resolve()), "numerics": row["numerics"], "own_code": row.get("own_code")}
     purposes = {f"design.{number}": canonical_json(purpose) for number, purpose in enumerate(row["designs"])}
     words = dict.fromkeys(f"{purpose['kind']} {purpose['role']}" for purpose in row["designs"])
-    described = {WRITTEN_FROM: "store", **settings, **seeds, **outcome, **place, **purposes}
+    described = {**settings, **seeds, **outcome, **place, **purposes}
     described["design"] = ", ".join(words) or "unknown"
     return {name: value for name, value in described.items() if value is not None}
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from grok.records import Checkpoint
+from grok.records import Checkpoint, Job
 from grok.store import Provenance
 
 KEY = "code"
@@ -15,15 +16,14 @@ UNKNOWN = "unknown"
 class Lineage:
     """The commits that the runs of one group were trained under, oldest first, the present one last."""
 
-    def __init__(self, provenance: Provenance) -> None:
+    def __init__(self, provenance: Provenance, jobs: Sequence[Job]) -> None:
+        """``jobs``: the runs, with the checkpoints that they go on from."""
         self.present = provenance
         self._before: dict[str, tuple[list[str], bool | None]] = {}
-
-    def go_on(self, run_id: str, checkpoint: Checkpoint | None) -> None:
-        """Record the checkpoint that ``run_id`` goes on from."""
-        if checkpoint is not None and KEY in checkpoint.state:
-            code = checkpoint.state[KEY]
-            self._before[run_id] = (code["commits"], code["dirty"])
+        for job in jobs:
+            if job.resume is not None and KEY in job.resume.state:
+                code = job.resume.state[KEY]
+                self._before[job.run_id] = (code["commits"], code["dirty"])
 
     def of(self, run_id: str) -> Provenance:
         """Return the provenance of ``run_id``: all its commits in one text, dirty where any part was."""

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from grok.config import ArithmeticConfig, RunConfig
-from grok.errors import StoreError
+from grok.errors import StoreError, one_line
 from grok.execute.export import Opened, Points, openers, with_curves, write_run
 from grok.execute.planned import PlannedRun
 from grok.plugins import exits_refused
@@ -83,7 +83,7 @@ class RunLogs:
                 write_run(self._store, row, points, open_sink)
         except Exception as error:  # each has errors of its own, and none of them is worth a run
             self._failed.add(name)
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            reason = one_line(error)
             self._tell(
                 f"log.{name} failed and is left out from here on ({reason}); the runs go on, and `grok store export` "
                 "writes them later"

@@ -15,7 +15,7 @@ from grok.errors import DataError
 from grok.gpt.training.schedules import Ramp
 from grok.plugins import Code, activate, code_of, fingerprints, target_of
 from grok.text.corpus import read_manifest
-from grok.text.mixture import HASH_DIGITS, is_earlier_share, set_hash, shares_by_hash
+from grok.text.mixture import HASH_DIGITS, set_hash, shares_by_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +132,9 @@ def with_corpora(config: GptConfig) -> GptConfig:
     manifests = {name: read_manifest(Path(folder)) for name, folder in data.folders().items()}
     hashes = {name: str(manifest["hash"]) for name, manifest in manifests.items()}
     shares = shares_by_hash(data.mixture, hashes) if data.mixture else {}
-    if is_earlier_share(data.mixture_hashes, shares):  # stored runs keep their names
-        shares = data.mixture_hashes
     if shares == {hashes[MAIN][:HASH_DIGITS]: 1.0}:
         shares = {}
-    named_sets = data.validation_sets()
-    sets = {entry: set_hash(manifests[name], split) for entry, (name, split) in named_sets.items()}
-    if data.validation_hashes == (earlier := {e: hashes[name][:HASH_DIGITS] for e, (name, _) in named_sets.items()}):
-        sets = earlier  # until 2026-11-22 a set's hash was that of its corpus
+    sets = {entry: set_hash(manifests[name], split) for entry, (name, split) in data.validation_sets().items()}
     for name, now in (("mixture", shares), ("validation", sets)):
         before = getattr(data, f"{name}_hashes")
         if before not in ({}, now):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from grok.config import GptConfig, RunConfig
-from grok.errors import ConfigError, GrokError
+from grok.errors import ConfigError, GrokError, one_line
 from grok.execute.interrupt import Interrupt
 from grok.execute.worker import prepare_process
 from grok.processes import Rank
@@ -66,7 +66,7 @@ def take_part(shared: RunConfig, rank: Rank) -> int:
         except RefusedElsewhere as error:
             return error.exit_status
         except GrokError as error:
-            print(f"rank {rank.index}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+            print(f"rank {rank.index}: {one_line(error)}", file=sys.stderr, flush=True)
             return error.exit_status
     return 0
 

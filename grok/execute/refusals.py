@@ -27,8 +27,8 @@ from grok.streams import layer_seeds
 
 C = TypeVar("C", bound=RunConfig)
 
-SINK_PACKAGES: Final = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
-"""The package that each log beside the store needs."""
+SINK_PACKAGES: Final = ("tensorboard", "wandb")
+"""Logs beside the store, each with the name of the package that it needs."""
 
 
 def refuse_missing_device(shared: RunConfig, configs: Sequence[RunConfig]) -> None:
@@ -115,11 +115,9 @@ def refuse_unusable_logs(configs: Sequence[RunConfig]) -> None:
     Raises:
         ConfigError: names the setting, and what would do.
     """
-    for name, package in SINK_PACKAGES.items():
-        if any(getattr(config.log, name) for config in configs) and importlib.util.find_spec(package) is None:
-            raise ConfigError(
-                f"log.{name} needs the {package} package: pip install 'grok-lab[sinks]', or log.{name}=null"
-            )
+    for name in SINK_PACKAGES:
+        if any(getattr(config.log, name) for config in configs) and importlib.util.find_spec(name) is None:
+            raise ConfigError(f"log.{name} needs the {name} package: pip install 'grok-lab[sinks]', or log.{name}=null")
     for spec in {canonical_json(config.log.plugin): config.log.plugin for config in configs}.values():
         if spec and not callable(load(spec)):
             raise ConfigError(f"log.plugin={label(spec)} cannot be called: expected a class")

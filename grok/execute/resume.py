@@ -33,8 +33,8 @@ METRICS: Final = "metrics"
 """Where a checkpoint's state holds the metrics of its curve."""
 
 
-def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> Checkpoint | None:
-    """Return the checkpoint that ``run`` goes on from, or None; ``notes`` gets a line for each damaged one.
+def checkpoint_to_resume(run: PlannedRun, store_path: str) -> tuple[Checkpoint | None, list[str]]:
+    """Return the checkpoint that ``run`` goes on from, or None, and a line for each damaged one.
 
     Raises:
         CheckpointUnreadable: a checkpoint that may be intact cannot be read.
@@ -43,28 +43,28 @@ def checkpoint_to_resume(run: PlannedRun, store_path: str, notes: list[str]) -> 
     from grok.checkpoint import checkpoint_steps, has_checkpoint, load_checkpoint, run_folder
 
     whole = not _in_shares(run.config)
-    own = _own_checkpoint(run, store_path, notes)
+    own, notes = _own_checkpoint(run, store_path)
     if own is not None:
-        return own
+        return own, notes
     named = named_checkpoint(run.config, store_path)
     if named is not None or run.extends is None:
-        return named
+        return named, notes
     folder, at, of = run_folder(store_path, run.extends), run.extends_at, stored_origin(store_path, run.extends)
     damaged = f"Damaged: the checkpoint of run {run.extends}, which {run.run_id} extends; it was trained anew"
     if at is not None and at in checkpoint_steps(folder):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the note says it
             try:
-                return load_checkpoint(folder, at, whole=whole, of=of)
+                return load_checkpoint(folder, at, whole=whole, of=of), notes
             except CheckpointUnreadable:
                 raise
             except CheckpointError:
                 notes.append(damaged)
     elif at is None and has_checkpoint(folder):
-        return replace(load_checkpoint(folder, whole=whole, of=of), run_id=run.run_id)
+        return replace(load_checkpoint(folder, whole=whole, of=of), run_id=run.run_id), notes
     elif at is None and checkpoint_steps(folder):  # else it was removed after the plan was made
         notes.append(damaged)
-    return None
+    return None, notes
 
 
 def trunk_of(run: PlannedRun) -> tuple[Identity, int] | None:
@@ -156,13 +156,13 @@ def refuse_unusable_parents(requested: Sequence[PlannedRun]) -> None:
             check_settings(state, config, str(run.data_hash))
 
 
-def _own_checkpoint(run: PlannedRun, store_path: str, notes: list[str]) -> Checkpoint | None:
+def _own_checkpoint(run: PlannedRun, store_path: str) -> tuple[Checkpoint | None, list[str]]:
     from grok.checkpoint import checkpoint_steps, load_checkpoint, run_folder, spare_words
 
     folder = run_folder(store_path, run.run_id)
     steps = checkpoint_steps(folder)
     if not steps:
-        return None
+        return None, []
     damaged = f"Damaged: the checkpoint of run {run.run_id} at step {steps[0]}; it"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the note says it where the user looks
@@ -171,20 +171,19 @@ def _own_checkpoint(run: PlannedRun, store_path: str, notes: list[str]) -> Check
         except CheckpointUnreadable:
             raise  # begun at step 0, the run would soon replace a checkpoint that may be intact
         except CheckpointError:
-            notes.append(f"{damaged} was trained anew")
-            return None
+            return None, [f"{damaged} was trained anew"]
     if not _measured_alike(run.config, checkpoint):
-        notes.append(
+        return None, [
             f"Note: run {run.run_id} was measured without the eval.metrics of now up to step {checkpoint.step}: it was "
             "trained anew, so that its curve has them from the start"
-        )
-        return None
+        ]
+    notes = []
     if checkpoint.lost:
         weights = f"{spare_words(checkpoint.lost)} in the checkpoint of run {run.run_id} at step {checkpoint.step}"
         notes.append(f"Damaged: the {weights}; it went on without them")
     if checkpoint.step != steps[0]:
         notes.append(f"{damaged} went on from step {checkpoint.step}")
-    return checkpoint
+    return checkpoint, notes
 
 
 def _in_shares(config: RunConfig) -> bool:

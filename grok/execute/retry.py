@@ -18,7 +18,7 @@ from grok.execute.executors.base import Executor, WorkerDied
 from grok.execute.groups import Group
 from grok.execute.live import LiveFolder
 from grok.execute.planned import PlannedRun
-from grok.execute.worker import GroupReport
+from grok.execute.worker import Ended, GroupReport
 from grok.store.leases import STALE_AFTER
 
 PATIENCE: Final = 0.5
@@ -32,28 +32,15 @@ TRIES: Final = 2
 
 
 @dataclass(slots=True)
-class Totals:
+class Totals(Ended):
     """What a sweep's groups came to."""
 
-    finished: dict[str, str] = field(default_factory=dict)
-    """Status of every run committed by this sweep."""
     elsewhere: set[str] = field(default_factory=set)
     """Runs that another sweep finished meanwhile."""
     failed: dict[str, str] = field(default_factory=dict)
     """Error of every run that is at fault for itself."""
-    notes: list[str] = field(default_factory=list)
-    """What the user should know besides."""
-    paused: dict[str, str] = field(default_factory=dict)
-    """Runs that have used their time, with what continues them."""
-    grokked: int = 0
     deaths: int = 0
     """Workers lost."""
-    fatal: str | None = None
-    trace: str | None = None
-    to_correct: bool = False
-    """Whether the same command would meet ``fatal`` again."""
-    workers_go_on: bool = False
-    """Whether workers out of reach may still store runs."""
 
 
 @dataclass(slots=True)
@@ -147,8 +134,6 @@ class GroupRunner:
         self._count(group, report)
         left = self._left(group, {*report.finished, *report.stored, *report.held, *report.paused})
         if report.fatal is not None:
-            self.totals.fatal, self.totals.trace = report.fatal, report.trace
-            self.totals.to_correct, self.totals.workers_go_on = report.to_correct, report.workers_go_on
             if self._flying and not (report.workers_go_on or self.live.stop_requested()):
                 self.tell(f"stopping the other workers: {report.fatal}")
                 self.live.request_stop()
@@ -158,11 +143,8 @@ class GroupRunner:
             self._waiting.append(left)  # this worker alone was told to leave
 
     def _count(self, group: Group, report: GroupReport) -> None:
-        self.totals.finished |= report.finished
+        self.totals.add(report)
         self.totals.elsewhere |= set(report.stored)
-        self.totals.paused |= report.paused
-        self.totals.grokked += report.grokked
-        self.totals.notes += report.notes
         if report.held:
             if not self._said_held:
                 self._said_held = True

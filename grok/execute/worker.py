@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -36,7 +36,7 @@ from grok.execute.resume import (
 from grok.numerics.machine import cores_of_a_rank
 from grok.plugins import Code, activate, exits_refused
 from grok.processes import Rank
-from grok.records import Checkpoint, Event, Job, Paused, Progress, RunResult, StopRequested
+from grok.records import Checkpoint, Event, Job, Paused, Progress, RunResult
 from grok.store import Provenance, Row, StoreGone, StoreWriter
 from grok.store.in_flight import remove_in_flight, write_in_flight
 from grok.terminal import print_warnings_in_one_line
@@ -76,25 +76,15 @@ class WorkerSettings:
 
 
 @dataclass(slots=True)
-class GroupReport:
-    """How a group ended. What the runs came to is in the store."""
+class Ended:
+    """What runs came to: those of a group, or of a whole sweep."""
 
     finished: dict[str, str] = field(default_factory=dict)
-    """Status of every run that this group committed."""
-    held: dict[str, str] = field(default_factory=dict)
-    """Runs that another sweep is training now, each with that sweep's process."""
-    stored: list[str] = field(default_factory=list)
-    """Runs that another sweep has finished meanwhile."""
+    """Status of every run that was committed."""
     paused: dict[str, str] = field(default_factory=dict)
     """Runs that have used their time and left a checkpoint, with what continues them."""
     grokked: int = 0
     """How many of the finished runs generalised."""
-    stopped: bool = False
-    error: str | None = None
-    """The exception that came out of the engine, in one line."""
-    trace: str | None = None
-    device_lost: bool = False
-    """Whether the error was a CUDA device's: this process can train nothing more on it."""
     notes: list[str] = field(default_factory=list)
     """What the user should know: conflicts, repairs, checkpoints that could not be used."""
     fatal: str | None = None
@@ -103,6 +93,29 @@ class GroupReport:
     """Whether ``fatal`` is a fault of the command or of the user's own code: the same command would meet it again."""
     workers_go_on: bool = False
     """Whether workers that cannot be reached any more may still store runs."""
+
+    def add(self, part: Ended) -> None:
+        """Add what further runs came to."""
+        self.finished |= part.finished
+        self.paused |= part.paused
+        self.grokked += part.grokked
+        self.notes += part.notes
+        if part.fatal is not None:
+            self.fatal, self.to_correct, self.workers_go_on = part.fatal, part.to_correct, part.workers_go_on
+
+
+@dataclass(slots=True)
+class GroupReport(Ended):
+    """How a group ended. What the runs came to is in the store."""
+
+    held: dict[str, str] = field(default_factory=dict)
+    """Runs that another sweep is training now, each with that sweep's process."""
+    stored: list[str] = field(default_factory=list)
+    """Runs that another sweep has finished meanwhile."""
+    error: str | None = None
+    """The exception that came out of the engine, in one line."""
+    device_lost: bool = False
+    """Whether the error was a CUDA device's: this process can train nothing more on it."""
 
 
 def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupReport:
@@ -129,7 +142,6 @@ def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupRep
     except (GrokError, OSError) as error:
         gone = not (Path(settings.store_path) / "store.json").is_file()
         report.fatal = one_line(StoreGone(Path(settings.store_path)) if gone else error)
-        report.trace = traceback.format_exc()
         report.to_correct = isinstance(error, ConfigError) and not gone
     finally:
         IDLE.set()
@@ -174,7 +186,6 @@ def _train(
     refuse_unclean(provenance, runs[0].config)
     view = WorkerView(live, group_name)
     stop = StopCheck(live, settings.parent)
-    lineage = Lineage(provenance)
 
     def committed(row: Row) -> None:
         report.finished[row.result.run_id] = row.result.status
@@ -182,7 +193,10 @@ def _train(
 
     with exits_refused(), Ledger(writer, settings.flush_seconds, committed) as ledger:
         try:
-            for event in engine_events(runs, settings, device, stop, report.notes, lineage):
+            jobs, notes = jobs_of(runs, settings.store_path)
+            report.notes += notes
+            lineage = Lineage(provenance, jobs)
+            for event in train(jobs, lanes=settings.lanes, device=device, stop=stop):
                 if isinstance(event, RunResult):
                     run = by_id.get(event.run_id) or by_id[event.parent_run_id or ""]
                     report.notes += measure_kept_weights(event, run, settings.store_path)
@@ -204,10 +218,8 @@ def _train(
             from grok.numerics.device import is_device_error
 
             report.error = one_line(error)
-            report.trace = traceback.format_exc()
             report.device_lost = is_device_error(error)
     report.notes += ledger.notes
-    report.stopped = stop.requested
     report.grokked = view.grokked
     view.close()
 
@@ -256,27 +268,19 @@ def refuse_unclean(provenance: Provenance, config: RunConfig) -> None:
     )
 
 
-def engine_events(
-    runs: list[PlannedRun],
-    settings: WorkerSettings,
-    device: str,
-    stop: StopRequested,
-    notes: list[str],
-    lineage: Lineage,
-) -> Iterator[Event]:
-    """Yield the engine's events; ``notes`` gets what happened to checkpoints, ``lineage`` the code that made them."""
+def jobs_of(runs: Sequence[PlannedRun], store_path: str) -> tuple[list[Job], list[str]]:
+    """Return the engine's jobs, each with the checkpoint that it goes on from, and what happened to checkpoints."""
+    resumed = [checkpoint_to_resume(run, store_path) for run in runs]
     jobs = [
         Job(
             run_id=run.run_id,
             config=run.config,
-            resume=checkpoint_to_resume(run, settings.store_path, notes),
-            kept=StoredCheckpoints(settings.store_path, run.run_id, origin_of(run)),
+            resume=checkpoint,
+            kept=StoredCheckpoints(store_path, run.run_id, origin_of(run)),
         )
-        for run in runs
+        for run, (checkpoint, _) in zip(runs, resumed, strict=True)
     ]
-    for job in jobs:
-        lineage.go_on(job.run_id, job.resume)
-    return train(jobs, lanes=settings.lanes, device=device, stop=stop)
+    return jobs, [note for _, notes in resumed for note in notes]
 
 
 def checkpoints_of(config: RunConfig) -> int:

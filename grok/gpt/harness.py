@@ -22,7 +22,7 @@ from unittest import mock
 import torch
 from torch.nn.functional import cross_entropy
 
-from grok.errors import ConfigError, DataError, GrokError, nearest
+from grok.errors import ConfigError, DataError, GrokError, nearest, one_line
 from grok.gpt.generate import Ahead
 from grok.gpt.model import GPT
 from grok.text.tokenizers import Tokenizer
@@ -242,7 +242,7 @@ def _its_errors(words: str) -> Iterator[None]:
     except GrokError:
         raise
     except Exception as error:  # they raise exceptions of many kinds
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = one_line(error)
         raise ConfigError(
             f"{words}: the harness cannot run it ({type(error).__name__}: {text[:300]}); a task needs its data on this "
             "machine, docs/gpt.md shows how a task names local files"

@@ -5,13 +5,22 @@ planned, its hash is part of the runs' names, and the source is sent to the work
 the user's command names is imported, never code that a store or a checkpoint names.
 """
 
-from grok.plugins.code import PLUGIN_PATH, Code, code_of, fingerprints
+from grok.plugins.code import Code, code_of, fingerprints
 from grok.plugins.contracts import Examples, Moment, Operation, RunSink
-from grok.plugins.imports import activate, active, build, ends_process, exits_refused, is_own, load, place_in_own_code
+from grok.plugins.imports import (
+    activate,
+    active,
+    build,
+    ends_process,
+    exits_refused,
+    is_own,
+    load,
+    name_code,
+    place_in_own_code,
+)
 from grok.plugins.spec import Spec, arguments_of, check_spec, label, target_of
 
 __all__ = [
-    "PLUGIN_PATH",
     "Code",
     "Examples",
     "Moment",
@@ -30,6 +39,7 @@ __all__ = [
     "is_own",
     "label",
     "load",
+    "name_code",
     "place_in_own_code",
     "target_of",
 ]

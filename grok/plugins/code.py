@@ -1,31 +1,24 @@
 """Finds the modules behind import paths and hashes their text, without importing them.
 
 A module of the user's own folder (or of a package in editable installation) is read as text, with the modules of the
-same folder that it imports. Of an installed package the fingerprint has the version and the hash of all its Python
-files (:mod:`grok.plugins.installed`). Imports other than by ``import`` statements, other installed packages that the
-code imports, and data files are not detected.
+same folder that it imports. Of an installed package the fingerprint has the version and the hash of the module's file.
+Imports other than by ``import`` statements, other installed packages that the code imports, and data files are not
+detected.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.metadata
 import importlib.util
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from grok.errors import ConfigError
 from grok.plugins.installed import DIGITS, OURS, fingerprint_of_installed, version_of
-
-PLUGIN_PATH: Final = "--plugin-path DIR"
-"""How commands without settings name the folder of the user's own code."""
-ENTRY_POINTS: Final = "grok.plugins"
-"""The group in which a package declares short names for its plugins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +65,7 @@ def code_of(folder: str | Path, targets: Iterable[str], *, option: str = "plugin
     places: dict[str, Place] = {}
     modules: dict[str, Source] = {}
     for target in dict.fromkeys(targets):
-        path = _entry_point(target) if "." not in target else target
-        module, attribute, root = _locate(Path(folder).resolve(), target, path, option)
+        module, attribute, root = _locate(Path(folder).resolve(), target, option)
         if root is None:
             places[target] = Place(module, attribute, fingerprint_of_installed(module))
         else:
@@ -84,21 +76,11 @@ def code_of(folder: str | Path, targets: Iterable[str], *, option: str = "plugin
     return Code(places, modules)
 
 
-def _entry_point(name: str) -> str:
-    known = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    for point in known:
-        if point.name == name:
-            return point.value.replace(":", ".")
-    declared = ", ".join(sorted(point.name for point in known)) or "none is installed"
-    raise ConfigError(
-        f"{name}: expected MODULE.NAME, or a name that an installed package declares under the entry point "
-        f"group {ENTRY_POINTS} ({declared})"
-    )
-
-
-def _locate(folder: Path, target: str, path: str, option: str) -> tuple[str, str, Path | None]:
+def _locate(folder: Path, target: str, option: str) -> tuple[str, str, Path | None]:
     """Return (module, attribute path, the folder of its sources or None for an installed one)."""
-    parts = path.split(".")
+    parts = target.split(".")
+    if len(parts) == 1:
+        raise ConfigError(f"{target}: expected MODULE.NAME")
     if parts[0] not in sys.stdlib_module_names and parts[0] not in OURS:
         for count in range(len(parts) - 1, 0, -1):
             if _file(folder, ".".join(parts[:count])) is not None:

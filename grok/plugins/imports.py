@@ -7,7 +7,7 @@ import importlib
 import linecache
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -16,8 +16,8 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from grok.errors import ConfigError, nearest
-from grok.plugins.code import Code, Source
-from grok.plugins.installed import OWN_FILE_ONLY
+from grok.plugins.code import Code, Source, code_of
+from grok.plugins.installed import OURS
 from grok.plugins.spec import Spec, arguments_of, label, target_of
 
 
@@ -81,7 +81,7 @@ def active() -> Code:
 def is_own(namespace: Mapping[str, object]) -> bool:
     """Return whether a module is the user's own, or of an installed package whose code the command names."""
     module = str(namespace.get("__name__"))
-    packages = {place.module.split(".")[0] for place in _FINDER.code.targets.values()} - {*OWN_FILE_ONLY}
+    packages = {place.module.split(".")[0] for place in _FINDER.code.targets.values()} - {*OURS, "torch"}
     return module in _FINDER.code.modules or module.split(".", maxsplit=1)[0] in packages
 
 
@@ -128,13 +128,22 @@ def exits_refused() -> Iterator[None]:
         ) from end
 
 
-def load(spec: Spec) -> Any:
-    """Return the object that ``spec`` names, without calling it.
+def name_code(folder: str | Path, targets: Iterable[str]) -> None:
+    """Let the code behind ``targets`` be imported, for a command without settings; ``folder`` is searched first.
+
+    Raises:
+        ConfigError: see :func:`code_of`.
+    """
+    activate(code_of(folder, targets, option="--plugin-path DIR"))
+
+
+def load(spec: Spec | str) -> Any:
+    """Return the object that ``spec``, or an import path, names, without calling it.
 
     Raises:
         ConfigError: the command does not name it, its module cannot be imported, or the module has no such name.
     """
-    target = target_of(spec)
+    target = spec if isinstance(spec, str) else target_of(spec)
     place = _FINDER.code.targets.get(target)
     if place is None:
         raise ConfigError(f"{target} is code outside this package, and this command does not name it: not imported")

@@ -36,7 +36,7 @@ def check_spec(setting: str, spec: Spec) -> None:
 
 
 def target_of(spec: Spec) -> str:
-    """Return the import path, or the name of an entry point."""
+    """Return the import path."""
     return str(spec[TARGET])
 
 

@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from grok.records import tags_of
+
 MEASUREMENTS: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm", "weight_norm_all", "lr")
 """Columns of ``curves`` that depend on the trajectory alone, not on the evaluation schedule."""
 
@@ -77,7 +79,7 @@ class Trace:
         return (
             self.common_steps(other) >= 0
             and self.numerics == other.numerics
-            and " | " not in (self.numerics or "")
+            and len(tags_of(self.numerics)) == 1
             and not {self.status, other.status} & {"failed", "rolled_back"}
         )
 

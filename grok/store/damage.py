@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from grok.config import config_columns
-from grok.errors import StoreError, disk_remedy
+from grok.errors import StoreError, disk_remedy, one_line
 from grok.files import disk_errors
 from grok.store.layout import EMPTY
 from grok.store.seal import check_open
@@ -151,14 +151,6 @@ def refuse_without_threads(path: Path) -> None:
             f"reading {path}: the system refuses threads ({reason}); nothing was changed: raise the limit on "
             "processes (ulimit -u) or on memory (ulimit -v)"
         )
-
-
-def one_line(error: BaseException) -> str:
-    """Return the error's message in one line of printable characters, at most 200 unless it is a StoreError."""
-    if isinstance(error, StoreError):
-        return str(error)
-    words = "".join(c if c.isprintable() else " " for c in str(error)).split()  # it may quote damaged bytes
-    return " ".join(words)[:200] or type(error).__name__
 
 
 @functools.cache

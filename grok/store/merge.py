@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -242,33 +242,19 @@ def _copy_folder(source: Path, target: Path) -> None:
         write_folder(target, write)
 
 
-STUDY_FILES: Final = (".comparison.json", ".compared.json", ".journal", ".json")
-"""Suffixes of a search's files in ``search/``, behind the search's name."""
-
-
-def _studies(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of every search by its name; links and other files are left out."""
-    studies: dict[str, list[Path]] = {}
-    for path in sorted(folder.iterdir()) if is_folder(folder) else []:
-        suffix = next((suffix for suffix in STUDY_FILES if path.name.endswith(suffix)), None)
-        if suffix is not None and is_file(path) and is_plain(path.name):
-            studies.setdefault(path.name.removesuffix(suffix), []).append(path)
-    return studies
-
-
 def _copy_studies(source: Layout, target: Layout, report: MergeReport) -> None:
     """Copy the searches whose names are free in the target: two journals of one name cannot be joined."""
-    taken = _studies(target.search)
-    for name, mine in _studies(source.search).items():
-        if name in taken:
-            same = all(is_file(target.search / p.name) and _equal(p, target.search / p.name) for p in mine)
-            report.studies_left += [] if same else [name]
+    for journal in sorted(source.search.glob("*.journal")) if is_folder(source.search) else []:
+        taken = target.search / journal.name
+        if not is_file(journal) or not is_plain(journal.name):
             continue
-        with disk_errors(f"copying the search {name}"):
+        if os.path.lexists(taken):
+            report.studies_left += [] if is_file(taken) and _equal(journal, taken) else [journal.stem]
+            continue
+        with disk_errors(f"copying the search {journal.stem}"):
             target.search.mkdir(exist_ok=True)
-            for path in mine:
-                _copy_file(path, target.search)
-        report.studies.append(name)
+            _copy_file(journal, target.search)
+        report.studies.append(journal.stem)
 
 
 def _equal(a: Path, b: Path) -> bool:

@@ -21,7 +21,6 @@ from grok.store.rows import Shard, filter_runs, repeats
 from grok.store.schema import KEYS, TABLES, schema
 from grok.store.shards import current_digest, read_shard, read_whole
 from grok.store.unfinished import unfinished_compaction
-from grok.store.versions import name_components
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,7 +170,7 @@ class Store:
                     raise StoreError(f"{kind} has no column {column!r}{nearest(column, names)}")
             names = [name for name in names if name in {*columns, *keys}]
         wanted = None if run_ids is None else pa.array(sorted(set(run_ids)), pa.string())
-        table = name_components(self._read(kind, wanted, names))
+        table = self._read(kind, wanted, names)
         first = [name for name in (*keys, "planned_at") if name in table.column_names]  # the row that was planned first
         table = self._readable(kind, self._once(kind, table.sort_by([(name, "ascending") for name in first]), keys))
         return table if columns is None else table.select(list(dict.fromkeys([*keys, *columns])))

@@ -6,7 +6,6 @@ The command is quoted for Hydra's grammar and for the shell.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import typing
 from collections.abc import Collection, Mapping
@@ -15,13 +14,11 @@ from typing import Any, Final
 
 from grok.config import MODES, RunConfig, load_config
 from grok.config.fields import settings_of, walk
+from grok.config.values import literal
 from grok.errors import ConfigError
 from grok.plugins import Spec, target_of
 from grok.plugins.spec import TARGET
 from grok.streams import STREAMS
-
-_BARE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_WORDS: Final = frozenset({"null", "true", "false", "nan", "inf"})
 
 _ABOUT_THE_COMMAND: Final = frozenset(
     {"workers", "lanes", "executor", "dry_run", "retry_failed", "force", "require_clean"}
@@ -47,7 +44,7 @@ def overrides(config: RunConfig) -> list[str]:
     preset = config.experiment if config.mode != "arithmetic" else None
     words = [f"mode={literal(config.mode)}"] if config.mode != "arithmetic" else []
     if preset is not None:
-        words.append(f"experiment={preset}" if re.fullmatch(r"[\w/]+", preset) else f"experiment={literal(preset)}")
+        words.append(f"experiment={literal(preset)}")
     words.append(f"seed={config.seed}")
     words += [f"seeds.{stream}={seed}" for stream, seed in asdict(config.stream_seeds()).items()]
     if config.seeds.layers:
@@ -124,25 +121,3 @@ def _config(row: Mapping[str, Any]) -> RunConfig:
 def rerun_command(config: RunConfig) -> str:
     """Return ``python -m grok.run`` with :func:`overrides`, quoted for a POSIX shell."""
     return " ".join(["python", "-m", "grok.run", *(shlex.quote(override) for override in overrides(config))])
-
-
-def literal(value: Any) -> str:
-    """Return ``value`` in Hydra's override grammar; Hydra parses it to an equal value."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, (list, tuple)):
-        return "[" + ",".join(map(literal, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{literal(item)}" for key, item in value.items()) + "}"
-    text = str(value)
-    if _BARE.fullmatch(text) and text.lower() not in _WORDS:
-        return text
-    # Inside quotes a backslash escapes only a quote, a dollar of a reference, or a backslash before one of these.
-    # Double quotes, because the shell's quotes are single.
-    escaped = re.sub(r'(\\*)("|\$\{)', r"\1\1\\\2", text)
-    escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
-    return f'"{escaped}"'

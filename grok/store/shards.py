@@ -14,8 +14,9 @@ from typing import IO, Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from grok.errors import one_line
 from grok.files import flush_folder, move, remove_quietly, write_flushed
-from grok.store.damage import ForeignFile, ShardDamaged, one_line, reading
+from grok.store.damage import ForeignFile, ShardDamaged, reading
 from grok.store.layout import EMPTY, Layout, staged
 from grok.store.rows import Shard, with_partners
 from grok.store.schema import KIND_KEY, KINDS, PARTNERS_KEY, TABLES, schema, schema_version

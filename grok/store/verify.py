@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grok.errors import one_line
 from grok.store.compare import FACTS, MEASUREMENTS, Trace, bits, difference, traces
 from grok.store.conflicts import conflict_files
 from grok.store.damage import (
@@ -20,7 +21,6 @@ from grok.store.damage import (
     ShardDamaged,
     json_columns,
     odd_texts,
-    one_line,
     refuse_without_threads,
 )
 from grok.store.designs import CHOSEN, unsound
@@ -45,7 +45,7 @@ def verify(path: str | Path) -> list[str]:
     say can be understood, and the parents, donors and lines that they name are stored or
     planned; every JSON text is of its column's type; a completed run's row equals its
     curve's last point; runs of one trajectory and numerics tag have equal bits, and so have a
-    run and its trunk up to the switch; the records of sweeps and searches can be read; no
+    run and its trunk up to the switch; the records of sweeps can be read; no
     conflict is recorded. Not checked: checkpoints and kept weights, which are compared with
     their own fingerprints when they are loaded (`grok store verify` checks the checkpoints, too).
 
@@ -137,14 +137,13 @@ def _partners(layout: Layout, names: set[str]) -> Iterator[str]:
 
 
 def unreadable_records(layout: Layout) -> list[tuple[Path, str]]:
-    """Return the records of sweeps and searches that cannot be read, each with the reason."""
+    """Return the records of sweeps that cannot be read, each with the reason."""
     problems = []
-    for folder in (layout.sweeps, layout.search):
-        for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
-            try:
-                read_json_object(path)
-            except (OSError, ValueError) as error:
-                problems.append((path, f"the record cannot be read ({one_line(error)})"))
+    for path in sorted(layout.sweeps.glob("*.json")) if layout.sweeps.is_dir() else []:
+        try:
+            read_json_object(path)
+        except (OSError, ValueError) as error:
+            problems.append((path, f"the record cannot be read ({one_line(error)})"))
     return problems
 
 

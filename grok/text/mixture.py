@@ -53,11 +53,6 @@ def set_hash(manifest: Mapping[str, Any], split: str) -> str:
     return whole[:HASH_DIGITS]
 
 
-def is_earlier_share(before: Mapping[str, float], shares: Mapping[str, float]) -> bool:
-    """Return whether stored shares are ``shares`` as they were rounded until 2026-11-22, one by one."""
-    return before.keys() == shares.keys() and all(abs(before[name] - shares[name]) < 1e-10 for name in shares)
-
-
 @dataclass(slots=True)
 class MixtureOrder:
     """The order of a mixture: the corpus and the block of every sequence."""

@@ -17,7 +17,6 @@ import numpy as np
 
 from grok.errors import DataError, GrokError
 from grok.plugins import active, load
-from grok.plugins.spec import TARGET
 from grok.text.tokenizers import END_OF_TEXT, OWN_FORMAT, Tokenizer, Tokens
 
 _IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -63,7 +62,7 @@ class OwnTokenizer(Tokenizer):
                 f"{content['code']} and is {place.fingerprint}): run `grok prepare` again"
             )
         with self._errors_of("its constructor"):
-            self._made = load({TARGET: self.target})(content["state"])
+            self._made = load(self.target)(content["state"])
 
     @classmethod
     def fit(cls, target: str, texts: Iterable[str]) -> OwnTokenizer:
@@ -73,7 +72,7 @@ class OwnTokenizer(Tokenizer):
             ConfigError: the class cannot be imported.
             DataError: fitting fails, or a method is missing.
         """
-        code = load({TARGET: target})
+        code = load(target)
         try:
             made = code.fit(texts)
             size, state = int(made.vocab_size), json.loads(json.dumps(made.state()))

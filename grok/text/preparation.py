@@ -18,7 +18,6 @@ from typing import Any, Final
 from grok.errors import DataError
 from grok.files import clear_unfinished, disk_errors, staged_folder
 from grok.plugins import active, fingerprints, load
-from grok.plugins.spec import TARGET
 from grok.text import inspection
 from grok.text.corpus import MANIFEST_VERSION, Corpus, data_hash, fingerprint, open_corpus, tokenizer_entry
 from grok.text.encoding import encode
@@ -216,7 +215,7 @@ def _own_code(request: Request) -> dict[str, Any]:
     """
     named = [name for name in (request.form, request.tokenizer) if is_import_path(name)]
     for name in named:
-        load({TARGET: name})
+        load(name)
     return {"own_code": fingerprints(active(), named)} if named else {}
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from grok.errors import DataError
+from grok.errors import DataError, one_line
 
 END_OF_TEXT: Final = "<|endoftext|>"
 """The text that ends a document, in source files and in decoded text."""
@@ -317,7 +317,7 @@ def _fetch_gpt2() -> str:
     try:
         return str(tokenizers_library().Tokenizer.from_pretrained(_GPT2_REPOSITORY).to_str())
     except Exception as error:  # no network, an error of the hub, a proxy's refusal: the remedy is the same
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = one_line(error)
         raise DataError(
             f"GPT-2 vocabulary: none given, and {_GPT2_REPOSITORY} could not be fetched ({reason}); {_gpt2_advice()}"
         ) from error

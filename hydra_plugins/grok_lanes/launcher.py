@@ -23,11 +23,8 @@ register()
 class PlanTask(Protocol):
     """A task function that can take all jobs of a sweep at once."""
 
-    def run_plan(self, settings: Sequence[Plain], design: Any = None) -> Sequence[str | Exception]:
-        """Run every job; return for each the name of its run, or the error that it ended with.
-
-        ``design``: what the runs are for; None: a sweep over what the command gives.
-        """
+    def run_plan(self, settings: Sequence[Plain]) -> Sequence[str | Exception]:
+        """Run every job; return for each the name of its run, or the error that it ended with."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Carries out a study, for the command and for Hydra's sweeper."""
+"""Carries out a study."""
 
 from __future__ import annotations
 
@@ -9,34 +9,31 @@ from typing import Any
 from optuna.exceptions import StorageInternalError
 
 from grok.config import load_configs
-from grok.errors import ConfigError, StoreError
+from grok.errors import ConfigError, StoreError, one_line
 from grok.execute import execute
 from grok.execute.sweep import GO_ON
 from grok.masking import without_passwords
 from grok.store import Purposes, check_path
 from sweeps.search.comparison import Comparison
 from sweeps.search.config import StudyConfig
-from sweeps.search.driver import Search, Train
+from sweeps.search.driver import REASON, Search, Train
 from sweeps.search.space import Plain, read_space, refuse_impossible
 
 
-def carry_out(
-    study: StudyConfig, raw_space: Mapping[str, Any], base: Plain, argv: Sequence[str], train: Train | None = None
-) -> int:
+def carry_out(study: StudyConfig, raw_space: Mapping[str, Any], base: Plain, argv: Sequence[str]) -> int:
     """Do the rest of a study, or its comparison; return the exit status.
 
     Args:
         raw_space: the search space as written in ``conf/study/``.
         base: nested settings of the default run.
         argv: the command, recorded in the store.
-        train: trains runs; None: ``grok.execute``.
 
     Raises:
         GrokError: refused; nothing was trained.
     """
     space = read_space(raw_space, str(base.get("mode", "arithmetic")))
     refuse_impossible(space, base)
-    search = Search(study, space, base, train or by_execution(argv), tell)
+    search = Search(study, space, base, by_execution(argv), tell)
     tell(search.plan())
     if search.default.dry_run:
         check_path(str(search.store_path))
@@ -58,7 +55,7 @@ def carry_out(
             done = False
         return _conclude(search, record.trials(), record.best(), done)
     except StorageInternalError as error:
-        reason = without_passwords(" ".join(str(error.__cause__ or error).split()))[:300]
+        reason = without_passwords(one_line(error.__cause__ or error))
         raise StoreError(f"the study's storage cannot be used ({reason}). {GO_ON}") from error
 
 
@@ -75,7 +72,7 @@ def by_execution(argv: Sequence[str]) -> Train:
 def _conclude(search: Search, trials: Sequence[Any], best: Sequence[Any], done: bool) -> int:
     store = shlex.quote(str(search.store_path))
     finished = sum(trial.state.is_finished() for trial in trials)
-    failed = sum(trial.state.name == "FAIL" for trial in trials)
+    failed = [trial for trial in trials if trial.state.name == "FAIL"]
     line = f"{finished} of {search.limit} trials finished in {shlex.quote(str(search.folder))}."
     if not done:
         tell(f"Interrupted: {line} {GO_ON}")
@@ -85,9 +82,9 @@ def _conclude(search: Search, trials: Sequence[Any], best: Sequence[Any], done: 
         params = " ".join(f"{name}={value}" for name, value in trial.params.items())
         tell(f"best: trial {trial.number}, {values} over {search.study.seeds} seeds: {params}")
     if failed:
-        tell(f"{line} {failed} failed; their reasons are in {search.study.name}.json.")
+        tell(f"{line} {len(failed)} failed (trial {failed[0].number}: {failed[0].user_attrs[REASON]}).")
         return 1
-    tell(f"{line} Report: grok study search {store}")
+    tell(line if search.study.storage else f"{line} Report: grok study search {store}")
     return 0
 
 

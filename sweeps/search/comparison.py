@@ -7,17 +7,14 @@ paired test.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from grok.config import load_config
 from grok.errors import ConfigError, StoreError, TrainingError
 from sweeps.search.driver import Search, Stage
-from sweeps.search.record import StudyRecord, now
-from sweeps.search.summary import write_locked
+from sweeps.search.record import COMPARED, PINNED, StudyRecord, now
 
 TEST: Final = "two-sided Wilcoxon signed-rank test of the seeds' paired differences, alpha 0.05"
 SIDES: Final = ("default", "best")
@@ -27,6 +24,7 @@ SIDES: Final = ("default", "best")
 class Comparison:
     """The pinned comparison: two settings, their seeds and the test."""
 
+    record: StudyRecord
     pinned: dict[str, Any]
 
     @classmethod
@@ -36,14 +34,12 @@ class Comparison:
         Raises:
             ConfigError: the study is not finished, or has no finished trial.
         """
-        path = search.folder / f"{search.study.name}.comparison.json"
         fresh = search.study.comparison
-        if path.exists():
-            pinned = _read(path)
+        if (pinned := record.attribute(PINNED)) is not None:
             first, end = pinned["seeds"]
             if (first, end - first) != (fresh.first_seed, fresh.seeds):
                 search.tell(f"study.comparison is not used: seeds {first} to {end - 1} are pinned already.")
-            return cls(pinned)
+            return cls(record, pinned)
         trials = record.trials()
         left = search.limit - sum(trial.state.is_finished() for trial in trials)
         best = sorted(record.best(), key=lambda trial: (_first(search, trial.values), trial.number))
@@ -53,7 +49,6 @@ class Comparison:
                 "made, so the best is not known; run the command without study.compare first"
             )
         pinned = {
-            "version": 1,
             "study": search.study.name,
             "pinned_at": now(),
             "searched": len(trials),
@@ -65,8 +60,10 @@ class Comparison:
             "seeds": [fresh.first_seed, fresh.first_seed + fresh.seeds],
             "steps": search.budget,
         }
-        write_locked(search.store_path, path, pinned)
-        return cls(pinned)
+        with record.changing():
+            if record.attribute(PINNED) is None:  # another process may have been first
+                record.set_attribute(PINNED, pinned)
+        return cls(record, record.attribute(PINNED))
 
     def run(self, search: Search) -> bool:
         """Train both settings on the new seeds and record their runs; return False if interrupted.
@@ -108,11 +105,8 @@ class Comparison:
             ]
             for side in SIDES
         }
-        write_locked(
-            search.store_path,
-            search.folder / f"{search.study.name}.compared.json",
-            {"version": 1, "pinned": self.pinned, "runs": runs},
-        )
+        with self.record.changing():
+            self.record.set_attribute(COMPARED, runs)
         sign = 1 if objective.direction == "minimize" else -1
         gaps = [sign * (a[2] - b[2]) for a, b in zip(runs["default"], runs["best"], strict=True)]
         values = {side: objective.value(outcomes[side], configs[side][0]) for side in SIDES}
@@ -128,12 +122,3 @@ def _first(search: Search, values: list[float] | None) -> float:
     if not values or not math.isfinite(values[0]):
         return math.inf
     return values[0] if search.objectives[0].direction == "minimize" else -values[0]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        pinned = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} cannot be read ({error})") from error
-    assert isinstance(pinned, dict)
-    return pinned

@@ -28,7 +28,7 @@ OBJECTIVES: Final = (
 )
 """Statistics over a trial's seeds; sweeps/search/objective.py defines them."""
 
-NO_STUDY: Final = "the study is missing: expected study=NAME, a file of conf/study/ (with grok.run: +study=NAME)"
+NO_STUDY: Final = "the study is missing: expected study=NAME, a file of conf/study/"
 SAMPLERS: Final = ("tpe", "gp", "cmaes", "qmc", "random", "grid", "nsga2")
 PRUNERS: Final = ("none", "wilcoxon", "percentile")
 

@@ -28,10 +28,9 @@ from grok.store import Purpose, Purposes, StoreWriter, check_path, open_store
 from sweeps.search.config import StudyConfig
 from sweeps.search.objective import READ_AT_HORIZON, Objective, SeedOutcome, make_objectives, read_outcomes
 from sweeps.search.proposal import propose
-from sweeps.search.record import ASKED, DEFINITION, ENDED, STAGES, StudyRecord, open_url
+from sweeps.search.record import ASKED, ENDED, STAGES, StudyRecord, open_url
 from sweeps.search.samplers import trial_limit
 from sweeps.search.space import Plain, Space, Value
-from sweeps.search.summary import write_summary
 from sweeps.settings import apply
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class Search:
 
     @property
     def folder(self) -> Path:
-        """The folder of the study's journal, results and comparison."""
+        """The folder of the study's journal."""
         return self.store_path / SEARCH_FOLDER
 
     def definition(self) -> dict[str, Any]:
@@ -166,7 +165,8 @@ class Search:
         if not exists:
             with StoreWriter(str(self.store_path)):
                 pass  # makes the store that the search's folder is in
-        record = StudyRecord(self.study, self.folder, {**self.definition(), **self._versions()})
+        default = {name: self.flat.get(name) for name in self.space.describe()}
+        record = StudyRecord(self.study, self.folder, {**self.definition(), **self._versions()}, default)
         this = version("optuna")
         if record.begun_with != this:
             self.tell(f"Started with Optuna {record.begun_with}; this is {this}, which may propose other trials.")
@@ -180,7 +180,6 @@ class Search:
                 self._fill(record, round_number)
             flying = [t for t in record.trials() if not t.state.is_finished() and _progress(t) == round_number]
             if not flying:
-                self._summarise(record)
                 return True
             if not self._train(flying):
                 return False
@@ -189,18 +188,6 @@ class Search:
                     # another process may have judged it meanwhile
                     if not trial.state.is_finished() and _progress(trial) == round_number:
                         self._judge(record, trial, round_number)
-                self._summarise(record)
-
-    def _summarise(self, record: StudyRecord) -> None:
-        study = {
-            "name": self.study.name,
-            "storage": record.where if self.study.storage is None else "url",
-            "objectives": [{"name": o.name, "direction": o.direction} for o in self.objectives],
-            "definition": self.definition(),
-            "planned": self.limit,
-            "default": {name: self.flat.get(name) for name in self.space.describe()},
-        }
-        write_summary(self.store_path, self.folder / f"{self.study.name}.json", study, record)
 
     def _fill(self, record: StudyRecord, round_number: int) -> None:
         trials = record.trials()
@@ -365,6 +352,3 @@ def _text(params: dict[str, Value]) -> str:
     return ", ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items()
     )
-
-
-__all__ = ["DEFINITION", "Search", "Stage", "Train", "impossible"]

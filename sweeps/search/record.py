@@ -2,23 +2,21 @@
 
 A kill leaves no partial change: a trial is added at once, a stage counts when its number is written, and
 the end of a trial is one state. Changes are made under a lock, so that several processes can work on one
-study.
+study. The pinned comparison and its result are attributes of the study.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import optuna
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from grok.config.fields import canonical_json
@@ -37,9 +35,10 @@ if TYPE_CHECKING:
 DEFINITION: Final = "definition"
 OPTUNA: Final = "optuna"
 """User attribute of a study: the version of Optuna that created it."""
-LOST_LOCK_SECONDS: Final = 3
-"""Age of a journal's lock from which its owner counts as killed; a write takes milliseconds."""
-LOCK_FILE_SUFFIX: Final = ".lock"  # Optuna's
+DEFAULT: Final = "default"
+"""User attribute of a study: the default's values of the settings that it searches."""
+PINNED, COMPARED = "pinned", "compared"
+"""User attributes of a study: its comparison as it was pinned, and the scores of its runs."""
 ASKED, STAGES, ENDED = "asked", "stages", "ended"
 """User attributes of a trial: the round of its proposal, the number of its finished stages, the round of its end."""
 
@@ -47,7 +46,9 @@ ASKED, STAGES, ENDED = "asked", "stages", "ended"
 class StudyRecord:
     """One study in its storage."""
 
-    def __init__(self, study: StudyConfig, folder: Path, definition: Mapping[str, Any]) -> None:
+    def __init__(
+        self, study: StudyConfig, folder: Path, definition: Mapping[str, Any], default: Mapping[str, Any]
+    ) -> None:
         """Open the study, or create it in ``folder`` (the store's ``search``).
 
         Raises:
@@ -56,10 +57,11 @@ class StudyRecord:
         """
         self._config = study
         self._lock = folder / f"{study.name}.lock"
-        self.where = without_passwords(study.storage or str(folder / f"{study.name}.journal"))
+        self._journal = folder / f"{study.name}.journal" if study.storage is None else None
+        self.where = without_passwords(study.storage or str(self._journal))
         folder.mkdir(parents=True, exist_ok=True)
         with self.changing(), quiet():
-            storage = self._open_storage(study, folder)
+            storage = self._open_storage()
             # Check the name first: a database whose creation was killed may lack the index that keeps names unique.
             exists = study.name in optuna.get_all_study_names(storage)
             self._study = (optuna.load_study if exists else self._create)(
@@ -70,6 +72,7 @@ class StudyRecord:
             )
             self._check_definition(json.loads(canonical_json(dict(definition))))
             if OPTUNA not in self._study.user_attrs:
+                self._study.set_user_attr(DEFAULT, dict(default))
                 self._study.set_user_attr(OPTUNA, optuna.__version__)
 
     @property
@@ -81,16 +84,11 @@ class StudyRecord:
         directions = [objective.direction for objective in make_objectives(self._config)]
         return optuna.create_study(directions=directions, load_if_exists=True, **options)
 
-    def _open_storage(self, study: StudyConfig, folder: Path) -> BaseStorage:
+    def _open_storage(self) -> BaseStorage:
+        if self._config.storage is not None:
+            return open_url(self._config.storage)
         try:
-            if study.storage is None:
-                # Absolute, because Optuna's lock is a link to this path: Optuna cannot read the age of a link with a
-                # missing target, and would wait forever for a process that was killed during a write.
-                journal = folder.resolve() / f"{study.name}.journal"
-                drop_lost_lock(journal)
-                drop_torn_record(journal)
-                return JournalStorage(JournalFileBackend(str(journal), JournalLock(journal)))
-            return open_url(study.storage)
+            return JournalStorage(JournalFileBackend(str(self._journal), cast(Any, _NoLock())))
         except ValueError as error:
             raise StoreError(f"{self.where} cannot be read ({error}): move it away to start the study again") from error
 
@@ -101,10 +99,9 @@ class StudyRecord:
             return
         differing = [
             f"{part}.{name}"
-            for part in definition
-            if part in begun or part != "code"  # older versions did not record it
-            for name in sorted({*definition[part], *begun.get(part, {})})
-            if definition[part].get(name) != begun.get(part, {}).get(name)
+            for part in sorted({*definition, *begun})
+            for name in sorted({*definition.get(part, {}), *begun.get(part, {})})
+            if definition.get(part, {}).get(name) != begun.get(part, {}).get(name)
         ]
         if differing:
             raise ConfigError(
@@ -114,9 +111,19 @@ class StudyRecord:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Hold the study's lock."""
+        """Hold the study's lock, with a journal that ends with a whole record."""
         with locked(self._lock):
+            if self._journal is not None:
+                _drop_torn_record(self._journal)
             yield
+
+    def attribute(self, name: str) -> Any:
+        """Return a user attribute of the study; None: it is not set."""
+        return self._study.user_attrs.get(name)
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Set a user attribute of the study; the caller holds its lock."""
+        self._study.set_user_attr(name, value)
 
     def trials(self) -> list[FrozenTrial]:
         """Return all trials, in order of their numbers."""
@@ -166,33 +173,25 @@ class StudyRecord:
         return Trial(self._study, self._frozen(number)._trial_id)
 
 
-class JournalLock(JournalFileSymlinkLock):
-    """Optuna's lock, but an interruption raises KeyboardInterrupt instead of an error of Optuna's clean-up."""
-
-    def __init__(self, journal: Path) -> None:
-        super().__init__(str(journal), grace_period=LOST_LOCK_SECONDS)
+class _NoLock:
+    """Stands where Optuna's lock would: each change is made under the study's own."""
 
     def acquire(self) -> bool:
-        with interruptions():
-            return super().acquire()
+        return True
 
     def release(self) -> None:
-        with interruptions():
-            super().release()
+        pass
 
 
-@contextmanager
-def interruptions() -> Iterator[None]:
-    """If an error was raised while a KeyboardInterrupt was handled, raise the KeyboardInterrupt."""
-    try:
-        yield
-    except (OSError, RuntimeError) as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, KeyboardInterrupt):
-            cause = cause.__context__
-        if cause is None:
-            raise
-        raise cause from None
+def _drop_torn_record(journal: Path) -> None:
+    """Remove an incomplete last line, left by a kill or a full disk: Optuna would append to it."""
+    if not journal.exists():
+        return
+    content = journal.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with journal.open("r+b") as file:
+            file.truncate(whole)
 
 
 def open_url(url: str) -> BaseStorage:
@@ -210,28 +209,6 @@ def open_url(url: str) -> BaseStorage:
         missing = f" ({error.__cause__})" if isinstance(error, ImportError) and error.__cause__ else ""
         reason = without_passwords(" ".join(f"{error}{missing}".split()))[:300]
         raise ConfigError(f"study.storage={shown!r} cannot be opened: {reason}") from error
-
-
-def drop_torn_record(journal: Path) -> None:
-    """Remove an incomplete last line, left by a kill or a full disk: Optuna would append to it."""
-    if not journal.exists():
-        return
-    content = journal.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with journal.open("r+b") as file:
-            file.truncate(whole)
-
-
-def drop_lost_lock(journal: Path) -> None:
-    """Remove a journal's lock whose owner was killed; wait for one in use."""
-    lock = Path(f"{journal}{LOCK_FILE_SUFFIX}")
-    begun = time.monotonic()
-    while os.path.lexists(lock):
-        if time.monotonic() - begun > LOST_LOCK_SECONDS:
-            lock.unlink(missing_ok=True)
-            return
-        time.sleep(0.05)
 
 
 def now() -> str:

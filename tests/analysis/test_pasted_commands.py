@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.documents import searches
 from analysis.proposals import amount
 from grok.store import open_store
 
@@ -154,7 +155,7 @@ def check_layers(bench: Bench, report: dict[str, Any]) -> None:
 
 
 def check_search(bench: Bench, report: dict[str, Any]) -> None:
-    result = json.loads((bench.folder / STORE / "search" / "quickstart.json").read_text())
+    (result,) = searches(bench.folder / STORE)
     assert [len(trial["runs"]) for trial in result["trials"]] == [4] * 16
     runs = bench.runs()
     assert set(runs["config.task.modulus"]) == {11}, "it searches for the store's own task"

@@ -66,12 +66,18 @@ def compared(shift: float) -> dict[str, Any]:
 def store_of(folder: Path, *files: dict[str, Any]) -> Observations:
     with StoreWriter(folder):
         pass
-    (folder / "search").mkdir()
-    for i, data in enumerate(files):
-        (folder / "search" / f"{i}.json").write_text(json.dumps(data))
-    (folder / "search" / "half.json").write_text('{"trials": [')  # cut off by a crash
-    with pytest.warns(DamagedShardWarning, match=r"half\.json"):
-        return Observations.read(folder)
+    observations = Observations.read(folder)
+    observations.searches = files
+    return observations
+
+
+def test_a_damaged_journal_is_left_out(tmp_path: Path) -> None:
+    with StoreWriter(tmp_path):
+        pass
+    (tmp_path / "search").mkdir()
+    (tmp_path / "search/half.journal").write_text('{"op_code":0,"worker_id":"x"}\n{"trials": [\n{}\n')
+    with pytest.warns(DamagedShardWarning, match=r"half\.journal"):
+        assert Observations.read(tmp_path).searches == []
 
 
 def test_a_real_difference_and_a_null_one(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_values_are_typed_as_people_type_them() -> None:
         "eval__metrics": [["fourier"], []], "precision": ("float32", "float64"),
     }  # fmt: skip
     assert _as_words(given) == [
-        "experiment=gpt/shakespeare_char", "data.path='my data'", "seeds.layers={head:1}", "resume.run=null",
+        "experiment=gpt/shakespeare_char", 'data.path="my data"', "seeds.layers={head:1}", "resume.run=null",
         "eval.metrics=['fourier'],[]".replace("'", ""), "precision=float32,float64",
     ]  # fmt: skip
 
@@ -111,7 +111,7 @@ def test_text_stays_text_and_numbers_may_be_given_as_text() -> None:
         "store.path": "2024_11", "optim.lr": 1e-3, "seed": 7, "resume.run": "12345e67",
         "task.plugin": {"_target_": "a.b", "size": "1e3"},
     }  # fmt: skip
-    assert words[1] == "eval.prompt='1e3','true','x\\d+'"
+    assert words[1] == 'eval.prompt="1e3","true","x\\d+"'
 
 
 def test_arrays_are_values_to_sweep_over() -> None:

@@ -27,11 +27,12 @@ from grok.checkpoint import (
     save_checkpoint,
 )
 from grok.cli.store import main
+from grok.config import identify
 from grok.errors import OtherRunsCheckpoint
 from grok.execute import worker
 from grok.execute.planned import PlannedRun
 from grok.execute.resume import checkpoint_to_resume
-from grok.records import Checkpoint, Event, RunResult
+from grok.records import Checkpoint, Event, Job, RunResult
 from grok.store import Provenance, StoreWriter, open_store
 from tests.doors.conftest import TINY, Door
 
@@ -92,7 +93,7 @@ def test_a_checkpoint_of_a_newer_version_stops_the_command_and_stays(door: Door)
     manifest.write_text(newer)
     ended = door(*KEEP, "checkpoint.every=2")
     assert ended.status != 0
-    assert f"{manifest.parent} has format 9, this version reads 1 and 2" in ended.out + ended.err
+    assert f"{manifest.parent} has format 9, this version reads 2" in ended.out + ended.err
     assert "trained anew" not in ended.out and hashes("S") == {}
     assert manifest.read_text() == newer and checkpoint_steps(manifest.parent.parent) == [6]
 
@@ -219,29 +220,33 @@ def test_kept_weights_are_no_checkpoint_to_go_on_from(door: Door) -> None:
 def test_a_checkpoint_that_went_after_the_plan_is_not_called_damaged(tmp_path: Path) -> None:
     identity = SimpleNamespace(trajectory_id=None)
     longer: Any = SimpleNamespace(run_id="longer", config=None, identity=identity, extends="shorter", extends_at=None)
-    notes: list[str] = []
-    assert checkpoint_to_resume(longer, str(tmp_path), notes) is None
-    assert notes == []
+    assert checkpoint_to_resume(longer, str(tmp_path)) == (None, [])
     kept = Checkpoint(run_id="shorter", step=3, tensors={"w": torch.ones(2)}, state={})
     saved = save_checkpoint(run_folder(tmp_path, "shorter"), kept)
     (saved / "manifest.json").write_text("{}")
-    assert checkpoint_to_resume(longer, str(tmp_path), notes) is None
-    assert notes == ["Damaged: the checkpoint of run shorter, which longer extends; it was trained anew"]
+    notes = ["Damaged: the checkpoint of run shorter, which longer extends; it was trained anew"]
+    assert checkpoint_to_resume(longer, str(tmp_path)) == (None, notes)
 
 
 def test_a_late_duplicate_leaves_the_weights_of_the_row_that_stays(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another machine took the run over, as this one seemed dead, and has stored it meanwhile."""
-    train = worker.engine_events
+    train = worker.train
 
-    def overtaken(runs: list[PlannedRun], *rest: Any) -> Iterator[Event]:
-        for event in train(runs, *rest):
+    def overtaken(jobs: list[Job], **settings: Any) -> Iterator[Event]:
+        for event in train(jobs, **settings):
             if isinstance(event, RunResult):
                 first = replace(event, numerics="elsewhere", tensors={"final": {"w": torch.full((2,), 7.0)}})
                 with StoreWriter("S") as writer:
-                    writer.commit([worker.finished_row(first, runs[0], Provenance.collect(), "S")])
+                    writer.commit(
+                        [
+                            worker.finished_row(
+                                first, PlannedRun(jobs[0].config, identify(jobs[0].config)), Provenance.collect(), "S"
+                            )
+                        ]
+                    )
             yield event
 
-    monkeypatch.setattr(worker, "engine_events", overtaken)
+    monkeypatch.setattr(worker, "train", overtaken)
     assert door(*TINY, "store.path=S", "save=final", "executor=inline").status == 0
     (run_id,) = hashes("S")
     assert open_store("S").runs()["numerics"].tolist() == ["elsewhere"]

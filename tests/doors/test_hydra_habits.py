@@ -144,7 +144,6 @@ def test_settings_are_composed_no_more_often_than_needed(
         (["-m", "seed=1,2", "hydra/launcher=basic", "hydra/sweeper=basic"], "hydra/launcher=basic: .*executor="),
         # what jobs have, and a plan has not
         (["-m", "seed=1,2", "+hydra.job.env_set.FOO=1"], "hydra.job.env_set: .*FOO=1 grok sweep"),
-        (["-m", "hydra/sweeper=lanes_optuna", "+study=base", "+hydra.job.env_set.FOO=1"], "hydra.job.env_set: "),
         (["-m", "seed=1,2", "+hydra.job.env_copy=[PATH]"], "hydra.job.env_copy: "),
         (["-m", "seed=1,2", "hydra.job.chdir=true"], "hydra.job.chdir=true: .*store.path"),
         (["--experimental-rerun", "x"], "--experimental-rerun .*expected --again RUN"),
@@ -161,9 +160,3 @@ def test_settings_of_a_filter_that_runs_have_not_are_named(door: Door) -> None:
     words = (*TINY, "-m", "optim.grokfast_alpha=0.9,0.98", "dry_run=true")
     assert "optim.grokfast=none do not use optim.grokfast_alpha: " in door(*words).out
     assert "do not use" not in door(*words, "optim.grokfast=ema").out
-
-
-def test_a_search_takes_no_tag_that_it_would_ignore(door: Door) -> None:
-    search = ["-m", "hydra/sweeper=lanes_optuna", "+study=base", *TINY, "dry_run=true"]
-    ended = door(*search, "optim.lr=tag(log,range(1e-3,1e-1,1e-3))")
-    assert ended.status == 2 and "tag log has no meaning here, expected tag(log,interval(LOW,HIGH))" in ended.err, ended

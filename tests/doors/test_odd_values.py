@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from grok.cli.compose import values_of
 from grok.cli.store import main as store_main
-from grok.cli.words import quoted
 from grok.cli.words import store_as_setting as store_words
+from grok.config.values import literal
 from grok.masking import HIDDEN
 from grok.store import StoreWriter
 from grok.store.testing import example_rows
@@ -105,8 +105,8 @@ def test_refused_in_one_line_before_any_work(
 
 def test_a_dollar_in_the_name_of_a_store(door: Door, tmp_path: Path) -> None:
     """``--store`` takes any name as it is."""
-    assert quoted("a/${x}") == r"'a/\${x}'"
-    assert store_words(["--store", "a/${x}"]) == [r"store.path='a/\${x}'"]
+    assert literal("a/${x}") == r'"a/\${x}"'
+    assert store_words(["--store", "a/${x}"]) == [r'store.path="a/\${x}"']
     ended = door("--store", "a/${x}/b", "dry_run=true")
     assert (ended.status, ended.last) == (0, "Nothing was trained (dry_run=true). The store would be a/${x}/b.")
 
@@ -126,7 +126,7 @@ def test_a_store_has_the_name_that_was_typed(door: Door, option: str, name: str)
 
 @given(text=st.text("ab1.'\"\\${}x,= ", max_size=12) | st.text(st.characters(exclude_categories=["Cs", "Cc"])))
 def test_quoted_text_comes_back(text: str) -> None:
-    words = [f"data.path={quoted(text)}"]
+    words = [f"data.path={literal(text)}"]
     assert values_of(words) == {"data.path": text}
 
 

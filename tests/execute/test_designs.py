@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 import grok
+from analysis.documents import searches
 from grok.cli.compose import compose
 from grok.config import ArithmeticConfig, GptConfig, identify
 from grok.config.gpt import TrainConfig as GptTrain
@@ -476,23 +477,15 @@ def test_a_transplant_from_an_init_seed_and_an_order_seed(tmp_path: Path) -> Non
     assert set(found["donor_run_id"].dropna()) == set(found["run_id"][found["role"] == "donor"])
 
 
-@pytest.mark.parametrize("door", ["grok search", pytest.param("hydra", marks=pytest.mark.slow)])
-def test_a_search_is_one_design_of_its_trials(tmp_path: Path, door: str) -> None:
+def test_a_search_is_one_design_of_its_trials(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     store = tmp_path / "S"
     words = ["study=quickstart", *STUDY, *TINY, f"store.path={store}"]
-    if door == "grok search":
-        found = new_rows(store, lambda: _passes(search(words)))
-    else:
-        space = "optim.lr=tag(log,interval(1e-4,1e-2))"
-        studied = ["hydra/sweeper=lanes_optuna", "+study=base", *STUDY, "study.name=mine", space]
-        found = new_rows(store, lambda: _passes(run(["-m", *studied, *TINY, f"store.path={store}"])))
+    found = new_rows(store, lambda: _passes(search(words)))
     assert (found["kind"] == "search").all() and (found["role"] == "trial").all() and found["design_id"].nunique() == 1
     assert {(unit["trial"], unit["seed"]) for unit in units(found, "trial")} == {(t, s) for t in (0, 1) for s in (0, 1)}
-    name = "quickstart" if door == "grok search" else "mine"
-    runs = json.loads((store / "search" / f"{name}.json").read_text())
-    text = json.dumps(runs)
-    assert all(run_id in text for run_id in found["run_id"])
+    (study,) = searches(store)
+    assert {run[1] for trial in study["trials"] for run in trial["runs"]} == set(found["run_id"])
 
 
 def test_two_plans_that_train_together_keep_their_designs(census: Path) -> None:

@@ -14,8 +14,8 @@ from grok.execute.groups import Group
 from grok.execute.lineage import Lineage
 from grok.execute.planned import prepare_runs
 from grok.execute.worker import WorkerSettings, run_group
-from grok.records import Checkpoint
-from grok.store import Provenance, StoreWriter, open_store
+from grok.records import Checkpoint, Job
+from grok.store import StoreWriter, open_store
 from grok.store.testing import MACHINE
 from tests.execute.conftest import tiny
 
@@ -61,18 +61,20 @@ def test_a_row_names_every_code_that_trained_its_run(
     assert (row["git_commit"], row["git_dirty"]) == said
 
 
+def lineage(checkpoint: Checkpoint | None, commit: str = "c") -> Lineage:
+    job = Job(run_id="run", config=tiny(), resume=checkpoint)
+    return Lineage(replace(MACHINE, git_commit=commit), [job])
+
+
 def test_three_sittings_are_three_names() -> None:
     checkpoint: Checkpoint | None = None
     for commit in ("a", "b", "a", "c"):
-        lineage = Lineage(replace(MACHINE, git_commit=commit))
-        lineage.go_on("run", checkpoint)
-        checkpoint = lineage.marked(Checkpoint(run_id="run", step=1, tensors={}, state={}))
-    assert lineage.of("run").git_commit == "a | b | c"
-    assert lineage.of("another").git_commit == "c"
+        sitting = lineage(checkpoint, commit)
+        checkpoint = sitting.marked(Checkpoint(run_id="run", step=1, tensors={}, state={}))
+    assert sitting.of("run").git_commit == "a | b | c"
+    assert sitting.of("another").git_commit == "c"
 
 
 def test_a_checkpoint_without_word_of_its_code_is_gone_on_from() -> None:
-    """One that was written before checkpoints told it."""
-    lineage = Lineage(Provenance.collect())
-    lineage.go_on("run", Checkpoint(run_id="run", step=1, tensors={}, state={}))
-    assert lineage.of("run") == lineage.present
+    sitting = lineage(Checkpoint(run_id="run", step=1, tensors={}, state={}))
+    assert sitting.of("run") == sitting.present

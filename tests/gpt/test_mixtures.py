@@ -149,10 +149,6 @@ def test_another_mixture_needs_to_be_named_on_the_way(mixed: Build) -> None:
     changed = named(mixed({"main": 1}))
     with pytest.raises(CheckpointError, match=r"data\.mixture_hashes: checkpoint .*, now"):
         run(changed, resume=half)
-    settings = {n: v for n, v in half.state["settings"].items() if n not in ("data.mixture_hashes", "model.z_loss")}
-    older = Checkpoint(run_id=half.run_id, step=5, tensors=half.tensors, state={**half.state, "settings": settings})
-    with pytest.raises(CheckpointError, match=r"data\.mixture_hashes: checkpoint \{\}, now"):
-        run(named(mixed({"main": 1, "other": 3})), resume=older)  # written before there were mixtures
     resume = {"resume__run": half.run_id, "resume__step": 5, "resume__changes": ["data.mixture_hashes"]}
     assert result_of(run(named(mixed({"main": 1}, **resume)), resume=half)).steps == 12
 
@@ -202,21 +198,6 @@ def test_another_test_split_is_another_run(settings: Build, tmp_path: Path) -> N
     assert ids(1) == first
     with pytest.raises(DataError, match="main@test is not the corpus that this run was named after"):
         open_data(config)
-    corpus = {"main@test": open_data(settings(data__path=str(out))).corpus.hash[:20]}
-    stored = settings(data__path=str(out), data__validation=["main@test"], data__validation_hashes=corpus)
-    assert named(stored).data.validation_hashes == corpus, "a run of before that rule keeps its name"
-    open_data(named(stored))
-
-
-def test_a_stored_mixture_of_equal_corpora_keeps_its_name(settings: Build, corpora: dict[str, Corpus]) -> None:
-    """Until 2026-11-22 shares were rounded before they were added up."""
-    same = str(corpora["1"].path)
-    words = {"data__path": same, "data__corpora": {"b": same, "c": same}, "data__mixture": {"main": 1, "b": 1, "c": 1}}
-    earlier = {corpora["1"].hash[:20]: 0.999999999999}
-    assert named(settings(**words)).data.mixture_hashes == {}
-    stored = named(settings(**words, data__mixture_hashes=earlier))
-    assert stored.data.mixture_hashes == earlier
-    assert [source.share for source in open_data(stored).sources] == [0.999999999999]
 
 
 @pytest.mark.parametrize(

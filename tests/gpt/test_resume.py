@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ from grok.execute.resume import named_checkpoint
 from grok.gpt import head
 from grok.gpt.training.checkpoint import from_checkpoint
 from grok.gpt.training.engine import train
-from grok.gpt.training.history import point_from_json
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
-from grok.records import Checkpoint, CurvePoint, Job, RunResult
+from grok.records import Checkpoint, Job, RunResult
 from tests.gpt.conftest import RUN, differences, result_of, run
 
 Build = Callable[..., GptConfig]
@@ -322,11 +321,6 @@ def test_the_compiled_gradient_is_the_gradient(
             assert g.stride() == p.stride() and g.dtype == p.dtype
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=10 * near, atol=near)
-
-
-def test_a_checkpoint_of_before_gets_the_present_names_of_components() -> None:
-    point = asdict(CurvePoint(step=1, block_norms={"embedding": 1.0, "positions": 2.0, "head": 3.0}))
-    assert point_from_json(point).block_norms == {"token_embedding": 1.0, "position_embedding": 2.0, "head": 3.0}
 
 
 def stopped_at_4(settings: Build) -> Checkpoint:

@@ -214,32 +214,6 @@ def wandb_history(log: Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.slow  # making MLflow's tables takes 15 s
-@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SADeprecationWarning")  # MLflow's own queries
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_mlflow_on_a_local_file(settings: Build, tmp_path: Path) -> None:
-    """Interrupted after a checkpoint and gone on: one MLflow run with every step."""
-    pytest.importorskip("mlflow", reason="the extra `sinks` is not installed")
-    from mlflow.tracking import MlflowClient
-
-    address = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    config = settings(log__mlflow=address, checkpoint__every=4)
-    events = train([Job(run_id=RUN, config=config)])
-    checkpoint = next(e for e in events if isinstance(e, Checkpoint))
-    next(events)  # two steps beyond it, which the next process makes again
-    next(events)
-    events.close()  # type: ignore[attr-defined]
-    result = result_of(run(config, checkpoint))
-    client = MlflowClient(address)
-    (entry,) = client.search_runs([client.get_experiment_by_name("gpt/small").experiment_id])
-    assert entry.info.run_name == RUN and entry.info.status == "FINISHED"
-    read = {(m.step, m.value) for m in client.get_metric_history(entry.info.run_id, "train/loss")}
-    assert sorted(read) == [(p.step, pytest.approx(p.train_loss)) for p in result.step_log]
-    read = {(m.step, m.value) for m in client.get_metric_history(entry.info.run_id, "val/loss")}
-    assert sorted(read) == [(p.step, pytest.approx(p.val_loss)) for p in result.curve]
-    assert entry.data.params["optim.lr"] == "0.003"
-
-
 def test_a_place_that_cannot_be_written_is_named(settings: Build, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=rf"log\.tensorboard={tmp_path}/file/log cannot be written"):
@@ -258,12 +232,6 @@ def test_a_profile_that_cannot_be_written_costs_no_run(
     result = result_of(run(settings(log__profile=str(folder), log__profile_steps=2)))
     assert differences(result_of(run(settings())), result) == []
     assert capsys.readouterr().err.count(f"warning: log.profile={folder} cannot be written") == 1
-
-
-def test_an_address_that_mlflow_does_not_know_is_refused(settings: Build) -> None:
-    pytest.importorskip("mlflow", reason="the extra `sinks` is not installed")
-    with pytest.raises(ConfigError, match=r"MLflow cannot use the address nonsense://x .*sqlite:///mlflow\.db"):
-        run(settings(log__mlflow="nonsense://x"))
 
 
 OWN = """

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,9 @@ from analysis.observations import Observations
 from grok import show
 from grok.config import identify
 from grok.config.arithmetic import METRICS
-from grok.execute.announce import own_code_lines
-from grok.execute.plan import make_plan
 from grok.execute.planned import prepare_runs
 from grok.plugins import Code, activate
-from grok.records import RunResult
-from grok.store import Provenance, Row, StoreWriter, open_store
+from grok.store import open_store
 from sweeps import repeat
 from tests.arithmetic.cases import tiny
 from tests.doors.conftest import TINY, Door
@@ -230,26 +226,6 @@ def test_only_code_that_changed_is_called_changed(door: Door, write: Write) -> N
     assert "two.f (" in note and "one.f" not in note
     refused = door("--again", run_id, "--store", "S", *TWO[-2:], "eval.metric_plugins.one.k=2")
     assert "SETTING._target_ for its own code" in refused.err
-
-
-def test_changed_code_is_compared_with_completed_runs_first(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    config = tiny(eval={"metric_plugins": {name: {"_target_": f"{name}.f"} for name in ("one", "two")}})
-    versions: dict[str, Mapping[str, str]] = {}
-    with StoreWriter("S") as writer:
-        for status in ("failed", "completed"):
-            write(one=f"# {status}", two=f"# {status}")
-            (run,) = prepare_runs([config])
-            versions[status] = run.code or {}
-            result = RunResult(run_id=run.run_id, status=status, stop_reason="steps", steps=6)
-            writer.commit([Row(result, run.config, run.identity, Provenance.collect(), None, run.code)])
-    write(two="# now")
-    store, runs = open_store("S"), prepare_runs([config])
-    (line,) = [line for line in own_code_lines(make_plan(runs, store), store) if "changed" in line]
-    now = runs[0].code or {}
-    assert line.endswith(f"changed is two.f ({versions['completed']['two.f']}, now {now['two.f']})")
 
 
 def test_what_a_store_says_is_never_imported(door: Door, write: Write) -> None:

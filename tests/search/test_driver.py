@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ import optuna
 import pytest
 from optuna.trial import TrialState, create_trial
 
-from grok.errors import ConfigError, StoreError, TrainingError
-from grok.files import locked
+from analysis.documents import searches
+from grok.errors import ConfigError, TrainingError
 from grok.plugins import Code, activate
 from grok.store import open_store
 from sweeps.search.comparison import Comparison
@@ -25,7 +24,7 @@ from tests.search.world import BASE, World
 STUDY = {"trials": 30, "seeds": 5, "parallel": 5, "sampler": {"startup": 8}}
 
 
-def test_it_finds_the_optimum_and_says_so(tmp_path: Path) -> None:
+def test_it_finds_the_optimum_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     world = World(tmp_path)
     search = world.search(STUDY)
     record = search.record()
@@ -36,28 +35,10 @@ def test_it_finds_the_optimum_and_says_so(tmp_path: Path) -> None:
     assert 10**-2.5 < best.params["optim.lr"] < 10**-1.5
     assert open_store(tmp_path).run_ids() == set(world.trained)
     assert len(world.trained) == 150
-    said = json.loads((tmp_path / "search" / "test.json").read_text())
-    assert [t["number"] for t in said["trials"] if t["best"]] == [best.number]
-    assert all(len(t["runs"]) == 5 for t in said["trials"])
-
-
-def test_its_files_are_written_under_the_lock_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a sweep that opens the store would empty the folder in which they are made."""
-    world, written = World(tmp_path), list[str]()
-
-    def write(staged: Path, target: Path) -> None:
-        if target.parent.name == "search":
-            with pytest.raises(StoreError, match="another process has been writing"), locked(tmp_path / "lock", 0.0):
-                pass
-            written.append(target.name)
-        staged.replace(target)
-
-    monkeypatch.setattr("grok.files.move", write)
-    search = world.search({"trials": 1, "seeds": 1, "compare": True, "comparison": {"first_seed": 50, "seeds": 5}})
-    record = search.record()
-    assert search.run(record)
-    Comparison.pin(search, record).run(search)
-    assert set(written) >= {"test.json", "test.comparison.json"}
+    (data,) = searches(tmp_path)
+    assert capfd.readouterr().err == "", "Optuna logs its own lines"
+    assert [t["number"] for t in data["trials"] if t["best"]] == [best.number]
+    assert all(len(t["runs"]) == 5 for t in data["trials"])
 
 
 def test_seeds_are_instances(tmp_path: Path) -> None:
@@ -192,29 +173,25 @@ def test_the_comparison_is_pinned_before_and_stands(tmp_path: Path, monkeypatch:
     with pytest.raises(ConfigError, match="still to be made"):
         Comparison.pin(search, record)
     assert search.run(record)
-    path = tmp_path / "search" / "test.comparison.json"
     comparison = Comparison.pin(search, record)
-    pinned = path.read_text()
     before = set(world.trained)
-    assert comparison.run(search)
-    seeds = open_store(tmp_path).runs().set_index("run_id").loc[list(set(world.trained) - before), "seed"]
-    assert set(seeds) == set(range(500, 512))
-    told = json.loads((tmp_path / "search" / "test.compared.json").read_text())
-    assert told["pinned"]["trial"] == record.best()[0].number
-    assert [run[0] for run in told["runs"]["best"]] == list(range(500, 512))
-    # a run that failed says nothing about its setting
-    (tmp_path / "search" / "test.compared.json").unlink()
     outcomes = Search.outcomes
 
     def one_failed(*words: Any) -> list[SeedOutcome]:
         first, *rest = outcomes(*words)
         return [replace(first, status="failed", error="killed", grokked_step=None), *rest]
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:  # a run that failed says nothing about its setting
         patch.setattr(Search, "outcomes", one_failed)
         with pytest.raises(TrainingError, match=r"2 of 24 runs of the comparison failed \(killed\): give the same"):
             comparison.run(search)
-    assert not (tmp_path / "search" / "test.compared.json").exists()
+    assert [sorted(part) == sorted(comparison.pinned) for part in searches(tmp_path)] == [False, True]
+    assert comparison.run(search)
+    seeds = open_store(tmp_path).runs().set_index("run_id").loc[list(set(world.trained) - before), "seed"]
+    assert set(seeds) == set(range(500, 512))
+    _, _, compared = searches(tmp_path)
+    assert compared["pinned"]["trial"] == record.best()[0].number
+    assert [run[0] for run in compared["runs"]["best"]] == list(range(500, 512))
     # more trials may find a better setting; what was pinned stays
     longer = world.search({**STUDY, **fresh, "trials": 36})
     assert longer.run(longer.record())
@@ -223,7 +200,6 @@ def test_the_comparison_is_pinned_before_and_stands(tmp_path: Path, monkeypatch:
     other = world.search({**STUDY, "trials": 36, "comparison": {"seeds": 20, "first_seed": 500}})
     assert Comparison.pin(other, other.record()).pinned == comparison.pinned
     assert "seeds 500 to 511 are pinned" in world.said[-1]
-    assert path.read_text() == pinned
 
 
 def test_a_trial_is_judged_by_its_value_at_this_step() -> None:

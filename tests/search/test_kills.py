@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -15,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from sweeps.search.record import JournalLock, StudyRecord, open_url
+from analysis.documents import searches
+from sweeps.search.record import StudyRecord, open_url
 from tests.doors.conftest import environment
 from tests.search.world import Killed, World, trials
 
@@ -129,37 +128,6 @@ def test_the_journal_survives_a_torn_last_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_lock_that_a_kill_left_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed while it wrote to the journal; the store's path is relative, as it is by default."""
-    monkeypatch.chdir(tmp_path)
-    world = World(Path("store"))
-    world.run({"trials": 3})
-    lock = tmp_path / "store" / "search" / "test.journal.lock"
-    lock.symlink_to("store/search/test.journal")  # leads nowhere, as that of an Optuna given a relative path
-    assert len(world.run({"trials": 6})) == 6
-    assert not os.path.lexists(lock)
-
-
-@pytest.mark.slow
-def test_a_lock_that_another_process_left_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two processes on one study one is killed while it writes; the other one goes on."""
-    monkeypatch.chdir(tmp_path)
-    world = World(Path("store"))
-    plain_train = world.train
-    lock = tmp_path / "store" / "search" / "test.journal.lock"
-
-    def train_while_the_other_dies(settings: Any, design: Any) -> bool:
-        if world.calls == 0:
-            lock.symlink_to(lock.with_suffix(""))
-        return plain_train(settings, design)
-
-    search = world.search({"trials": 3})
-    search.train = train_while_the_other_dies
-    assert search.run(search.record())
-    assert not os.path.lexists(lock)
-
-
-@pytest.mark.slow
 def test_a_database_that_a_kill_left_half_made(tmp_path: Path) -> None:
     """Its tables are there, the index that keeps names unique is not: it stays one study."""
     url = f"sqlite:///{tmp_path}/study.db"
@@ -208,31 +176,6 @@ def test_a_killed_process(tmp_path: Path) -> None:
         process = start(store)
         said, _ = process.communicate(timeout=300)
         assert process.returncode == 0, said
-        summary = json.loads((tmp_path / store / "search" / "quickstart.json").read_text())
-        results.append(summary["trials"])
+        (study,) = searches(tmp_path / store)
+        results.append(study["trials"])
     assert results[0] == results[1]
-
-
-@pytest.mark.parametrize("moment", ["rename", "unlink"])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_an_interruption_while_a_lock_is_given_back_stays_one(
-    moment: str, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Optuna's own clean-up looks for a file that is gone by then, and would end in its error."""
-    lock, call, calls = JournalLock(tmp_path / "j"), getattr(os, moment), 0
-
-    def interrupted(*paths: str) -> None:
-        nonlocal calls
-        calls += 1
-        if after or calls > 1:
-            call(*paths)
-        if calls == 1:
-            raise KeyboardInterrupt
-
-    assert lock.acquire()
-    monkeypatch.setattr(os, moment, interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        lock.release()
-    (tmp_path / "j.lock").unlink(missing_ok=True)  # the next process drops it where nobody gave it back
-    assert lock.acquire()
-    lock.release()

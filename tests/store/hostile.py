@@ -16,6 +16,8 @@ from grok.store.rows import Shard, to_shard
 from grok.store.schema import KINDS
 from grok.store.shards import write_shard
 from grok.store.testing import example_design, example_rows
+from sweeps.search.config import StudyConfig
+from sweeps.search.record import StudyRecord
 
 
 def fill(path: Path, seeds: range = range(4)) -> Path:
@@ -33,8 +35,8 @@ def fill(path: Path, seeds: range = range(4)) -> Path:
     (path / "leases" / f"{name}.json").write_text(owner.replace('"pid": ', '"pid": 9999'))
     for folder in ("search", "live/sweep-0", "checkpoints/run-1/weights-final", "conflicts", "tmp"):
         (path / folder).mkdir(parents=True, exist_ok=True)
-    objectives = [{"name": "val_loss", "direction": "minimize"}]
-    (path / "search/one.json").write_text(json.dumps({"name": "one", "objectives": objectives, "trials": []}))
+    space = {"optim.lr": {"low": 1e-4, "high": 1e-2}}
+    StudyRecord(StudyConfig(name="one", objectives=["val_loss"]), path / "search", {"space": space}, {"optim.lr": 1e-3})
     (path / "checkpoints/run-1/weights-final/manifest.json").write_text("{}")
     (path / "live/sweep-0/group-1.json").write_text("{}")
     return path

@@ -162,7 +162,7 @@ def test_links_are_not_copied_by_what_they_point_to(store: Path, outside: Path, 
     (folder / "stolen").symlink_to(outside / "file")
     other = run_folder(store, example_rows([1])[0].result.run_id)
     other.symlink_to(outside / "secret")
-    (store / "search" / "two.json").symlink_to(outside / "x.json")
+    (store / "search" / "two.journal").symlink_to(outside / "x.json")
     (store / "sweeps" / "three.json").symlink_to(outside / "x.json")
     report = merge(store, [], into=tmp_path / "T")
     assert (report.added, report.checkpoints, report.studies) == (4, 1, ["one"])
@@ -366,7 +366,7 @@ def test_secrets_are_kept_nowhere(tmp_path: Path) -> None:
         path = writer.record_sweep(
             "s",
             ["study.storage=postgresql://me:se/cr@t@host/db", "x=mysql://h/d?user=a&password=se/cr@t"],
-            {"settings": {"log.mlflow": "https://ghp_0123456789abcdefghijkl@host/x?api_key=se/cr@t"}},
+            {"settings": {"log.wandb": "https://ghp_0123456789abcdefghijkl@host/x?api_key=se/cr@t"}},
         )
     text = path.read_text()
     assert "cr@t" not in text and "ghp_" not in text and "postgresql://me:***@host/db" in text

@@ -1,6 +1,5 @@
 """Our reader, and pandas, DuckDB and Polars on the bare folders: the same numbers."""
 
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -37,18 +36,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for rows in (example_rows(range(5)), [diverged(5), odd], [gpt(1), gpt(2)]):
             writer.commit(rows)
     return path
-
-
-def test_components_have_one_name_whoever_wrote_them(tmp_path: Path) -> None:
-    """Language models once wrote ``embedding`` and ``positions`` for what are the parameters' names now."""
-    row = gpt(1)
-    former = [replace(p, block_norms={"embedding": 1.5, "positions": 2.5, "head": 3.5}) for p in row.result.curve]
-    with StoreWriter(tmp_path / "S") as writer:
-        writer.commit([replace(row, result=replace(row.result, curve=former))])
-    store = open_store(tmp_path / "S")
-    names = {"token_embedding": 1.5, "position_embedding": 2.5, "head": 3.5}
-    assert [json.loads(text) for text in store.curves()["block_norms"]] == [names] * len(former)
-    assert "block_norms" not in store.curves(columns=["val_loss"])
 
 
 def test_three_readers_of_the_bare_folders_agree(store: Path) -> None:

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 
 from grok.config import RunConfig, identify, load_config
 from grok.config.arithmetic import OPERATIONS
-from grok.store.rerun import literal, overrides, rerun_command
+from grok.config.values import literal
+from grok.store.rerun import overrides, rerun_command
 from grok.streams import STREAMS
 
 

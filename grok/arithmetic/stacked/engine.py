@@ -31,7 +31,7 @@ from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError, GrokError, TrainingError
 from grok.numerics.compiled import allow_uncompiled, is_compile_error
 from grok.numerics.precision import product_precision
-from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested
+from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested, numerics_tag
 from grok.runs import norms_of, weights_hash
 
 EXPECTED_WARNINGS = (
@@ -158,17 +158,17 @@ class Stack:
     def tag(self) -> str:
         """Return the numerics tag; it has the width, because the bits of a batched product may depend on it."""
         cuda = self.device.type == "cuda"
-        parts = {
+        parts: dict[str, object] = {
             "device": self.device.type,
             "model": torch.cuda.get_device_name(self.device) if cuda else "stacked",
             "rows": "plain" if self.config.model.dropout > 0 else "shared",
             "products": "batched",
             "compiled": "whole" if self.compiled else "no",
             "precision": self.config.precision,
-            "width": str(self.width),
+            "width": self.width,
             "torch": torch.__version__,
         }
-        return ";".join(f"{key}={value}" for key, value in parts.items())
+        return numerics_tag(parts)
 
     def train(self, stop: StopRequested) -> Iterator[Event]:
         """Train all jobs and yield their events."""

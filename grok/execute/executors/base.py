@@ -21,7 +21,6 @@ from grok.errors import ConfigError
 from grok.execute.groups import Group
 from grok.execute.worker import IDLE, GroupReport, WorkerSettings, run_group, run_group_in_worker
 from grok.plugins import activate, active, code_of, load
-from grok.plugins.spec import TARGET
 
 EXTRAS: Final = {"dask": "distributed", "ray": "ray", "slurm": "submitit"}
 """The package that an executor needs."""
@@ -192,7 +191,7 @@ def refuse_unavailable(kind: str, folder: str = ".") -> None:
     """
     if "." in kind:  # code of the user's own
         activate(code_of(folder, [kind, *active().targets]))
-        load({TARGET: kind})
+        load(kind)
         return
     package = EXTRAS.get(kind)
     if package is not None and importlib.util.find_spec(package) is None:
@@ -216,7 +215,7 @@ def make_executor(kind: str, settings: WorkerSettings, *, workers: int, one_thre
 def executor_class(kind: str) -> Callable[[WorkerSettings, int, dict[str, str]], Executor]:
     """Return the class of a cluster's executor; its module needs a package of :data:`EXTRAS`."""
     if "." in kind:
-        own: Callable[[WorkerSettings, int, dict[str, str]], Executor] = load({TARGET: kind})
+        own: Callable[[WorkerSettings, int, dict[str, str]], Executor] = load(kind)
         return own
     module = importlib.import_module(f"grok.execute.executors.{kind}")
     cls: Callable[[WorkerSettings, int, dict[str, str]], Executor] = getattr(module, f"{kind.capitalize()}Executor")

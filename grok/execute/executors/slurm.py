@@ -25,7 +25,7 @@ from typing import Any, Final
 import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError, UncompletedJobError
 
-from grok.errors import ConfigError
+from grok.errors import ConfigError, one_line
 from grok.execute.executors.base import WorkerDied
 from grok.execute.groups import Group
 from grok.execute.live import LiveFolder
@@ -111,7 +111,7 @@ class SlurmExecutor:
                         ticket.job = self._executor.submit(ticket.task)
                 self._flying.update(part)
         except (FailedJobError, FailedSubmissionError) as error:
-            reasons = re.findall(r"sbatch: error: (.*)", str(error)) or [" ".join(str(error).split())]
+            reasons = re.findall(r"sbatch: error: (.*)", str(error)) or [one_line(error)]
             raise ConfigError(
                 f"executor=slurm: sbatch refused the jobs: {reasons[-1]}; partition, account and limits come from "
                 "SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_TIMELIMIT and the like in the environment"
@@ -150,7 +150,7 @@ class SlurmExecutor:
         self._flying.discard(ticket)
         if not _has_result(ticket):
             if self._withdrawn:
-                return GroupReport(stopped=True)
+                return GroupReport()
             raise WorkerDied(f"SLURM job {ticket.job.job_id} {fate(ticket.job.job_id)}")
         try:
             report: GroupReport = ticket.job.result()

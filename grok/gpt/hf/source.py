@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from grok.config.gpt import GptConfig
 from grok.config.gpt_model import ModelConfig
+from grok.config.values import literal
 from grok.errors import CheckpointError, ConfigError
 from grok.gpt.hf.folder import load_hf_folder
 from grok.gpt.model import GPT
@@ -65,7 +66,7 @@ def with_source(config: GptConfig, source: Source) -> GptConfig:
                     stacklevel=2,
                 )
         else:
-            wrong.append(f"model.{name}={_text(own)} (the folder's: {_text(theirs)})")
+            wrong.append(f"model.{name}={literal(own)} (the folder's: {literal(theirs)})")
     if wrong:
         whose = "" if config.experiment is None else f" and experiment={config.experiment}"
         raise ConfigError(
@@ -112,7 +113,3 @@ def initial_weights(config: GptConfig, model: GPT) -> dict[str, Tensor]:
         rows = min(len(own), len(p))
         fitting[name][:rows] = own[:rows]
     return fitting
-
-
-def _text(value: Any) -> str:
-    return "null" if value is None else str(value).lower()

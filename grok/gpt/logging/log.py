@@ -18,6 +18,7 @@ import torch
 
 from grok.config.gpt import GptConfig
 from grok.config.stability import EVENTS
+from grok.errors import one_line
 from grok.gpt.logging.profiler import Profiler
 from grok.gpt.logging.samples import replaced_prompt
 from grok.gpt.logging.sinks import Sink, open_sinks
@@ -214,7 +215,7 @@ class Log:
                     getattr(sink, what)(*record)
             except Exception as error:  # each has errors of its own, and none of them is worth a run
                 self.sinks.remove(sink)
-                reason = (str(error).strip().splitlines() or [""])[0]
+                reason = one_line(error)
                 print(
                     f"{self.run_id[:8]} warning: {type(sink).__name__} failed ({type(error).__name__}: {reason}); "
                     "the run goes on without it, and the store has everything",

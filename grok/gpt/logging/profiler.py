@@ -11,7 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from grok.config.gpt import LogConfig
-from grok.errors import ConfigError
+from grok.errors import ConfigError, one_line
 
 WARM: Final = 3
 """Updates before the first profiled one: compilation and first allocations are not the run's speed."""
@@ -69,7 +69,7 @@ class Profiler:
             table = running.key_averages().table(sort_by=by, row_limit=TABLE_ROWS)
             (self.folder / "table.txt").write_text(table, encoding="utf-8")
         except (OSError, RuntimeError) as error:  # torch has errors of its own
-            reason = (str(error).strip().splitlines() or [""])[0]
+            reason = one_line(error)
             print(
                 f"warning: log.profile={self.folder} cannot be written ({reason}); the run goes on without it",
                 file=sys.stderr,

@@ -24,7 +24,7 @@ def abandoned_steps(folder: str | Path, steps: Sequence[int], of: Origin) -> lis
     if not steps:
         return []
     newest = load_checkpoint(folder, of=of).state
-    left = newest.get("left", [0] * newest.get("tries", 0))
+    left = newest.get("left", [])  # only language models roll back
     doubtful = [step for step in steps if left and step > min(left)]  # the others need no check of their files
     return [step for step in doubtful if not is_kept(read_state(folder, step, of=of), left)]
 

@@ -18,12 +18,12 @@ from torch.distributed.tensor import DTensor
 
 from grok.config.fields import canonical_json, walk
 from grok.config.gpt import GptConfig
-from grok.errors import CheckpointError, CheckpointUnreadable
+from grok.errors import CheckpointError, CheckpointUnreadable, one_line
 from grok.gpt.training.counters import Counters
 from grok.gpt.training.history import History
 from grok.gpt.training.optimizer import state_of, state_tensors
 from grok.gpt.training.parallel import in_shares, keep, like, local, read_shares, write_shares
-from grok.gpt.training.ranks import Ranks, one_line
+from grok.gpt.training.ranks import Ranks
 from grok.gpt.training.stability import Branch
 from grok.gpt.training.trainer import Trainer
 from grok.parts import SPARE, EarlierParts, Entry, entry_of, folder_of, split
@@ -100,15 +100,6 @@ def deciding_settings(config: GptConfig) -> dict[str, Any]:
     }
     seeds = asdict(config.stream_seeds())
     return values | {f"seeds.{name}": seeds[name] for name in sorted(config.live_streams())}
-
-
-def _neutral_settings(config: GptConfig) -> dict[str, Any]:
-    """Return the value of each setting that an older checkpoint lacks, because the setting was added later."""
-    return {
-        name: canonical_json(rule.neutral) if isinstance(rule.neutral, (list, dict)) else rule.neutral
-        for name, _, rule in walk(config)
-        if not isinstance(rule.neutral, type)
-    }
 
 
 def to_checkpoint(
@@ -290,7 +281,7 @@ def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) ->
         CheckpointError: a setting differs and was not named, a named setting does not differ, or the data differ.
     """
     now = deciding_settings(config)
-    was = {n: value for n, value in _neutral_settings(config).items() if n in now} | checkpoint.state["settings"]
+    was = checkpoint.state["settings"]
     different = {n: (was[n], now[n]) for n in sorted(was.keys() & now.keys()) if was[n] != now[n]}
     shown = {n: f"{n}: checkpoint {a}, now {b}" for n, (a, b) in different.items()}
     silent = [text for n, text in shown.items() if n not in config.resume.changes]

@@ -37,7 +37,18 @@ from grok.gpt.training.stability import Incident, abandoned_id, return_step
 from grok.gpt.training.task_scores import TaskScores
 from grok.gpt.training.texts import Texts, open_data
 from grok.gpt.training.trainer import Trainer
-from grok.records import Checkpoint, CurvePoint, Event, Job, Paused, Progress, RunResult, StepPoint, StopRequested
+from grok.records import (
+    Checkpoint,
+    CurvePoint,
+    Event,
+    Job,
+    Paused,
+    Progress,
+    RunResult,
+    StepPoint,
+    StopRequested,
+    joined_tags,
+)
 from grok.runs import TrainingRun, evaluation_steps, never, weights_hash
 from grok.streams import Stream
 
@@ -296,7 +307,7 @@ class GptRun(TrainingRun):
             weights_hash=weights_hash(copy_weights(self.trainer.model)),
             seconds=self.seconds(),
             device=self.numerics.device.type,
-            numerics=" | ".join(self.all_tags(self._tag())),
+            numerics=joined_tags(self.all_tags(self._tag())),
             started_at=self.started_at,
             parent_run_id=parent[0] if parent else None,
             branch_step=parent[1] if parent else None,
@@ -354,8 +365,8 @@ class GptRun(TrainingRun):
         self.history = put_back(self.trainer, now)
         tries = checkpoint.state["tries"]
         # settings that were changed on purpose have not been tried yet
-        self.incident = Incident() if named else Incident(tries, checkpoint.state.get("incident_at", 0))
-        self.left = checkpoint.state.get("left", [0] * tries)
+        self.incident = Incident() if named else Incident(tries, checkpoint.state["incident_at"])
+        self.left = checkpoint.state["left"]
         self.changes = checkpoint.state["changes"] + named
         if named:  # losses under the old settings must not end a run under the new ones
             self.trainer.watch.above = self.trainer.watch.far = 0

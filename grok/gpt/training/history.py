@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from grok.gpt.model import GPT
-from grok.records import FORMER_COMPONENTS, CurvePoint, StepPoint
+from grok.records import CurvePoint, StepPoint
 
 Weights = dict[str, Tensor]
 """Parameters by name, on the CPU. They are never changed, so several states can share them."""
@@ -125,7 +125,7 @@ class History:
             best_loss=math.inf if state["best_loss"] is None else state["best_loss"],
             worse=state["worse"],
             average=_part(tensors, "average."),
-            averaged_at=state.get("averaged_at", []),
+            averaged_at=state["averaged_at"],
         )
 
     def keep_steps(self, due: frozenset[int], averaged: frozenset[int]) -> None:
@@ -159,5 +159,4 @@ def point_to_json(point: CurvePoint) -> dict[str, Any]:
 def point_from_json(values: dict[str, Any]) -> CurvePoint:
     """Return the evaluation of :func:`point_to_json`."""
     known: dict[str, Any] = {k: math.nan if v is None and k != "sample" else v for k, v in values.items()}
-    norms = {FORMER_COMPONENTS.get(part, part): norm for part, norm in known["block_norms"].items()}
-    return CurvePoint(**{**known, "block_norms": norms})
+    return CurvePoint(**known)

@@ -25,6 +25,7 @@ from grok.numerics.machine import cores_of_a_rank
 from grok.numerics.precision import product_precision
 from grok.numerics.products import choose_path, processor_model, product_tag
 from grok.processes import Rank
+from grok.records import numerics_tag
 
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -140,7 +141,7 @@ class Numerics:
         if self.sums is not None:
             parts["sums"] = self.sums
         parts["torch"] = torch.__version__
-        return ";".join(f"{name}={value}" for name, value in parts.items())
+        return numerics_tag(parts)
 
 
 def _products(config: GptConfig) -> str:

@@ -24,7 +24,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from grok.config import load_config
-from grok.errors import GrokError, TrainingError
+from grok.errors import GrokError, TrainingError, one_line
 from grok.files import unique
 from grok.processes import Rank
 from grok.records import Checkpoint, Event, Job
@@ -278,8 +278,3 @@ def fatally(events: Iterator[Event]) -> Iterator[Event]:
         raise
     except Exception as error:
         raise TrainingError(f"{type(error).__name__}: {one_line(error)}") from error
-
-
-def one_line(error: BaseException) -> str:
-    """Return an error's message as one line."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -92,7 +92,7 @@ class Signal:
         """Continue from ``state``."""
         self.recent = deque(state["recent"], maxlen=self.recent.maxlen)
         self.lows, self.count = deque(state["lows"], maxlen=WINDOWS), state["count"]
-        self.highs = deque(state.get("highs", ()), maxlen=WINDOWS)
+        self.highs = deque(state["highs"], maxlen=WINDOWS)
 
 
 def onset(log: Sequence[StepPoint], names: Sequence[str], *, window: int, steps: int | None) -> int:

@@ -232,20 +232,19 @@ class Watch:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``; a state of an older version has only the loss."""
+        """Continue from ``state``."""
         fresh = Watch(self.config, self.epoch)
         self.recent = deque(state["recent"], maxlen=self.config.window)
         self.first, self.smooth, self.above = state["first"], state["smooth"], state["above"]
-        best = state.get("best")
-        self.best, self.far = math.inf if best is None else best, state.get("far", 0)
+        self.best, self.far = math.inf if state["best"] is None else state["best"], state["far"]
         self.signals = fresh.signals
-        for name, signal in state.get("signals", {}).items():
+        for name, signal in state["signals"].items():
             self.signals[name].load(signal)
         for name in ("latest", "before"):
-            setattr(self, name, {n: math.nan if v is None else v for n, v in state.get(name, {}).items()})
-        self.still, self.repeats = state.get("still", 0), state.get("repeats", 0)
-        self.batches = deque(state.get("batches", ()), maxlen=self.batches.maxlen)
-        self.skipped = deque(state.get("skipped", ()), maxlen=self.config.skip_limit)
+            setattr(self, name, {n: math.nan if v is None else v for n, v in state[name].items()})
+        self.still, self.repeats = state["still"], state["repeats"]
+        self.batches = deque(state["batches"], maxlen=self.batches.maxlen)
+        self.skipped = deque(state["skipped"], maxlen=self.config.skip_limit)
 
 
 def _finite_or_null(values: dict[str, float]) -> dict[str, float | None]:

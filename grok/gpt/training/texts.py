@@ -9,7 +9,7 @@ from typing import Any, Final
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError, DataError
 from grok.text.corpus import Corpus, open_corpus, refuse_other_tokenizer
-from grok.text.mixture import HASH_DIGITS, is_earlier_share, set_hash, shares_by_hash
+from grok.text.mixture import HASH_DIGITS, set_hash, shares_by_hash
 
 TRAINED_ON: Final = ("train", "val")
 """The splits that a run reads of its main corpus."""
@@ -94,16 +94,13 @@ def open_data(config: GptConfig) -> Texts:
         shares = shares_by_hash(data.mixture, {name: corpora[name].hash for name in data.mixture})
         by_hash = {corpora[name].hash[:HASH_DIGITS]: corpora[name] for name in data.mixture}
         by_hash[main.hash[:HASH_DIGITS]] = main
-        if is_earlier_share(data.mixture_hashes, shares):
-            shares = data.mixture_hashes
         if data.mixture_hashes not in ({}, shares):
             raise DataError("a corpus of data.mixture is not the one that this run was named after: " + _AGAIN)
         sources = tuple(Source(by_hash[short], share) for short, share in shares.items())
     validation = {entry: (corpora[name], split) for entry, (name, split) in data.validation_sets().items()}
     for entry, (corpus, split) in validation.items():
         now = set_hash(corpus.manifest, split)
-        # until 2026-11-22 a set's hash was that of its corpus
-        if data.validation_hashes.get(entry, now) not in (now, corpus.hash[:HASH_DIGITS]):
+        if data.validation_hashes.get(entry, now) != now:
             raise DataError(f"data.validation: {entry} is not the corpus that this run was named after: " + _AGAIN)
     texts = Texts(main, sources, validation)
     texts.verify()

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from grok.errors import DataError, GrokError, nearest
 from grok.plugins import load
-from grok.plugins.spec import TARGET
 from grok.text.sources import fables, hub, wikitext
 from grok.text.sources.files import InputDigest, digest, files_below, is_json, is_table, rows, text_chunks
 from grok.text.sources.pieces import Piece, documents_of
@@ -45,7 +44,7 @@ def own_documents(target: str, name: str) -> Iterator[str]:
         ConfigError: the command does not name that code, or it cannot be imported.
         DataError: the code fails, or returns a value that is no text.
     """
-    code = load({TARGET: target})
+    code = load(target)
     try:
         for document in code(name):
             if not isinstance(document, str):

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from grok.errors import DataError
+from grok.errors import DataError, one_line
 from grok.text.sources.files import InputDigest
 
 PREFIX: Final = "hf://"
@@ -57,7 +57,7 @@ def _load(address: str) -> Any:
     try:
         return datasets.load_dataset(name, config or None, split=split or "train")
     except Exception as error:  # the hub's client raises many types when it cannot fetch
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = one_line(error)
         raise DataError(
             f"{address} cannot be loaded ({reason}); without a network, download its parquet or text files"
             f" from https://huggingface.co/datasets/{name} and give them with --input FILE..."

@@ -1,1 +1,0 @@
-"""Hydra's door to searches: ``hydra/sweeper=lanes_optuna``."""
