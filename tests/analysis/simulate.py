@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from analysis.observations import CONDITION_SETTINGS, Observations
 from grok.arithmetic.outcome import event_times
-from grok.config import flatten, identify, load_config
+from grok.config import Identity, RunConfig, flatten, identify, load_config
 from grok.records import CurvePoint, RunResult
 from grok.store import Provenance, Row, StoreWriter
 from grok.store.designs import Design, Purpose, Purposes
@@ -66,6 +66,18 @@ def nested(dotted: Mapping[str, Any]) -> dict[str, Any]:
     return root
 
 
+CONFIGS: dict[str, tuple[RunConfig, Identity]] = {}
+
+
+def identified(truth: Truth) -> tuple[RunConfig, Identity]:
+    """Return the settings and names of a simulated run: the same objects for the same overrides."""
+    key = repr(truth.overrides)
+    if key not in CONFIGS:
+        config = load_config(nested(truth.overrides))
+        CONFIGS[key] = config, identify(config)
+    return CONFIGS[key]
+
+
 def curve(truth: Truth, steps: Sequence[int]) -> list[CurvePoint]:
     """Return the evaluations of one run at ``steps``; validation accuracy is 0.95 at the run's time."""
     s, t = np.asarray(steps, dtype=float), truth.time
@@ -100,8 +112,7 @@ def curve(truth: Truth, steps: Sequence[int]) -> list[CurvePoint]:
 
 def row(truth: Truth) -> Row:
     """Return the store's row of one simulated run."""
-    config = load_config(nested(truth.overrides))
-    identity = identify(config)
+    config, identity = identified(truth)
     budget, every = config.train.steps, config.eval.every  # type: ignore[attr-defined]
     points = curve(truth, sorted({*range(0, budget + 1, every), budget}))
     if config.train.stop_when_generalised:  # type: ignore[attr-defined]
@@ -136,7 +147,7 @@ class Planned:
 
 def run_ids(truths: Sequence[Truth]) -> list[str]:
     """Return the runs' ids."""
-    return [row(truth).result.run_id for truth in truths]
+    return [identified(truth)[1].run_id for truth in truths]
 
 
 def sweep(truths: Sequence[Truth], kind: str = "sweep", choice: str = "given") -> Planned:
@@ -167,7 +178,7 @@ def branch(
 
 def redrawn_from(parent: Truth, child: Truth) -> tuple[str, ...]:
     """Return the streams and layers whose seeds are not the parent's."""
-    mine, theirs = (load_config(nested(truth.overrides)) for truth in (child, parent))
+    mine, theirs = (identified(truth)[0] for truth in (child, parent))
     streams = [
         s for s in ("split", "init", "order") if getattr(mine.stream_seeds(), s) != getattr(theirs.stream_seeds(), s)
     ]
@@ -287,7 +298,7 @@ def plans(rows: Sequence[Row], planned: Sequence[Planned]) -> Iterator[tuple[Des
         places[stored.result.run_id] = str((where, seeds.split, seeds.init, seeds.order, kicked))
     known: set[str] = set()
     for plan in planned:
-        named = [(run if isinstance(run, str) else row(run).result.run_id, purpose) for run, purpose in plan.rows]
+        named = [(run if isinstance(run, str) else identified(run)[1].run_id, purpose) for run, purpose in plan.rows]
         purposes = Purposes(plan.kind, [purpose for _, purpose in named])
         yield purposes.named([run for run, _ in named]), {run for run, _ in named if places.get(run) in known}
         known |= {places[run] for run, _ in named if run in places}

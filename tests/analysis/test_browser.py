@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,11 @@ from analysis import report
 from tests.analysis.simulate import write
 from tests.analysis.test_layers_study import transplant
 
-selenium = pytest.importorskip("selenium", reason="selenium is not installed (pip install selenium)")
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
-
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.skipif(not find_spec("selenium"), reason="selenium is not installed (pip install selenium)"),
     pytest.mark.skipif(not (BROWSER and DRIVER), reason="no browser: install Debian's chromium and chromium-driver"),
 ]
 FLAGS = (
@@ -59,6 +58,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def shown(driver: Any, page: Path) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
     driver.get(page.as_uri())
     WebDriverWait(driver, 20).until(lambda d: d.execute_script("return document.documentElement.dataset.ready"))
 

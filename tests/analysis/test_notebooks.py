@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.studies.outcomes import FEW_CUT_OFF
 from grok.store import StoreWriter
 from tests.analysis.simulate import census, crossed, write
 from tests.analysis.test_layers_study import transplant
@@ -66,16 +65,6 @@ def test_says_what_is_missing_on_any_other_store(
             assert repr(answer).partition(": ")[2].startswith("not enough data: needs")
             assert "needs" in answer._repr_html_()
             assert (answer.tables, len(answer.figures)) == ({}, 0)
-
-
-def test_the_crossed_one_tells_how_its_sweep_is_read() -> None:
-    text = " ".join((FOLDER / "crossed.py").read_text(encoding="utf-8").replace("\n#", "").split())
-    sweep = (FOLDER.parent / "conf/sweep/crossed.yaml").read_text(encoding="utf-8")
-    assert "seeds.perturb: range(0,2)" in sweep and "ulps: 1" in sweep
-    assert "run twice, each time with its initial weights moved" in text
-    assert f"more than {FEW_CUT_OFF:.0%} of the runs had not generalised by then" in text  # the default regime's runs
-    assert "log odds of a wrong answer" in text and "end of its budget" not in text
-    assert "property of the whole seed as far as the share of chaos is small" in text
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)

@@ -14,8 +14,6 @@ from analysis.answers import compile_report
 from analysis.pages import NOT_DRAWN, Page, main, markdown
 from grok.store import Purpose, Purposes, StoreWriter, open_store
 from tests.analysis.simulate import Truth, write
-from tests.execute.kills import Kill, Outcome
-from tests.execute.kills import page as kills_page
 
 RESULTS = Path(__file__).parents[2] / "results"
 PAGES = sorted(path.parent for path in RESULTS.glob("*/page.md.j2") if (path.parent / "store").is_dir())
@@ -27,7 +25,9 @@ def page_of(folder: Path) -> Page:
     return Page(folder)
 
 
-@pytest.mark.parametrize("folder", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "folder", [pytest.param(f, id=f.name, marks=[pytest.mark.slow] * (f.name == "diary")) for f in PAGES]
+)
 def test_a_committed_page_is_what_its_store_gives(folder: Path) -> None:
     assert page_of(folder).text() == (folder / "README.md").read_text(encoding="utf-8")
 
@@ -70,68 +70,6 @@ def test_what_a_page_cites_is_there(page: Path) -> None:
     cited = re.findall(r"`((?:figures|tables|store)/[^`\s]+|[\w./-]+\.(?:csv|json|png|svg|html))`", text)
     pages_own = [name for name in cited if not name.startswith(("conf/", "tests/", "results/", "STORE/", "../"))]
     assert [name for name in pages_own if not list(page.parent.glob(name))] == []
-
-
-def words(folder: str) -> str:
-    return " ".join((RESULTS / folder / "README.md").read_text(encoding="utf-8").split())
-
-
-def test_the_order_of_the_standard_deviations_is_as_the_page_says() -> None:
-    table = pd.read_csv(RESULTS / "spikes-init" / "tables" / "spikes_by_setting.csv")
-    of = table[table["setting"] == "model.init"].set_index("value")["spiked"].str.split(" ").str[0].astype(int)
-    ordered = of[["0.004", "0.006", "0.02", "small"]]
-    assert not ordered.is_monotonic_increasing and not ordered.is_monotonic_decreasing
-    assert "the order of the four is not monotone" in words("spikes-init")
-
-
-def test_the_highest_spike_is_of_the_shape_that_the_page_names() -> None:
-    spikes = pd.read_csv(RESULTS / "spikes-warmup" / "tables" / "spikes.csv")
-    rises = spikes.groupby("model.layers and model.d_model")["rise (nats)"]
-    assert rises.median().idxmax() == "2 and 288" and rises.max().idxmax() == "8 and 144"
-    text = words("spikes-warmup")
-    assert "higher in the median" in text and "highest jump are those of a deep model" in text
-    assert "jumps was added after the runs were seen" in text
-
-
-def test_both_runs_of_a_cell_are_perturbed_and_the_tokens_are_those_of_the_store() -> None:
-    runs = open_store(RESULTS / "language-seeds" / "store").runs()
-    assert (runs["config.perturb.ulps"] == 1).all() and runs["seed_perturb"].nunique() == 2
-    text = words("language-seeds")
-    assert "each perturbed" in text and "153,600 tokens of training" in text
-
-
-def test_the_papers_page_counts_the_runs_and_seeds_of_its_table() -> None:
-    arms = pd.read_csv(RESULTS / "papers" / "tables" / "arms.csv", dtype=str)
-    seeds = arms["seeds"].str.count(",") + 1
-    text = words("papers")
-    assert f"count {seeds.sum()} runs, {arms['minutes'].astype(int).sum()} minutes" in text
-    assert f"seeds are few: {seeds.min()} to {seeds.max()} for each setting" in text
-    assert arms["paper"].nunique() == 5 and "train.sh`: five papers" in (RESULTS / "README.md").read_text("utf-8")
-
-
-def test_the_page_of_the_seed_studies_counts_its_references_and_sweeps() -> None:
-    values = pd.read_csv(RESULTS / "seed-studies" / "tables" / "interventions_values.csv")
-    setting = values["setting"].ffill()
-    assert set(values.loc[setting.isin(["optim.orthogonal_gradient", "train.loss"]), "generalised"]) == {"0 of 8"}
-    text = words("seed-studies")
-    assert "0 of 8 runs generalised, but also 0 of 8 of each reference" in text
-    commands = text.partition("## Commands")[2].partition("grok.store merge")[0]
-    looped = sum(len(re.findall(r"'[^']*'|\S+", loop)) - 1 for loop in re.findall(r"for q in (.*?); do", commands))
-    sweeps = len(re.findall(r"python -m (?:grok\.run|sweeps\.layers)", commands)) + looped
-    assert f"over {sweeps - 1} sweeps of the toy task and one of" in (RESULTS / "README.md").read_text("utf-8")
-
-
-def test_the_page_of_kills_counts_sweeps_that_were_killed() -> None:
-    results = json.loads((RESULTS / "faults" / "kills.json").read_text("utf-8"))["results"]
-    kinds = {"kill": Kill, "outcome": Outcome}
-    done = [kinds[r["what"]](**{k: v for k, v in r.items() if k != "what"}) for r in results]
-    made = kills_page(done, {"date": "", "git_commit": "", "git_dirty": False, "torch_version": ""}, "", 0.0)
-    rows = [line for line in made.splitlines() if line.startswith("|")]
-    assert "| sweeps that were killed | 81 |" in rows
-    assert rows == [
-        line for line in (RESULTS / "faults" / "kills.md").read_text("utf-8").splitlines() if line[:1] == "|"
-    ]
-    assert "201 kills of 81 sweeps, and 8 sweeps that ended before their first kill" in words("faults")
 
 
 def test_no_result_names_a_folder_of_the_machine_that_made_it() -> None:

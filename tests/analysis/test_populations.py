@@ -148,7 +148,7 @@ def test_seeds_that_are_continued_for_their_results_do_not_move_the_median(choic
 
 def test_going_on_with_every_seed_chooses_nothing() -> None:
     times = np.exp(np.random.default_rng(8).normal(np.log(8843), 0.6, 200))
-    seeds = [Truth({"seed": s, "train.steps": 4000, "eval.every": 100}, float(t)) for s, t in enumerate(times)]
+    seeds = [Truth({"seed": s, "train.steps": 4000, "eval.every": 500}, float(t)) for s, t in enumerate(times)]
     longer = [Truth({**t.overrides, "train.steps": 60_000}, t.time) for t in seeds]
     whole = ask("survival", simulate([*seeds, *longer], sweep(longer, "extend")))
     (median,) = [f.estimate for f in whole.findings if f.label == "median step of generalisation"]
@@ -156,7 +156,7 @@ def test_going_on_with_every_seed_chooses_nothing() -> None:
     part = ask("survival", simulate([*seeds, *longer[:-1]], sweep(longer, "extend")))  # one is still trained
     assert set(part.population.rows["config.train.steps"]) == {4000}
     # one more plan trains half of them and as many new seeds: only the new ones are asked for without results
-    new = [Truth({"seed": s, "train.steps": 60_000, "eval.every": 100}, 9000.0) for s in range(200, 230)]
+    new = [Truth({"seed": s, "train.steps": 60_000, "eval.every": 500}, 9000.0) for s in range(200, 230)]
     half = [Truth({**t.overrides, "train.steps": 60_000}, t.time) for t in seeds[:100]]
     mixed = ask("survival", simulate([*seeds, *half, *new], sweep([*half, *new])))
     assert mixed.population.rows["config.train.steps"].value_counts().to_dict() == {4000: 200, 60_000: 30}

@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import device_day
-from benchmarks.device_day import NAMES, Stage, last_json, run_day, stages
-from benchmarks.device_stages import STAGES, equal_lanes, uncompiled_if_it_must
-from benchmarks.harness import commit
+from benchmarks.device_day import NAMES, Stage, run_day
+from benchmarks.device_stages import equal_lanes
 
 
 def script(code: str) -> tuple[str, ...]:
@@ -63,13 +61,6 @@ def test_an_interruption_ends_the_stage_and_the_day_with_what_is_known(tmp_path:
     assert outcomes[0].seconds < 10
 
 
-def test_what_cannot_be_written_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "out").write_text("a file where the folder would be")
-    run_day([Stage("one", 20, script("print('{\"x\": 1}')"))], tmp_path / "out")
-    problem, day = capsys.readouterr().out.splitlines()[-2:]
-    assert "could not be written" in problem and json.loads(day)["stages"][0]["result"] == {"x": 1}
-
-
 @pytest.mark.slow
 def test_no_process_of_a_stage_outlives_it(tmp_path: Path) -> None:
     mark = tmp_path / "outlived"
@@ -80,18 +71,6 @@ def test_no_process_of_a_stage_outlives_it(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_the_end_of_long_output_is_kept(tmp_path: Path) -> None:
-    (outcome,) = run_day([Stage("one", 20, script(f"print('x' * {4 * device_day.READ}); print('last')"))], tmp_path)
-    assert outcome.tail.endswith("x\nlast\n") and len(outcome.tail) == device_day.TAIL
-
-
-def test_no_git_and_no_compiler_stop_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CC", raising=False)
-    assert commit() == "unknown"
-    assert uncompiled_if_it_must() == {"numerics": {"compile": False}}
-
-
 def test_what_stands_in_for_scipy_draws_the_same_numbers() -> None:
     import numpy as np
     from scipy.special import ndtri
@@ -100,12 +79,6 @@ def test_what_stands_in_for_scipy_draws_the_same_numbers() -> None:
 
     p = np.linspace(0, 1, 1001)[1:-1]
     assert standing_in(p) == pytest.approx(ndtri(p), rel=1e-13, abs=1e-15)
-
-
-def test_every_stage_has_a_limit_and_a_function() -> None:
-    assert [name for name, _ in NAMES] == list(STAGES) == [stage.name for stage in stages(fake=True)]
-    assert last_json("no json\n[1]\n") is None
-    assert last_json('{"x": NaN, "y": -Infinity}') == {"x": "NaN", "y": "-Infinity"}
 
 
 @pytest.mark.slow

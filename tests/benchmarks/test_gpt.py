@@ -73,26 +73,11 @@ def test_the_page_says_what_was_measured_on_which_data(fables: Corpus) -> None:
     assert "| ours, float32 | 40.0 | 19,200 |" in text and "| 1.50 (1.50 to 1.50) |" in text
 
 
-def test_processor_time_gives_no_rates(fables: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
-    text = page(fables, {"plain loop": 60.0, "ours, float32": 40.0}, "--clock", "cpu")
-    assert "tokens/s" not in text and "GFLOP/s" not in text
-    assert "| ours, float32 | 40.0 | 1.700 | 1.50 (1.50 to 1.50) | 1 | 400 |" in text
-    for more in (["--processes", "2"], ["--threads", "2"], ["--device", "cuda"]):
-        with pytest.raises(SystemExit):
-            gpt.arguments_of(["--data", "DIR", "--clock", "cpu", *more])
-        assert "processor time leaves out waiting" in capsys.readouterr().err
-
-
 def test_only_known_names_with_one_of_ours_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     for names, message in (("ours, flaot32", "'ours, flaot32': expected"), ("plain loop", "needs one of ours")):
         with pytest.raises(SystemExit):
             gpt.arguments_of(["--data", "DIR", "--only", names])
         assert message in capsys.readouterr().err
-
-
-def test_a_ratio_needs_the_plain_loop_of_the_same_form(fables: Corpus) -> None:
-    text = page(fables, {"ours, float32": 60.0, "ours, bf16, compiled": 40.0})
-    assert [line.split(" | ")[5] for line in text.splitlines() if line.startswith("| ours")] == ["-", "-"]
 
 
 @pytest.mark.parametrize(

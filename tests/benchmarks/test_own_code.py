@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.own_code import CONTENDERS, measure, page
+from benchmarks.own_code import CONTENDERS, measure
 
 
 @pytest.mark.slow
@@ -14,9 +14,3 @@ def test_every_kind_of_own_code_is_measured(tmp_path: Path) -> None:
     seconds = measure(2, tmp_path, compiled=False, modulus=47)
     assert list(seconds) == list(CONTENDERS)
     assert all(len(taken) == 2 and min(taken) > 0 for taken in seconds.values())
-
-
-def test_the_page_gives_ratios_to_the_built_in_operation() -> None:
-    text = page({"built-in operation": [0.01, 0.02], "mine": [0.02, 0.04]}, compiled=True)
-    assert "2 rounds, one thread, compiled," in text
-    assert "| mine | 30.0 | 2.00 (2.00 to 2.00) |" in text

@@ -34,12 +34,14 @@ def to_train(text: str) -> list[int]:
     return [int(number) for number in re.findall(r" (\d+) to train", text)]
 
 
+@pytest.mark.slow
 def test_the_plan_for_a_gpu_is_that_of_the_store() -> None:
     text = output(*GPU, "float64", "dry_run=true", "device=cpu")
     assert "22 candidates" in text
     assert to_train(text) == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -53,6 +55,7 @@ def test_seeds_that_a_stage_would_not_use_are_refused(words: tuple[str, ...], wh
     assert why in ended.stderr
 
 
+@pytest.mark.slow
 def test_what_the_page_says_without_a_study_is_in_the_store() -> None:
     text = " ".join((DIARY / "README.md").read_text("utf-8").split())
     runs = open_store(ROOT / STORE).runs()

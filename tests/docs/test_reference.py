@@ -11,8 +11,6 @@ from docs import generate
 from docs.generate import PAGES
 from grok.arithmetic import outcome
 from grok.cli.reference import run_help
-from grok.config.fields import takes_null
-from grok.config.load import config_columns
 from grok.store.dictionary import TABLES, describe
 from grok.store.schema import CONFIG, schema
 from tests.docs.pages import ROOT
@@ -42,28 +40,11 @@ def test_settings_have_the_default_that_is_declared() -> None:
     assert page.index(gpt) > page.index("mode=gpt")
 
 
-def test_settings_that_choose_the_numerics_are_said_to() -> None:
-    page = PAGES["settings.md"]()
-    for name in ("train.parallel", "train.recompute"):  # fsdp, and masks of fused dropout, are in the tag
-        assert re.search(rf"^\| `{name}` .* \| numerics tag \|", page, re.MULTILINE)
-
-
 @pytest.mark.parametrize("kind", TABLES)
 def test_every_column_is_described_and_no_other(kind: str) -> None:
     plain = [name for name in schema(kind).names if not name.startswith(CONFIG)]
     assert set(TABLES[kind]) == set(plain), "grok/store/columns.toml describes the columns of grok/store/schema.py"
     assert list(describe(kind)) == schema(kind).names
-
-
-@pytest.mark.parametrize("kind", TABLES)
-def test_a_column_that_is_never_null_is_not_said_to_be(kind: str) -> None:
-    described = describe(kind)
-    assert [field.name for field in schema(kind) if not field.nullable and described[field.name].null] == []
-
-
-def test_a_setting_that_may_be_null_is_said_to_be() -> None:
-    described = describe("runs")
-    assert [n for n, hint in config_columns().items() if takes_null(hint) and not described[CONFIG + n].null] == []
 
 
 def test_the_thresholds_of_the_events_are_those_of_the_code() -> None:

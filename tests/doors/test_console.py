@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 
 from grok.__main__ import COMMANDS, main
 from grok.cli.command import command
-from grok.cli.completion import SCRIPTS, of_line
+from grok.cli.completion import of_line
 from grok.config import MODES
 from grok.config.fields import settings_of
 from grok.errors import ConfigError, TrainingError
@@ -340,22 +339,3 @@ class TestCompletion:
             "pre post",
             "optim.eps=",
         ], done.stderr
-
-    def test_in_fish(self, script: Path, tmp_path: Path) -> None:
-        if shutil.which("fish") is None:
-            pytest.skip("fish is not installed")
-        asked = "grok completion fish | source; complete -C 'grok swee'; complete -C 'grok run mode=gpt model.norm=p'"
-        path = f"{script.parent}{os.pathsep}{os.environ['PATH']}"
-        here = {**environment(), "PATH": path, "PYTHONPATH": str(Path(__file__).parents[2])}
-        done = subprocess.run(
-            ["fish", "--no-config", "-c", asked], cwd=tmp_path, env=here, capture_output=True, text=True, check=False
-        )
-        assert done.stdout.splitlines() == ["sweep", "model.norm=post", "model.norm=pre"], done.stderr
-
-    @pytest.mark.parametrize("shell", ["zsh", "fish"])
-    def test_scripts_are_read_by_their_shells(self, shell: str) -> None:
-        try:
-            done = subprocess.run([shell, "-n"], input=SCRIPTS[shell], capture_output=True, text=True, check=False)
-        except FileNotFoundError:
-            pytest.skip(f"{shell} is not installed")
-        assert (done.returncode, done.stderr) == (0, "")

@@ -14,7 +14,6 @@ import torch
 
 from analysis import report
 from grok.checkpoint import checkpoint_steps, load_weights, run_folder, save_checkpoint
-from grok.cli.presets import gpt_settings
 from grok.execute import worker
 from grok.gpt.training.stability import abandoned_id
 from grok.records import Checkpoint
@@ -66,27 +65,12 @@ def test_the_length_that_is_said_is_the_one_that_is_trained(door: Door, fables: 
         refused(door(*planned, "train.steps=7", length), says=["train.steps=7 and " + length], folder=tmp_path)
 
 
-def test_a_word_that_replaces_what_a_sweep_has_is_not_called_idle(door: Door, fables: Path) -> None:
-    words = ("-m", "sweep=spikes_warmup", "mode=gpt", "experiment=gpt/tinystories_sample", f"data.path={fables}")
-    rate = gpt_settings(["mode=gpt", "experiment=gpt/tinystories_sample"]).optim.lr
-    ended = door(*words, f"optim.lr={rate}", "dry_run=true")  # the sweep's file has another rate
-    assert ended.status == 0 and "nothing is changed by that" not in ended.out, ended
-
-
 def test_a_compiled_run_needs_batches_of_one_shape_before_any_store_is_made(
     door: Door, fables: Path, tmp_path: Path
 ) -> None:
     words = (*PRESET, f"data.path={fables}", "train.batch_size=6", "train.micro_batch=4", "dry_run=true")
     refused(door(*words, "numerics.compile=true"), says=["train.micro_batch=4 does not divide [6]"], folder=tmp_path)
     assert door(*words, "numerics.compile=false").status == 0
-
-
-def test_where_things_are_is_no_part_of_a_preset(door: Door, fables: Path) -> None:
-    """Of a setting given twice the last one counts, and a path is never said to be the preset's."""
-    words = ("dry_run=true", f"data.path={fables}", "optim.lr=5", "optim.lr=1e-3", "store.path=results/store")
-    said = door(*PRESET, *words).out
-    assert "the preset has optim.lr=1e-3 already" in said
-    assert "optim.lr=5" not in said
 
 
 @pytest.mark.slow

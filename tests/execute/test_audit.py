@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import grok.store.provenance
 from grok.config import ArithmeticConfig
 from grok.errors import ConfigError
 from grok.execute.worker import refuse_unclean
@@ -43,14 +42,6 @@ def test_the_command_in_a_row_gives_its_run_again(door: Door, tmp_path: Path, wo
     again = open_store(tmp_path / "again").runs().set_index("run_id")
     assert again["weights_hash"].to_dict() == rows["weights_hash"].to_dict()
     assert rows["weights_hash"].notna().all()
-
-
-def test_a_plan_says_that_the_code_is_not_committed(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the sweep trains for hours, not after."""
-    for dirty in (True, False):
-        monkeypatch.setattr(grok.store.provenance, "git_state", lambda dirty=dirty: ("0" * 40, dirty))
-        lines = door(*TINY, "dry_run=true").out.splitlines()
-        assert lines[1].startswith("Note: the code has changes that are not committed") == dirty
 
 
 def test_code_that_is_not_committed_is_refused_where_that_is_asked() -> None:

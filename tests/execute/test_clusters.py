@@ -16,7 +16,7 @@ import pytest
 
 from tests.doors.conftest import TINY, command, environment, start
 from tests.execute.content import content
-from tests.execute.kills import end_all
+from tests.kills import end_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,11 +17,7 @@ from grok import run
 from grok.store import open_store
 from tests.doors.conftest import TINY, Door, start
 from tests.execute.content import content
-from tests.execute.kills import RUNS, SWEEP, children, kill_sweeps, sound, workers_of
-from tests.execute.long_run import killed_and_not
-
-KILLS = 200
-"""Random kills of the slow test."""
+from tests.kills import RUNS, SWEEP, end_all, workers_of
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +38,7 @@ def sweep(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     yield begin
     for process in started:
-        for pid in [process.pid, *(child.pid for child in children(process))]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.communicate()
+        end_all(process)
 
 
 def wait_for(what: Callable[[], bool], seconds: float = 120.0) -> None:
@@ -76,9 +68,9 @@ def finish(door: Door) -> None:
 def test_a_killed_worker_costs_nothing(
     sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
 ) -> None:
-    process = sweep("workers=1")  # with two, whose pool is lost as well, in `test_hundreds_of_random_kills`
+    process = sweep("workers=1")  # with two, whose pool is lost as well, in `python -m tests.kills`
     wait_for(training(tmp_path / "S"))
-    random.choice(workers_of(process)).kill()
+    random.choice(workers_of(process.pid)).kill()
     out, _ = process.communicate(timeout=200)
     assert process.returncode == 0, out
     assert "trying it again" in out
@@ -91,7 +83,7 @@ def test_a_killed_parent_is_gone_on_from(
 ) -> None:
     process = sweep("workers=1")
     wait_for(training(tmp_path / "S"))
-    workers = workers_of(process)
+    workers = workers_of(process.pid)
     process.kill()
     process.wait()
     wait_for(lambda: not any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers))
@@ -149,19 +141,3 @@ def test_a_run_that_cannot_be_trained_fails_alone(door: Door, tmp_path: Path) ->
     again = door(*words, "store.path=S")
     assert again.status == 1
     assert again.out.startswith("3 planned, 3 stored (1 failed), 0 duplicates, 0 to train")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(7200)
-def test_hundreds_of_random_kills(tmp_path: Path) -> None:
-    """A worker, the parent or everything, killed or asked to end, at random moments until a sweep is through."""
-    assert sound(list(kill_sweeps(tmp_path, kills=KILLS, seed=20240117)))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_a_long_run_killed_ten_times_equals_one_never_killed(tmp_path: Path) -> None:
-    found = killed_and_not(tmp_path, steps=100_000, kills=10, seed=1)
-    assert found["rows_equal"] and found["checkpoints_equal"], found
-    assert any(name.startswith("second_moment") for name in found["tensors"])
-    assert max(found["went_on_from"]) > 0, "no kill met a checkpoint"

@@ -15,7 +15,7 @@ from grok.execute.planned import prepare_runs
 from grok.records import RunResult
 from grok.store import Provenance, Row, StoreWriter, open_store
 from tests.doors.conftest import TINY, start
-from tests.execute.kills import end_all
+from tests.kills import end_all
 
 LONG = [*TINY, "train.steps=200000", "eval.every=500"]
 

@@ -17,7 +17,7 @@ from grok.arithmetic.program import EVALUATION_ROWS
 from grok.config import ArithmeticConfig, RunConfig, load_config
 from grok.errors import ConfigError
 from grok.execute import execute, refusals
-from grok.execute.estimate import EVALUATED_AT_ONCE, bytes_per_worker, duration, seconds_to_train
+from grok.execute.estimate import EVALUATED_AT_ONCE, bytes_per_worker, seconds_to_train
 from grok.execute.groups import LARGEST, lane_groups
 from grok.execute.plan import Plan, StoredRuns, make_plan, shared_settings
 from grok.execute.planned import PlannedRun, prepare_runs
@@ -292,13 +292,6 @@ def test_the_memory_that_control_groups_allow(
 def test_this_machine_lends_what_it_has() -> None:
     assert 1 <= usable_cores() <= (os.cpu_count() or 1)
     assert 2**26 < usable_memory() <= psutil.virtual_memory().total
-
-
-@pytest.mark.parametrize(
-    "seconds, said", [(0.4, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (11400, "3 h 10 min"), (200_000, "2 d 7 h")]
-)
-def test_durations_are_said_as_people_do(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
 
 
 def test_a_command_is_recorded_where_it_trains_or_plans_something_new(tmp_path: Path) -> None:

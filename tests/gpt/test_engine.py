@@ -281,16 +281,6 @@ def test_no_data_no_device_no_preset(settings: Build) -> None:
         settings(experiment=None)
 
 
-def test_start_names_the_preset_its_size_and_the_data(
-    settings: Build, corpus: Corpus, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(settings(log__quiet=False, target={"params": 1000, "vocab_size": 19}))
-    said = capsys.readouterr().err
-    assert "gpt/small: 15,336 parameters, vocabulary 19; the preset has 1,000 at vocabulary 19, these" in said
-    assert f"data sample: {corpus.sample('train', 48)!r}" in said
-    assert "to go" in said and "val " in said and "completed (steps) after 12 steps" in said
-
-
 def test_identity_knows_what_decides(settings: Build) -> None:
     base = identify(settings(), "data")
     assert identify(settings(), "other").trajectory_id != base.trajectory_id

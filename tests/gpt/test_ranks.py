@@ -61,6 +61,8 @@ COUNTED: dict[str, dict[str, Any]] = {
     for keeps in ("nothing", "gradients", "weights")
 }  # fmt: skip
 """Runs in shares whose traffic is counted: one or two micro-batches for each process."""
+FEW_COUNTED = [name for name in COUNTED if name.startswith("2")]
+"""Those that tell what is kept between micro-batches; the others, like one process, in the slow tests."""
 
 
 def together(folder: Path, runs: list[dict[str, Any]], processes: int = 2) -> dict[str, Any]:
@@ -152,8 +154,7 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
             "checkpoint": str(folder / "parts, second half"),
         },
     ]
-    for name, changes in COUNTED.items():
-        runs.append({"name": name, "config": build(**changes), "count": True})
+    runs += [{"name": name, "config": build(**COUNTED[name]), "count": True} for name in FEW_COUNTED]
     runs.append({"name": "corrupted_batch, fsdp", "config": faulty_in_shares(build)})
     runs += [{"name": "documents, fsdp", "config": documents(build, folder / "fsdp data", train__parallel="fsdp")}]
     runs += [faulty(build, folder, name) for name in FAULTY]
@@ -169,6 +170,8 @@ def more_results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict
         {"name": "Muon", "config": build(**MUON), "resume": str(folder / "muon")},
         {"name": "documents, ddp", "config": documents(build, folder / "ddp data")},
     ]
+    more = [name for name in COUNTED if name not in FEW_COUNTED]
+    runs += [{"name": name, "config": build(**COUNTED[name]), "count": True} for name in more]
     return together(folder, runs + [faulty(build, folder, name) for name in MORE_FAULTY])
 
 
@@ -236,15 +239,18 @@ def test_shares_equal_the_whole(build: Build, results: dict[str, Any], name: str
     assert results[name]["kept"].keys() == {"final", "best", "average"}
 
 
-@pytest.mark.parametrize("name", COUNTED)
-def test_the_planner_knows_the_traffic_of_shares(build: Build, results: dict[str, Any], name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FEW_COUNTED)) for name in COUNTED]
+)
+def test_the_planner_knows_the_traffic_of_shares(request: pytest.FixtureRequest, build: Build, name: str) -> None:
     """Weights are gathered twice for each micro-batch, or once a step; gradients are scattered for each, or once."""
     config = build(**COUNTED[name])
     vocab_size = open_corpus(str(config.data.path)).vocab_size
     micro_batch, n = config.train.micro_batch or 0, count_parameters(config.model, vocab_size)
     planned = layout(config, n, 2, "fsdp", "none", micro_batch, on_cpu=True)
-    assert results[name]["sent"] == pytest.approx([planned.traffic] * 3, rel=0.01)  # an odd vocabulary is padded
-    assert to_rounding(described(result_of(run(config))), results[name])
+    made = request.getfixturevalue("results" if name in FEW_COUNTED else "more_results")[name]
+    assert made["sent"] == pytest.approx([planned.traffic] * 3, rel=0.01)  # an odd vocabulary is padded
+    assert to_rounding(described(result_of(run(config))), made)
 
 
 def test_a_rollback_in_shares_is_that_of_one_process(build: Build, results: dict[str, Any]) -> None:

@@ -27,12 +27,17 @@ def test_hydra_discovers_both() -> None:
 
 
 @pytest.mark.parametrize(
-    "launcher_name, overrides", [("grok_lanes", CHDIR), ("grok_lanes", ["hydra/sweeper=grok_lanes", *CHDIR])]
+    "launcher_name, overrides",
+    [
+        ("grok_lanes", CHDIR),
+        pytest.param("grok_lanes", ["hydra/sweeper=grok_lanes", *CHDIR], marks=pytest.mark.slow),
+    ],
 )
 class TestLauncher(LauncherTestSuite):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "launcher_name, overrides",
     [("grok_lanes", ["hydra.sweeper.max_batch_size=2", *CHDIR])],

@@ -131,18 +131,6 @@ def test_a_longer_run_takes_no_curve_of_other_metrics(door: Door, write: Write) 
     assert "from the end of a shorter run" not in door(*longer).out
 
 
-def test_a_torch_module_is_named_as_the_reason_of_the_plain_path(door: Door) -> None:
-    planned = door(*TINY[2:], "model.plugin._target_=mine.Same", "store.path=S", "dry_run=true")
-    assert "Plain path for 1 run: a torch module is trained one lane at a time" in planned.out, planned
-
-
-def test_a_sweep_that_own_code_stopped_does_not_say_that_it_goes_on(door: Door) -> None:
-    ended = door(*RUN, "eval.metric_plugins.bad._target_=mine.vector", "executor=inline")
-    assert ended.status == 1
-    assert ended.last.startswith("Stopped: eval.metric_plugins.bad=mine.vector returned a Tensor of the shape (3,)")
-    assert ended.last.endswith("then trains runs of changed code anew, and goes on with the others."), ended
-
-
 def test_a_metric_that_raises_stops_the_sweep_at_once_and_is_named(door: Door, write: Write) -> None:
     frail = "def frail(moment):\n  if moment.step > {}:\n    raise ValueError('the spectrum is empty')\n  return 1.0"
     write(frail=frail.format(4))

@@ -316,8 +316,10 @@ ODD = [
 
 @pytest.mark.parametrize(
     ("kind", "column"),
-    [("curves", "metrics"), ("curves", "block_norms"), ("runs", "layers"), ("runs", "own_code"),
-     ("runs", "config.eval.metrics"), ("runs", "config.eval.metric_plugins")],
+    [("curves", "metrics"), ("runs", "layers"),
+     *(pytest.param(*names, marks=pytest.mark.slow) for names in (
+         ("curves", "block_norms"), ("runs", "own_code"), ("runs", "config.eval.metrics"),
+         ("runs", "config.eval.metric_plugins")))],
 )  # fmt: skip
 def test_odd_json_in_a_sealed_shard_ends_nothing(
     store: Path, kind: str, column: str, capfd: pytest.CaptureFixture[str]

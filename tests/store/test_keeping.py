@@ -1,8 +1,6 @@
 """Compaction, migration, verification, and the command in front of them."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -269,10 +267,6 @@ class TestCommand:
         assert main(["status", str(tmp_path / "S")]) == 0
         said = capsys.readouterr().out
         assert "attention: 1 failed" in said and "retry_failed=true" in said
-
-    def test_as_a_module(self, store: Path) -> None:
-        command = [sys.executable, "-m", "grok.store", "verify", str(store)]
-        assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.endswith("guarantee holds\n")
 
 
 def test_a_stranger_reads_every_row(store: Path) -> None:
