@@ -1,17 +1,430 @@
-"""The report as data: the answered questions, what the others need, and the origin of the numbers."""
+"""The report as data: the answered questions, what the others need, facts and origin, the user's own figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import inspect
+import re
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
-from analysis.heading import Fact, heading, run_labels
-from analysis.observations import Observations
-from analysis.own import Own
-from analysis.proposals import proposal
-from analysis.provenance import Provenance, provenance
-from analysis.studies import QUESTIONS, Missing, Study
+import numpy as np
+import pandas as pd
+
+from analysis.observations import (
+    Observations,
+    describe_task,
+    differing_settings,
+    hashes_in_words,
+    in_words,
+    varying_columns,
+    without_repetition,
+)
+from analysis.populations import roles
+from analysis.proposals import given_again, proposal
+from analysis.statistics.estimate import NotEnoughData
+from analysis.studies import QUESTIONS, Missing
+from analysis.studies.base import OwnStudy, Study
+from grok.errors import ConfigError, GrokError
+from grok.plugins import active, load, name_code
+from grok.streams import derive_seed
+
+# The facts at the top of the page: task, model, training, conditions, dates, code and commands of the runs.
+
+MOST_VALUES: Final = 4
+"""Largest number of values of one fact that the page names; it counts the rest."""
+MOST_COMMANDS: Final = 3
+STREAMS: Final = ("split", "init", "order", "dropout", "sample", "perturb")
+"""Streams whose seed is part of a run's label if the master seed does not derive it."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of the heading."""
+
+    name: str
+    text: str
+    is_command: bool = False
+
+
+def heading(observations: Observations) -> list[Fact]:
+    """Return the facts in the page's order; an empty list for an empty store."""
+    facts = []
+    rows = observations.arithmetic
+    if len(rows):
+        facts = [
+            Fact("Task", _each(rows, describe_task)),
+            Fact("Model", _each(rows, describe_model)),
+            Fact("Training", describe_training(rows)),
+            Fact("Conditions", _conditions(rows)),
+        ]
+    if len(observations.gpt):
+        presets = observations.gpt["config.experiment"].fillna("no preset").unique()
+        facts.append(Fact("Language models", _some([str(p) for p in sorted(presets)])))
+        facts.append(
+            Fact("Their model and training", _some(_different(observations.gpt, describe_language_model), "; "))
+        )
+    if len(observations.all_runs):
+        facts += [Fact("Trained", _dates(observations)), Fact("Code", _code(observations.all_runs))]
+    return facts + [Fact("Command", command, is_command=True) for command in _commands(observations)]
+
+
+def describe_model(row: pd.Series) -> str:
+    """Return the model of an arithmetic run in words."""
+    layers, width, inner = (row[f"config.model.{name}"] for name in ("layers", "d_model", "d_ff"))
+    norm = {"none": "no LayerNorm", "pre": "LayerNorm before each part", "post": "LayerNorm after each part"}
+    return (
+        f"transformer of {int(layers)} layer{'s' if layers > 1 else ''}, width {int(width)}, "
+        f"{int(row['config.model.heads'])} heads, MLP {int(4 * width if pd.isna(inner) else inner)}, "
+        f"{str(row['config.model.activation']).upper()}, {norm.get(str(row['config.model.norm']), '')}"
+    )
+
+
+def describe_language_model(row: pd.Series) -> str:
+    """Return model, batch and length of a language model's run in words."""
+    layers, width, heads, context, batch, steps = (
+        int(row[f"config.{name}"])
+        for name in ("model.layers", "model.d_model", "model.heads", "model.context", "train.batch_size", "train.steps")
+    )
+    return (
+        f"transformer of {layers} layer{'s' if layers > 1 else ''}, width {width:,}, {heads} heads, "
+        f"{context:,} tokens; learning rate {row['config.optim.lr']:g}, batch {batch:,}, {steps:,} steps"
+    )
+
+
+def describe_training(rows: pd.DataFrame) -> str:
+    """Return optimiser, batch and length of arithmetic runs in words, with every value that they take."""
+
+    def values(setting: str) -> str:
+        ordered = _ordered(rows[f"config.{setting}"])
+        return _some([f"{v:,}" if isinstance(v, int | np.integer) else _value(v) for v in ordered])
+
+    return (
+        f"AdamW, learning rate {values('optim.lr')}; weight decay {values('optim.weight_decay')}; "
+        f"batch {values('train.batch_size')}; {values('train.steps')} steps"
+    )
+
+
+def run_labels(runs: pd.DataFrame) -> dict[str, str]:
+    """Return a label for each run: its master seed, stream seeds that it does not derive, settings that vary."""
+    if runs.empty:
+        return {}
+    labels = [f"seed {seed}" for seed in runs["seed"]]
+    for stream in STREAMS:
+        column = f"seed_{stream}"
+        if column not in runs:
+            continue
+        for i, (seed, value) in enumerate(zip(runs["seed"], runs[column], strict=True)):
+            if not pd.isna(value) and int(value) != derive_seed(int(seed), stream):
+                labels[i] += f", {stream} {int(value)}"
+    for mode in runs["mode"].unique():
+        here = np.flatnonzero(runs["mode"] == mode)
+        for column in varying_columns(runs.iloc[here]):
+            for place, value in zip(here, runs[column].iloc[here], strict=True):
+                labels[place] += f", {column.rpartition('.')[2]} {_value(value)}"
+    return dict(zip(runs["run_id"].astype(str), labels, strict=True))
+
+
+def _conditions(rows: pd.DataFrame) -> str:
+    varying = varying_columns(rows)
+    if varying:
+        count = len(rows[varying].drop_duplicates())
+        parts = [
+            f"{name} {_some([_value(v) for v in _ordered(rows[f'config.{name}'])])}"
+            for name in without_repetition(column.removeprefix("config.") for column in varying)
+        ]
+        return f"{count} conditions: {'; '.join(parts)}"
+    changed = differing_settings(rows.iloc[0])
+    return f"one; {len(changed)} settings differ from the diary's regime" if changed else "one, the diary's regime"
+
+
+def _ordered(column: pd.Series) -> list[object]:
+    values = list(column.drop_duplicates())
+    return sorted(values, key=lambda v: (isinstance(v, str), v if isinstance(v, int | float) else 0.0, str(v)))
+
+
+def _value(value: object) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else in_words(value)
+
+
+def _each(rows: pd.DataFrame, words: Callable[[pd.Series], str]) -> str:
+    """Return the distinct descriptions of the rows, joined."""
+    return _some(_different(rows, words), "; ")
+
+
+def _different(rows: pd.DataFrame, words: Callable[[pd.Series], str]) -> list[str]:
+    settings = [
+        c for c in rows if str(c).startswith(("config.task.", "config.model.", "config.optim.", "config.train."))
+    ]
+    kinds = rows.drop_duplicates([c for c in settings if rows[c].notna().any()])
+    return list(dict.fromkeys(words(row) for _, row in kinds.iterrows()))
+
+
+def _some(words: list[str], between: str = ", ") -> str:
+    shown = between.join(words[:MOST_VALUES])
+    return shown if len(words) <= MOST_VALUES else f"{shown}{between}and {len(words) - MOST_VALUES:,} more"
+
+
+def _dates(observations: Observations) -> str:
+    when = pd.to_datetime(observations.all_runs["started_at"]).dropna()
+    if when.empty:
+        return "unknown"
+    first, last = (f"{t:%Y-%m-%d}" for t in (when.min(), when.max()))
+    return first if first == last else f"{first} to {last}"
+
+
+def _code(runs: pd.DataFrame) -> str:
+    commits = sorted({str(c)[:10] for c in runs["git_commit"].dropna()})
+    versions = sorted({str(v) for v in runs["grok_version"].dropna()}) if "grok_version" in runs else []
+    return f"version {_some(versions)}, commit {_some(commits) or 'unknown'}"
+
+
+def _commands(observations: Observations) -> list[str]:
+    """Return the commands of the latest sweeps, latest first, with the store's present path."""
+    commands = [
+        given_again(sweep["argv"], observations.path) for sweep in reversed(observations.sweeps) if sweep.get("argv")
+    ]
+    return list(dict.fromkeys(commands))[:MOST_COMMANDS]
+
+
+# The origin of a report's numbers: counts of runs, their statuses, and the numerics, devices and code of the runs.
+
+BIASED = " Runs that generalise early end early, so until then the times of this sweep are biased low."
+
+
+@dataclass
+class Provenance:
+    """Counts over all rows of the store."""
+
+    runs: int
+    trajectories: int
+    evaluations: int
+    statuses: dict[str, int] = field(default_factory=dict)
+    mixes: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Number of runs by value, by the column's name in words."""
+    hours: float = 0.0
+    dirty: int = 0
+    notes: list[str] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)
+    """A sentence for each design with planned runs that are not in the store yet."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return dict(vars(self))
+
+
+MIXES = {
+    "numerics": "numerics tags",
+    "torch_version": "torch versions",
+    "device": "devices",
+    "host": "hosts",
+    "git_commit": "code versions",
+    "own_code": "own code",
+}
+
+
+def provenance(observations: Observations) -> Provenance:
+    """Return the provenance of everything in the store."""
+    runs = observations.all_runs
+    summary = Provenance(
+        runs=len(runs),
+        trajectories=int(runs["trajectory_id"].nunique()),
+        evaluations=len(observations.curves),
+        statuses=_counts(runs["status"]),
+        hours=float(runs["seconds"].fillna(0).sum()) / 3600,
+        dirty=int(runs["git_dirty"].fillna(False).astype(bool).sum()),
+    )
+    summary.pending = pending(observations)
+    for column, words in MIXES.items():
+        if column in runs and (column != "own_code" or runs[column].notna().any()):
+            summary.mixes[words] = _counts(runs[column].map(hashes_in_words) if column == "own_code" else runs[column])
+    if len(summary.mixes.get("numerics tags", {})) > 1:
+        summary.notes.append(
+            "The runs were computed with several numerics tags: equal seeds need not give equal bits between them."
+        )
+    summary.notes += _about_designs(observations)
+    if summary.dirty:
+        summary.notes.append(f"{summary.dirty:,} runs were trained from uncommitted code.")
+    return summary
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A design with planned runs that are not stored."""
+
+    kind: str
+    command: str
+    """The command that planned it; empty if no record has one of the missing runs."""
+    missing: int
+    planned: int
+    stops_early: bool
+    """Whether runs stop when they generalise."""
+
+
+def unfinished(observations: Observations) -> list[Unfinished]:
+    """Return each design with runs that are neither stored nor given up, in the order of planning."""
+    commands = {
+        str(run["run_id"]): given_again(sweep["argv"], observations.path)
+        for sweep in observations.sweeps
+        if sweep.get("argv")
+        for run in sweep.get("config", {}).get("runs", ())
+    }
+    runs = observations.all_runs
+    stopping = set(runs["run_id"][runs["config.train.stop_when_generalised"].fillna(False).astype(bool)])
+    return [
+        Unfinished(
+            of.kind,
+            next((commands[run] for run in sorted(of.missing) if run in commands), ""),
+            len(of.missing),
+            of.planned,
+            not stopping.isdisjoint(of.stored),
+        )
+        for of in observations.once(roles).missing
+    ]
+
+
+def pending(observations: Observations) -> list[str]:
+    """Return a sentence for each design with planned runs that are not in the store yet."""
+    return [
+        f"{of.missing:,} of {of.planned:,} planned runs are not in the store yet: "
+        f"{of.command or f'a design of kind {of.kind}'}.{BIASED if of.stops_early else ''}"
+        for of in unfinished(observations)
+    ]
+
+
+def _about_designs(observations: Observations) -> list[str]:
+    """Return what is not known, or known only from a reconstruction, of the purposes of all runs."""
+    purposes = observations.once(roles)
+    counts = {
+        "have no row in designs/, so what they were for is unknown": len(purposes.unknown()),
+        "were planned without saying how they were chosen (choice=unstated)": len(purposes.unstated()),
+        "were stored before a plan named them as members (results_seen)": len(purposes.seen),
+    }
+    reconstructed = purposes.rows[purposes.rows["origin"] == "reconstructed"]["run_id"].nunique()
+    counts["have designs that were reconstructed after their training (origin=reconstructed)"] = reconstructed
+    return [f"{number:,} runs {words}." for words, number in counts.items() if number]
+
+
+def _counts(column: pd.Series) -> dict[str, int]:
+    return {str(k): int(v) for k, v in column.fillna("unknown").value_counts().items()}
+
+
+# The user's own figures and studies in a report, given on the command line by their import path.
+
+Own = Callable[[Observations], Study]
+
+PLAIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
+"""A name that is safe as a file's name in every folder and file system."""
+
+
+def own_studies(targets: Sequence[str], folder: str) -> list[Own]:
+    """Return a function for each of ``targets`` that makes its study of a store.
+
+    A target is the import path of a function of :class:`Observations`. It returns a ``Drawing``, a list of them, or
+    a ``Study``. If the store has no data for it, it returns None or raises ``NotEnoughData``.
+
+    Raises:
+        ConfigError: there is no such function.
+    """
+    if not targets:
+        return []
+    name_code(folder, targets)
+    functions = {target: load(target) for target in targets}
+    for target, function in functions.items():
+        if not callable(function):
+            raise ConfigError(f"--with {target}: expected a function of the store's observations")
+        if not _takes_one(function):
+            raise ConfigError(
+                f"--with {target}{inspect.signature(function)} cannot be called with one argument, "
+                f"the store's observations: expected def {target.rpartition('.')[2]}(observations)"
+            )
+    return [_asking(target, function) for target, function in functions.items()]
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    """Return whether ``function`` can be called with one argument; True if it is written in C, without a signature."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except ValueError:
+        return True
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = [p for p in parameters if p.kind in (*named, inspect.Parameter.VAR_POSITIONAL)][:1]
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p for p in parameters if p.default is inspect.Parameter.empty and p.kind not in optional]
+    return bool(first) and all(p is first[0] for p in needed)
+
+
+def _asking(target: str, function: Callable[[Observations], Any]) -> Own:
+    def ask(observations: Observations) -> Study:
+        from analysis.figures.style import in_style
+
+        name = target.rpartition(".")[2]
+        question = ((function.__doc__ or "").strip().splitlines() or [""])[0]
+        try:
+            with in_style():
+                answer = function(observations)
+        except NotEnoughData as gap:
+            answer, question = None, f"{question} Not enough data: needs {gap.needs}."
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            files = {source.path for source in active().modules.values()}
+            frame = next((frame for frame in reversed(frames) if frame.filename in files), frames[-1])
+            place = f"{Path(frame.filename).name}:{frame.lineno}"
+            kind = "" if isinstance(error, GrokError) else f"{type(error).__name__}: "
+            raise ConfigError(f"--with {target} fails at {place} ({kind}{error})") from error
+        if isinstance(answer, Study):
+            return _fit(target, answer)
+        drawn = answer if isinstance(answer, list) else [] if answer is None else [answer]
+        from analysis.figures.style import Drawing
+
+        for i, drawing in enumerate(drawn):
+            if not isinstance(drawing, Drawing):
+                kind = type(drawing).__name__ + (f" as element {i} of its list" if isinstance(answer, list) else "")
+                raise ConfigError(
+                    f"--with {target} gave a {kind}: expected an analysis.figures.style.Drawing, a list of them, or "
+                    "an analysis.studies.Study"
+                )
+        title = name.replace("_", " ").capitalize()  # the pictures have titles of their own
+        notes = [] if drawn else ["The store has no data for it."]
+        scope = f"by {target}"
+        return _fit(target, OwnStudy(name=name, title=title, question=question, notes=notes, scope=scope, drawn=drawn))
+
+    return ask
+
+
+def _fit(target: str, study: Study) -> Study:
+    """Return ``study``, whose names and numbers are fit to be written as files.
+
+    Raises:
+        ConfigError: a name is no plain name or belongs to the report, or numbers are no table.
+    """
+    drawn = study.drawn if isinstance(study, OwnStudy) else []
+    figures = [("figure", drawing.name, drawing.data) for drawing in drawn]
+    tables = [("table", table.name, table.frame) for table in study.tables]
+    files = [("file", name.removesuffix(".csv"), frame) for name, frame in study.files.items()]
+    for kind, name, frame in [("section", study.name, pd.DataFrame()), *figures, *tables, *files]:
+        if not isinstance(name, str) or not PLAIN.fullmatch(name):
+            raise ConfigError(
+                f"--with {target} gave the {kind} name {name!r}: expected a plain name, up to 100 of the characters "
+                "A-Z a-z 0-9 _ -"
+            )
+        if not isinstance(frame, pd.DataFrame):
+            raise ConfigError(
+                f"--with {target} gave a {type(frame).__name__} as the numbers of the {kind} {name!r}: expected a "
+                "pandas DataFrame"
+            )
+    if study.name in {question.name for question in QUESTIONS}:
+        raise ConfigError(
+            f"--with {target} gave the section name {study.name!r}, which the report uses itself: give another name"
+        )
+    return study
+
+
+# The report as data: the answered questions, what the others need, and the origin of the numbers.
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import pandas as pd
 
 from analysis.observations import Observations
 from analysis.studies.seeds import seed_table
-from grok.cli.command import Parser, add_store, command, store_of
-from grok.cli.filters import is_filter, matching, with_purposes
+from grok.commands.command import Parser, add_store, command, store_of
+from grok.commands.words import is_filter, matching, with_purposes
 from grok.store import open_store
 
 SHOWN: Final = {

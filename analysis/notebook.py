@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.command import missing_text, study_text
 from analysis.observations import Observations
 from analysis.studies import QUESTIONS, Missing, Question, Study
+from analysis.study import missing_text, study_text
 from grok.config.common import StoreConfig
 from grok.errors import nearest
 from grok.store import check_path

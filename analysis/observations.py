@@ -1,7 +1,7 @@
 """The runs of a store, prepared for analysis: one row per trajectory, with its curve and event times.
 
 A trajectory counts once, however often it was evaluated or re-run: the longest of its runs is kept. What a run was
-for, and so to which population it belongs, :mod:`analysis.purposes` reads from the store's designs.
+for, and so to which population it belongs, :mod:`analysis.populations` reads from the store's designs.
 Failed and rolled-back runs are left out (the provenance counts them). Diverged runs stay, as seeds
 that did not generalise.
 """
@@ -9,10 +9,13 @@ that did not generalise.
 from __future__ import annotations
 
 import json
+import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,14 +23,253 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.documents import searches, sweeps
-from analysis.events import with_event_times
-from analysis.own_versions import OWN_CODE, OWN_METRICS, with_code_versions
 from analysis.statistics.survival import Times
+from grok.arithmetic.outcome import events
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
+from grok.errors import one_line
 from grok.plugins import label
+from grok.store import DamagedShardWarning
 from grok.streams import derive_seed
+from grok.untrusted import has_shape, is_plain, open_file, read_json
+
+# Event times of runs that were stored before the columns existed, computed from their curves.
+
+ADDED: Final = ("memorised_loss_step", "grokked_for_good_step", "val_acc_dips", "weight_norm_fall_step")
+"""Columns that are null in rows of older versions."""
+SINCE_COUNTED: Final = "val_acc_dips"
+"""A column that is never null in a row whose events were computed."""
+MEASURES: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
+
+
+def with_event_times(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
+    """Return ``runs`` with the events of ``ADDED`` in every arithmetic row that has a curve.
+
+    Stored events stay as they are. Only rows without computed events are filled.
+    """
+    known = {name: runs[name] if name in runs else pd.Series(pd.NA, runs.index, dtype="Int64") for name in ADDED}
+    old = runs[(runs["mode"] == "arithmetic") & known[SINCE_COUNTED].isna()]
+    if old.empty:
+        return runs.assign(**known)
+    mine = curves[curves["run_id"].isin(old["run_id"])].sort_values(["run_id", "step"], kind="stable")
+    ids, starts = np.unique(mine["run_id"].to_numpy(dtype=str), return_index=True)
+    columns = {name: mine[name].to_numpy(dtype=float, na_value=np.nan) for name in MEASURES}
+    steps = mine["step"].to_numpy(dtype=np.int64)
+    events_by_run = {}
+    for run, (i, j) in zip(ids, pairwise([*starts, len(mine)]), strict=True):
+        events_by_run[run] = events(
+            steps[i:j].tolist(), **{name: values[i:j].tolist() for name, values in columns.items()}
+        )
+    for name in ADDED:
+        computed = old["run_id"].map({run: happened[name] for run, happened in events_by_run.items()}).astype("Int64")
+        known[name] = known[name].astype("Int64").where(~known[name].index.isin(old.index), computed)
+    return runs.assign(**known)
+
+
+# What a store keeps beside its tables: searches in the journals of Optuna, and the JSON files of sweeps.
+#
+# A store may come from anybody. A file whose content has another shape than this project writes is left
+# out with a warning, so studies can rely on the shape.
+
+SCORES: Final = [[(int, str, float)]]
+TRIALS: Final = {
+    "name": str,
+    "objectives": [{"name": str, "direction": str}],
+    "trials": [
+        {"number": int, "state": str, "values": (None, [(float, None)]), "params": dict, "runs": SCORES, "best": bool}
+    ],
+    "default?": (dict, None),
+    "definition?": {"settings?": {"train.steps?": (float, None)}},
+}
+"""A search."""
+PINNED: Final = {"study": str, "trial": int, "default": dict, "best": dict, "steps?": float}
+"""Its comparison, before it is made."""
+COMPARED: Final = {"pinned": PINNED, "runs": {"default": SCORES, "best": SCORES}}
+"""Its comparison with the scores of its runs."""
+SWEEP: Final = {"argv?": [str], "config?": {"runs?": [{"run_id": str}], "settings?": dict}}
+"""``sweeps/SWEEP.json``."""
+
+
+def searches(store: Path) -> list[dict[str, Any]]:
+    """Return the searches and their comparisons, in order of the files' names."""
+    files = sorted((store / "search").glob("*.journal"))
+    read = _documents(files, _read_study, lambda parts: all(map(_is_part, parts)))
+    return [part for parts in read for part in parts]
+
+
+def sweeps(store: Path) -> list[dict[str, Any]]:
+    """Return the records of sweeps, in order of the files' names."""
+    return _documents(sorted((store / "sweeps").glob("*.json")), read_json, lambda data: has_shape(data, SWEEP))
+
+
+def _documents(files: Iterable[Path], read: Callable[[Path], Any], is_ours: Callable[[Any], bool]) -> list[Any]:
+    documents = []
+    for file in files:
+        try:
+            data = read(file)
+        except FileNotFoundError:
+            continue
+        except Exception as error:  # Optuna trusts a journal, and fails at a damaged one in many ways
+            reason = one_line(error)
+        else:
+            if is_ours(data):
+                documents.append(data)
+                continue
+            reason = "not what this project writes there"
+        warnings.warn(f"left out {file}: {reason}", DamagedShardWarning, stacklevel=2)
+    return documents
+
+
+def _read_study(file: Path) -> list[dict[str, Any]]:
+    """Return the study in a journal of Optuna's: its trials, then its comparison, if any."""
+    import optuna
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    open_file(file).close()  # a link or a pipe is refused
+    storage = JournalStorage(JournalFileBackend(str(file)))
+    study = optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
+    known, trials = study.user_attrs, study.get_trials(deepcopy=False)
+    if "default" not in known:
+        raise FileNotFoundError(file)  # it is being made
+    several = len(study.directions) > 1
+    ended = any(trial.state.name == "COMPLETE" for trial in trials)
+    best = {t.number for t in (study.best_trials if several else [study.best_trial])} if ended else set()
+    names = known["definition"]["study"]["objectives"]
+    data = {
+        "name": study.study_name,
+        "objectives": [
+            {"name": name, "direction": d.name.lower()} for name, d in zip(names, study.directions, strict=True)
+        ],
+        "definition": known["definition"],
+        "default": known["default"],
+        "trials": [
+            {
+                "number": trial.number,
+                "state": trial.state.name.lower(),
+                "best": trial.number in best,
+                "params": dict(trial.params),
+                "values": trial.values and [value if math.isfinite(value) else None for value in trial.values],
+                "runs": trial.user_attrs.get("runs", []),
+            }
+            for trial in trials
+        ],
+    }
+    parts = [data]
+    if "pinned" in known:
+        parts.append(known["pinned"])
+    if "compared" in known:
+        parts.append({"pinned": known["pinned"], "runs": known["compared"]})
+    return parts
+
+
+def _is_part(data: Any) -> bool:
+    return _is_search(data) or _is_pinned(data) or _is_compared(data)
+
+
+def _is_search(data: Any) -> bool:
+    if not has_shape(data, TRIALS) or not data["objectives"] or not is_plain(data["name"]):
+        return False
+    scores = [run for trial in data["trials"] for run in trial["runs"]]
+    is_share = data["objectives"][0]["name"].endswith("_share")
+    return all(map(_is_setting, (trial["params"] for trial in data["trials"]))) and all(
+        _is_score(run) and (not is_share or run[2] in (0, 1)) for run in scores
+    )
+
+
+def _is_pinned(data: Any) -> bool:
+    return (
+        has_shape(data, PINNED | {"pinned_at": str})
+        and _is_setting(data["default"])
+        and _is_setting(data["best"])
+        and data["default"].keys() == data["best"].keys()
+    )
+
+
+def _is_compared(data: Any) -> bool:
+    return (
+        has_shape(data, COMPARED)
+        and _is_pinned(data["pinned"] | {"pinned_at": ""})
+        and all(_is_score(run) for side in data["runs"].values() for run in side)
+    )
+
+
+def _is_setting(params: dict[str, Any]) -> bool:
+    return all(has_shape(value, (str, float, bool, None)) for value in params.values())
+
+
+def _is_score(run: list[Any]) -> bool:
+    """Return whether ``run`` is ``[seed, run_id, score]``."""
+    return len(run) == 3 and has_shape(run[0], int) and has_shape(run[1], str) and has_shape(run[2], float)
+
+
+# The versions of the user's own code in a store.
+#
+# A store keeps the hashes of code, not its text.
+
+OWN_CODE: Final = "own_code"
+"""Stands beside the settings of a condition: which version a run has of own code that the store has in several."""
+OWN_METRICS: Final = "own_metrics"
+"""The same for own metrics. They only measure, so a version is no condition of training."""
+HASH: Final = 8
+"""Digits of a hash in a condition's name."""
+METRICS: Final = "config.eval.metric_plugins"
+
+
+def with_code_versions(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return ``runs`` with a column each of the versions of own code and of own metrics, where the store has several.
+
+    Code of one version is named by the settings. Text that no version of this package wrote stands as it is.
+    """
+    if "own_code" not in runs or runs["own_code"].isna().all():
+        return runs
+    metrics = runs[METRICS].fillna("") if METRICS in runs else [""] * len(runs)
+    texts = list(zip(runs["own_code"].fillna(""), metrics, strict=True))
+    parts = {text: _moving_and_measuring(*text) for text in set(texts)}
+    columns: list[pd.DataFrame | pd.Series] = [runs]
+    for place, name in enumerate((OWN_CODE, OWN_METRICS)):
+        named = _several({text: pair[place] for text, pair in parts.items()})
+        column = pd.Series([named[text] for text in texts], index=runs.index, name=f"config.{name}", dtype=object)
+        if name == OWN_CODE or column.notna().any():
+            columns.append(column)
+    return pd.concat(columns, axis=1)
+
+
+def _several(hashes: dict[tuple[str, str], dict[str, str]]) -> dict[tuple[str, str], str | None]:
+    """Return the hashes in words, of the import paths that have several; None if there are none."""
+    versions: dict[str, set[str]] = {}
+    for path, version in (item for code in hashes.values() for item in code.items()):
+        versions.setdefault(path, set()).add(version)
+    return {
+        text: ", ".join(f"{path} {v[:HASH]}" for path, v in sorted(code.items()) if len(versions[path]) > 1) or None
+        for text, code in hashes.items()
+    }
+
+
+def _moving_and_measuring(code: str, metrics: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the hashes of a run's own code by import path: of what trains, and of its metrics, which only measure."""
+    try:
+        hashes = {str(path): str(version) for path, version in json.loads(code or "{}").items()}
+    except (ValueError, AttributeError):
+        return {"own code": code}, {}
+    measuring = {path for path in hashes if f'"{path}"' in metrics}
+    return {p: v for p, v in hashes.items() if p not in measuring}, {p: hashes[p] for p in sorted(measuring)}
+
+
+def hashes_in_words(text: Any) -> Any:
+    """Return the hashes of a run's own code as ``knot.knot 8b939bf6d17dbe40``; other values as they are."""
+    return ", ".join(f"{path} {version}" for path, version in hashes_of(text).items()) or text
+
+
+def hashes_of(text: Any) -> dict[str, str]:
+    """Return a run's ``own_code`` as hashes by import path; empty for text that no version of this package wrote."""
+    try:
+        return {str(path): str(version) for path, version in json.loads(text).items()}
+    except (TypeError, ValueError, AttributeError):
+        return {}
+
+
+# The runs of a store, prepared for analysis: one row per trajectory, with its curve and event times.
 
 COUNTED: Final = ("completed", "diverged")
 """Statuses of runs that are observations."""
@@ -106,7 +348,7 @@ class Observations:
         self.sweeps = sweeps
         """Command and settings of each sweep, one dict per file: they are shown, and decide nothing."""
         self.designs = no_designs() if designs is None else designs
-        """What each run was for; :mod:`analysis.purposes` reads it."""
+        """What each run was for; :mod:`analysis.populations` reads it."""
 
     @classmethod
     def read(cls, path: Path | str) -> Observations:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 import pandas as pd
 
-from analysis.decimals import write_csv
+from analysis.answers import BIASED, unfinished
 from analysis.observations import Observations
-from analysis.provenance import BIASED, unfinished
+from analysis.statistics.estimate import write_csv
 from analysis.studies import QUESTIONS, Missing, Study
-from grok.cli.command import Parser, command
+from grok.commands.command import Parser, command
 from grok.errors import ConfigError, StoreError, nearest
 
 if TYPE_CHECKING:

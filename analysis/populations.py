@@ -1,4 +1,4 @@
-"""The populations of a store: sets of runs in which some streams differ from run to run and all else is fixed.
+"""What each run was for, and the populations of a store: runs that differ in some streams only.
 
 A population is what was asked for before any result. A sweep over master seeds is one. So is a scan of init
 seeds at one order, and a scan of one layer's seed. A store may have several, of different conditions or
@@ -11,12 +11,14 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
 from analysis.observations import (
+    COUNTED,
     Observations,
     as_text,
     default_settings,
@@ -24,11 +26,259 @@ from analysis.observations import (
     differing_settings,
     in_words,
     is_derived,
+    is_random_seed,
     settings_words,
     varying_columns,
 )
-from analysis.purposes import STREAMS, asked, extended, roles
+from grok.store.designs import CHOICES, ROLES, TRAINED
 from grok.streams import derive_seed
+
+# What each run was for, read from the rows of ``designs/``.
+#
+# Nothing is inferred. A run without a row has an unknown purpose: it is counted apart and is in no class that needs a
+# role. A row with ``choice=unstated`` claims nothing either.
+
+RUN_STREAMS: Final = ("split", "init", "order")
+"""Streams that decide a run without dropout."""
+SEEDS: Final = [f"seed_{stream}" for stream in RUN_STREAMS]
+ASKED: Final = ("given", "drawn")
+"""Choices that no result decided."""
+CHOSEN: Final = ("best", "named")
+"""Choices by results, or by somebody who may have known them."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A design with planned runs that are not stored."""
+
+    kind: str
+    missing: frozenset[str]
+    stored: frozenset[str]
+
+    @property
+    def planned(self) -> int:
+        """The number of its runs."""
+        return len(self.missing) + len(self.stored)
+
+
+class Roles:
+    """The rows of ``designs/`` with their JSON read, in the order of planning."""
+
+    def __init__(self, observations: Observations) -> None:
+        self._observations = observations
+        runs = observations.all_runs
+        self.rows = _readable(observations.designs)
+        self._runs = runs[["run_id", "mode", "status", "parent_run_id"]]
+        self.switched = set(runs["run_id"][_switched(runs) & runs["status"].isin(COUNTED)])
+        self._stored = set(runs["run_id"][runs["status"].isin(COUNTED)])
+
+    def of(self, *roles: str, kinds: tuple[str, ...] = ()) -> pd.DataFrame:
+        """Return the rows of stored runs that were observed, with one of ``roles`` in designs of ``kinds`` (all)."""
+        rows = self.rows[self.rows["role"].isin(roles) & self.rows["run_id"].isin(self._stored)]
+        return rows[rows["kind"].isin(kinds)] if kinds else rows
+
+    @cached_property
+    def lines(self) -> dict[str, str]:
+        """The first ancestor of every branched run."""
+        children = self.rows[(self.rows["role"] == "child") & (self.rows["kind"] == "branch")]
+        first = children["line"].fillna(children["parent_run_id"])
+        return dict(zip(reversed(children["run_id"].tolist()), reversed(first.tolist()), strict=True))
+
+    @cached_property
+    def missing(self) -> list[Planned]:
+        """The designs with planned runs that are neither stored nor given up."""
+        rows = self.rows[self.rows["retired"].isna() & self.rows["role"].isin(TRAINED)]
+        stored = set(self._runs["run_id"])
+        absent = rows[~rows["run_id"].isin(stored)]
+        of = rows[rows["design_id"].isin(absent["design_id"])].groupby(["design_id", "kind"], sort=False)["run_id"]
+        planned = [(str(kind), frozenset(runs)) for (_, kind), runs in of]
+        return [Planned(kind, runs - stored, runs & stored) for kind, runs in planned]
+
+    def unknown(self, mode: str | None = None) -> set[str]:
+        """Return the observed runs without a row. The branches of a rollback have the rows of their run."""
+        return self._without(set(self.rows["run_id"]), mode)
+
+    def unstated(self, mode: str | None = None) -> set[str]:
+        """Return the observed runs of which every row leaves open how they were chosen."""
+        stated = set(self.rows["run_id"][self.rows["choice"] != "unstated"])
+        return self._without(stated, mode) - self.unknown(mode)
+
+    def _without(self, claimed: set[str], mode: str | None) -> set[str]:
+        runs = self._runs if mode is None else self._runs[self._runs["mode"] == mode]
+        runs = runs[runs["status"].isin((*COUNTED, "rolled_back"))]
+        own = runs["parent_run_id"].where(runs["status"] == "rolled_back")
+        return set(runs["run_id"][~runs["run_id"].isin(claimed) & ~own.isin(claimed)])
+
+    @cached_property
+    def seen(self) -> set[str]:
+        """The arithmetic runs that only plans of after their result name, and these as members: the first is lost."""
+        claims = self._observations.once(_claims)
+        late = claims[~claims["place"].isin(claims["place"][~claims["results_seen"]])]
+        others = self.rows[self.rows["role"].isin(("child", "trial")) & (self.rows["choice"] != "unstated")]
+        return set(late["run_id"]) - set(others["run_id"])
+
+    @cached_property
+    def said(self) -> list[str]:
+        """Sentences on arithmetic runs of unknown purpose, unstated choice, change in mid-run, plans after results."""
+        unknown, unstated, seen = len(self.unknown("arithmetic")), len(self.unstated("arithmetic")), len(self.seen)
+        notes = []
+        if unknown:
+            notes.append(
+                f"What {unknown:,} run{'s were' if unknown > 1 else ' was'} for is unknown (no row in designs/): "
+                "counted here only, in no population and no class."
+            )
+        if unstated:
+            notes.append(
+                f"How {unstated:,} run{'s were' if unstated > 1 else ' was'} chosen is unstated: counted here only, in "
+                "no population and no class. execute(configs, design=Purposes(...)) states it; every command does."
+            )
+        if self.switched:
+            change = "runs change" if len(self.switched) > 1 else "run changes"
+            notes.append(f"{len(self.switched):,} {change} in mid-run (switch.*): in no population of random seeds.")
+        if seen:
+            notes.append(
+                f"{seen:,} run{'s were' if seen > 1 else ' was'} stored before the first plan that there is "
+                "(results_seen), so results may have chosen the seeds: counted here only, in no population and no "
+                "class. What was asked for before, rows with origin=reconstructed can say (Designs, in docs/store.md)."
+            )
+        return notes
+
+
+def _switched(runs: pd.DataFrame) -> pd.Series:
+    """Return whether the streams or the weights of each run change at a later step."""
+    column = "config.switch.step"
+    return runs[column].notna() if column in runs else pd.Series(False, index=runs.index)
+
+
+def roles(observations: Observations) -> Roles:
+    """Return what the runs of a store were for; ``observations.once(roles)`` reads it once."""
+    return Roles(observations)
+
+
+def _readable(designs: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows in the order of planning, JSON read, without rows of another shape: these say nothing."""
+    rows = designs[designs["role"].isin(ROLES) & designs["choice"].isin(CHOICES)]
+    rows = rows.sort_values(["planned_at", "design_id", "run_id"], kind="stable")
+    units = [_json(text) for text in rows["unit"]]
+    redrawn = [_json(text) for text in rows["redrawn"]]
+    fine = [isinstance(u, dict) and (r is None or isinstance(r, list)) for u, r in zip(units, redrawn, strict=True)]
+    read: dict[str, list[Any]] = {"unit": units, "redrawn": [_designs_in_order(names) for names in redrawn]}
+    for name in ("parent_run_id", "line"):
+        read[name] = [text if isinstance(text, str) else None for text in rows[name]]
+    for name, values in read.items():
+        rows[name] = pd.Series(values, index=rows.index, dtype=object)
+    return rows[pd.Series(fine, index=rows.index, dtype=bool)].reset_index(drop=True)
+
+
+def _json(text: Any) -> Any:
+    if not isinstance(text, str):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:  # a store may come from anybody
+        return ""
+
+
+def _designs_in_order(names: Any) -> tuple[str, ...] | None:
+    """Return redrawn streams in their usual order, layers after them."""
+    if not isinstance(names, list):
+        return None
+    known = {str(name) for name in names}
+    return (*(stream for stream in RUN_STREAMS if stream in known), *sorted(known - set(RUN_STREAMS)))
+
+
+def places(observations: Observations) -> pd.Series:
+    """Return the place of every observed arithmetic run, by run_id: equal for equal condition, streams and layers.
+
+    Runs of one place differ at most in length, evaluation, perturbation and computation.
+    """
+    runs = observations.observed
+    runs = runs[runs["mode"] == "arithmetic"]
+    if runs.empty:
+        return pd.Series(dtype="int64")
+    coupled = runs["config.eval.couple_order"].fillna(False).astype(bool)  # then the schedule redraws the order
+    own = runs["trajectory_id"].where(coupled, "")
+    label = observations.conditions(runs)
+    return runs.groupby([label, *(runs[c] for c in SEEDS), runs["layers"], own], sort=False).ngroup()
+
+
+def asked(observations: Observations) -> pd.DataFrame:
+    """Return the arithmetic runs that a design asked for before any result of theirs: one row for each place.
+
+    These are members and cells, given or drawn and without ``results_seen``. Of several such runs of one place the
+    longest stands for it. A plan that asks for a master seed comes before one that types its streams, unless its run
+    is longer than what was asked for without results. ``seed`` is the seed that was asked for, and ``planned_at`` is
+    when: the column of a run that several plans claim names only the one that trained it.
+    """
+    claims = observations.once(_claims)
+    runs = observations.observed
+    if claims["results_seen"].all():
+        return runs.iloc[:0].assign(place=pd.Series(dtype="int64"), planned_at=pd.Series(dtype="datetime64[us]"))
+    unseen = claims[~claims["results_seen"]]
+    longest = claims["place"].map(unseen.groupby("place")["length"].max())
+    usable = claims[~claims["results_seen"] | (claims["length"] <= longest)]
+    by = ["typed", "length", "replicate", "planned_at", "run_id"]
+    first = usable.sort_values(by, ascending=[True, False, True, True, True], kind="stable").drop_duplicates("place")
+    shown = claims[claims["place"].isin(first["place"])].sort_values(["typed", "planned_at"], kind="stable")
+    seed = first["place"].map(shown.drop_duplicates("place").set_index("place")["asked_seed"])
+    when = first["place"].map(usable.groupby("place")["planned_at"].min())
+    rows = runs.loc[first["run_id"]]
+    shown_seed = seed.fillna(pd.Series(rows["seed"].to_numpy(), index=seed.index)).to_numpy(dtype="int64")
+    rows = rows.assign(seed=shown_seed, place=first["place"].to_numpy(), planned_at=when.to_numpy())
+    return rows.sort_values(["seed", "run_id"], kind="stable")
+
+
+def extended(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return ``rows`` of :func:`asked`, with longer runs where a later design went on with every one of them.
+
+    To go on with some of them may have been a choice by results, so they stay as long as they were asked for.
+    """
+    claims = observations.once(_claims)
+    claims = claims[claims["place"].isin(rows["place"])]
+    claims = claims[claims["design_id"].isin(claims["design_id"][claims["results_seen"]])]
+    if claims.empty:
+        return rows
+    runs = observations.observed
+    lengths = runs["config.train.steps"].astype("int64")
+    for _, group in claims.groupby("design_id", sort=False):
+        here = group.sort_values(["length", "replicate", "run_id"], ascending=[False, True, True])
+        here = here.drop_duplicates("place").set_index("place")
+        before = rows["place"][rows["planned_at"] <= group["planned_at"].max()]
+        if not set(before) <= set(here.index):
+            continue
+        new = rows["place"].map(here["run_id"])
+        longer = new.notna() & (new.map(lengths) > rows["config.train.steps"])
+        ids = new.where(longer, pd.Series(rows.index, index=rows.index))
+        rows = runs.loc[ids].assign(**{c: rows[c].to_numpy() for c in ("seed", "place", "planned_at")})
+    return rows
+
+
+def _claims(observations: Observations) -> pd.DataFrame:
+    """Return the claims on places: members and cells of crosses, given or drawn, with the length that was asked for."""
+    rows = observations.once(roles).of("member", "cell")
+    rows = rows[rows["choice"].isin(ASKED) & (rows["kind"] != "layers")]
+    place = observations.once(places)
+    rows = rows[rows["run_id"].isin(place.index)]
+    runs = observations.observed.loc[rows["run_id"]]
+    rows = rows[((runs["config.perturb.ulps"].fillna(0) == 0) & ~_switched(runs)).to_numpy()]
+    runs = observations.observed.loc[rows["run_id"]]
+    seeds = [unit.get("seed") for unit in rows["unit"]]
+    return rows[["design_id", "run_id", "results_seen", "planned_at"]].assign(
+        place=place[rows["run_id"]].to_numpy(),
+        length=runs["config.train.steps"].to_numpy(dtype="int64"),
+        replicate=runs["replicate"].to_numpy(dtype="int64"),
+        typed=[len(set(unit) - {"seed"}) for unit in rows["unit"]],
+        asked_seed=pd.array([seed if type(seed) is int else None for seed in seeds], dtype="Int64"),
+    )
+
+
+def random_seeds(observations: Observations) -> pd.DataFrame:
+    """Return the rows of :func:`asked` that draw every stream from the master seed that was asked for."""
+    rows = observations.once(asked)
+    return rows[is_random_seed(rows)] if len(rows) else rows
+
+
+# The populations of a store: sets of runs in which some streams differ from run to run and all else is fixed.
 
 FEWEST: Final = 5
 """Smallest number of runs of a scan. A smaller group counts only if no group is larger."""
@@ -171,7 +421,7 @@ class Populations:
 def populations(observations: Observations) -> Populations:
     """Return the populations of the arithmetic runs of a store.
 
-    Their runs are those that a design asked for before any result (:func:`analysis.purposes.asked`), each as long as
+    Their runs are those that a design asked for before any result (:func:`analysis.populations.asked`), each as long as
     it asked; runs with a coupled order stream have a section of their own. If two candidates share most of their runs,
     as rows and columns of a crossed design do, the larger one is kept.
     """
@@ -191,7 +441,7 @@ def populations(observations: Observations) -> Populations:
     settings = tuple(c.removeprefix("config.") for c in columns)
     masters = {
         (s, derive_seed(int(seed), s)): int(seed)
-        for s in STREAMS
+        for s in RUN_STREAMS
         for seed in sorted({*rows["seed"], *observations.arithmetic["seed"]}, reverse=True)
     }
     large = set(map(id, kept))
@@ -218,10 +468,10 @@ def _drawn(plain: pd.DataFrame) -> list[Population]:
 
 def _drawn_from_masters(plain: pd.DataFrame) -> list[Population]:
     """Return the groups whose runs derive two or three streams each from its own master seed."""
-    derived = {s: is_derived(plain, s).to_numpy(bool) for s in STREAMS}
+    derived = {s: is_derived(plain, s).to_numpy(bool) for s in RUN_STREAMS}
     result = []
-    for fixed in ((), *((s,) for s in STREAMS)):
-        varies = tuple(s for s in STREAMS if s not in fixed)
+    for fixed in ((), *((s,) for s in RUN_STREAMS)):
+        varies = tuple(s for s in RUN_STREAMS if s not in fixed)
         rows = plain[np.all([derived[s] for s in varies], axis=0)]
         cell = ["_condition", *(f"seed_{s}" for s in fixed)]
         if fixed:  # drops thousands of cells of one run before the loop, as _scans does
@@ -234,8 +484,8 @@ def _drawn_from_masters(plain: pd.DataFrame) -> list[Population]:
 def _scans(plain: pd.DataFrame) -> list[Population]:
     """Return the groups in which one stream's seed differs and the others are fixed."""
     result = []
-    for stream in STREAMS:
-        fixed = tuple(s for s in STREAMS if s != stream)
+    for stream in RUN_STREAMS:
+        fixed = tuple(s for s in RUN_STREAMS if s != stream)
         cell = ["_condition", *(f"seed_{s}" for s in fixed)]
         # Most of the thousands of cells have one run: dropping them before the loop saves its time.
         size = plain.groupby(cell)[f"seed_{stream}"].transform("nunique")
@@ -260,12 +510,12 @@ def _layer_scans(rows: pd.DataFrame) -> list[Population]:
     for layer in sorted({name for layers in maps for name in layers}):
         mine = rows[[layer in layers for layers in maps]]
         others = mine["layers"].map(lambda text, layer=layer: _without(text, layer))
-        cell = [mine["_condition"], *(mine[f"seed_{s}"] for s in STREAMS), others]
+        cell = [mine["_condition"], *(mine[f"seed_{s}"] for s in RUN_STREAMS), others]
         groups = [g.drop_duplicates("layers") for _, g in mine.groupby(cell, sort=True) if len(g) >= FEWEST]
         for group in groups:
             if len(group) >= PARALLEL or len(groups) == 1:
                 held = json.loads(_without(str(group["layers"].iloc[0]), layer))
-                fixed = {s: int(group[f"seed_{s}"].iloc[0]) for s in STREAMS}
+                fixed = {s: int(group[f"seed_{s}"].iloc[0]) for s in RUN_STREAMS}
                 fixed |= {f"{LAYERS}{name}": int(seed) for name, seed in held.items()}
                 result.append(Population(group, (f"{LAYERS}{layer}",), fixed, {}))
     return result

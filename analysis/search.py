@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from analysis.command import answering
 from analysis.studies.search import QUESTION
+from analysis.study import answering
 
 main = answering(QUESTION)
 

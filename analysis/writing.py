@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.decimals import rounded, write_csv
+from analysis.statistics.estimate import rounded, write_csv
 from analysis.studies import QUESTIONS
 from analysis.studies.base import Study
 from grok.errors import ConfigError, StoreError

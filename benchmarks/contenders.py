@@ -13,16 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grok.arithmetic.initial import initial_parameters
-from grok.arithmetic.lane import Lane
 from grok.arithmetic.model import Transformer
 from grok.arithmetic.program import OneLaneProgram, dropout_noise
-from grok.arithmetic.run import ArithmeticRun
-from grok.arithmetic.table import split
-from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
+from grok.arithmetic.run import ArithmeticRun, Lane
+from grok.arithmetic.task import FIRST_NUMBER, Vocabulary, split
+from grok.arithmetic.weights import initial_parameters
 from grok.config import ArithmeticConfig
 from grok.config.arithmetic import ModelConfig
-from grok.execute.allocation import keep_freed_memory, use_large_pages
+from grok.execute.worker import keep_freed_memory, use_large_pages
 from grok.records import Job
 
 

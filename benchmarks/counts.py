@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from grok.arithmetic.stacked.state import LaneState
-from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
+from grok.arithmetic.gpu.state import LaneState
+from grok.arithmetic.gpu.step import EvaluationPass, TrainingStep
 from grok.config import ArithmeticConfig
 
 Layout = tuple[tuple[int, ...], tuple[int, ...]]

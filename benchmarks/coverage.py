@@ -18,11 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from analysis.statistics.estimate import Estimate
-from analysis.statistics.offspring import between_parents, kept_distance, normal_scores
+from analysis.statistics.estimate import Estimate, generator
 from analysis.statistics.proportions import at_any_time, heterogeneity, share, unequal_rates
-from analysis.statistics.replication import mean_share
-from analysis.statistics.resampling import generator
+from analysis.statistics.repeatability import between_parents, kept_distance, mean_share, normal_scores
 from analysis.statistics.variance_shares import CHAOS, Cells
 
 Floats = NDArray[np.float64]

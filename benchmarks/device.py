@@ -24,10 +24,9 @@ import torch
 from benchmarks.counts import Counts, counts_of, update_bytes
 from benchmarks.harness import heading, table, write
 from benchmarks.settings import default_config
-from grok.arithmetic.stacked import train_stacked
-from grok.arithmetic.stacked.engine import Seat, Stack
-from grok.arithmetic.stacked.width import USABLE, WIDTHS, lane_width, lanes_in, memory_of
-from grok.numerics.precision import product_precision
+from grok.arithmetic.gpu import train_stacked
+from grok.arithmetic.gpu.engine import USABLE, WIDTHS, Seat, Stack, lane_width, lanes_in, memory_of
+from grok.numerics import product_precision
 from grok.records import Job, RunResult
 from grok.runs import never
 

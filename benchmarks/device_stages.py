@@ -45,7 +45,7 @@ def uncompiled_if_it_must() -> dict[str, Any]:
 
 def trained(configs: list[dict[str, Any]], *, lanes: int | None, fake: bool, graphs: bool = True) -> list[Any]:
     """Train the configs in one stack and return their results in order."""
-    from grok.arithmetic.stacked import train_stacked
+    from grok.arithmetic.gpu import train_stacked
     from grok.config import load_config
     from grok.records import Job, RunResult
     from grok.runs import never
@@ -140,7 +140,7 @@ def table_width() -> int:
     import torch
 
     from benchmarks.settings import default_config
-    from grok.arithmetic.stacked.width import lane_width
+    from grok.arithmetic.gpu.engine import lane_width
 
     return lane_width(default_config(), torch.device("cuda"))
 

@@ -6,14 +6,13 @@ import tempfile
 import time
 
 from benchmarks.plain_gpt import Shape
-from grok.checkpoint import save_checkpoint
+from grok.checkpoints import save_checkpoint
 from grok.config import load_config
 from grok.config.gpt import GptConfig
-from grok.execute.allocation import keep_freed_memory, use_large_pages
-from grok.gpt.training.checkpoint import capture, to_checkpoint
-from grok.gpt.training.history import History
+from grok.execute.worker import keep_freed_memory, use_large_pages
+from grok.gpt.training.checkpoint import History, capture, to_checkpoint
 from grok.gpt.training.numerics import Numerics
-from grok.gpt.training.ranks import Ranks
+from grok.gpt.training.parallel import Ranks
 from grok.gpt.training.trainer import Trainer
 from grok.text.corpus import Corpus
 

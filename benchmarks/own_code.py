@@ -23,18 +23,18 @@ import torch
 from benchmarks.harness import rotated, table
 from benchmarks.settings import default_config
 from grok.arithmetic.engine import seat
-from grok.arithmetic.lane import Lane
 from grok.arithmetic.program import dropout_noise
+from grok.arithmetic.run import Lane
 from grok.config import ArithmeticConfig
-from grok.execute.allocation import keep_freed_memory, use_large_pages
-from grok.execute.planned import prepare_runs
-from grok.numerics.products import processor_model
+from grok.execute.groups import prepare_runs
+from grok.execute.worker import keep_freed_memory, use_large_pages
+from grok.numerics import processor_model
 from grok.records import Job
 
 CODE: Final = """
 import numpy as np
 import torch
-from grok.arithmetic.initial import parameter_shapes
+from grok.arithmetic.weights import parameter_shapes
 from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.model import Transformer
 from grok.config.arithmetic import ModelConfig

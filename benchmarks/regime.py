@@ -1,7 +1,7 @@
 """Compares a store's runs of the default regime with an independent run of it: ``python -m benchmarks.regime STORE``.
 
 The median of seeds 0 to 11 at step 3,000 must lie inside the ranges of the independent run
-(:mod:`analysis.studies.parity`). Single seeds outside are named; some are expected, because some seeds are fast.
+(:mod:`analysis.studies.census`). Single seeds outside are named; some are expected, because some seeds are fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.studies.parity import RANGES, SEEDS, STEP
+from analysis.studies.census import RANGES, SEEDS, STEP
 from benchmarks.harness import table
 from grok.config import identify, load_config
 from grok.store import open_store

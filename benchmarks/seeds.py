@@ -32,9 +32,9 @@ from benchmarks.seeds_profile import profiled
 from benchmarks.settings import default_config
 from grok.arithmetic.engine import train
 from grok.arithmetic.rows import RowPlan, matrix_flops
-from grok.arithmetic.vocabulary import Vocabulary
+from grok.arithmetic.task import Vocabulary
 from grok.config import ArithmeticConfig
-from grok.numerics.products import onednn_product, onednn_weight_gradient
+from grok.numerics import onednn_product, onednn_weight_gradient
 from grok.records import Job
 
 VMAP_LANES = 4

@@ -8,7 +8,7 @@ import statistics
 from typing import Any
 
 from benchmarks.harness import heading, table
-from grok.numerics.products import choose_path, processor_model
+from grok.numerics import choose_path, processor_model
 
 SEED_STEPS = 3000
 """Steps of one seed in the number of seeds per hour."""

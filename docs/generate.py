@@ -15,8 +15,7 @@ from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.arithmetic import METRICS, OPERATIONS
 from grok.config.fields import Rule, accepted_values, canonical_json, defaults_of, settings_of
 from grok.gpt.planning import published
-from grok.store.dictionary import MEASUREMENTS, describe
-from grok.store.schema import CONFIG, schema
+from grok.store.schema import CONFIG, MEASUREMENTS, describe, schema
 from grok.streams import MAX_SEED
 
 FOLDER: Final = Path(__file__).parent / "reference"

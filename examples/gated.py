@@ -11,8 +11,8 @@ from dataclasses import replace
 from torch import Tensor
 from torch.nn import functional as F
 
-from grok.arithmetic.initial import Parameters, parameter_shapes
 from grok.arithmetic.lanes import LaneModel
+from grok.arithmetic.weights import Parameters, parameter_shapes
 from grok.config import ArithmeticConfig
 
 

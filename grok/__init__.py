@@ -21,8 +21,8 @@ from grok.version import __version__
 
 if TYPE_CHECKING:
     from analysis.notebook import studies
-    from grok.api import run, sweep
     from grok.errors import GrokError
+    from grok.run import run, sweep
     from grok.store import open_store
 
 __all__ = ["GrokError", "__version__", "open_store", "run", "studies", "sweep"]
@@ -32,7 +32,7 @@ _HOMES = {
     "open_store": "grok.store",
     "run": "grok",  # the command's module, which is callable
     "studies": "analysis.notebook",
-    "sweep": "grok.api",
+    "sweep": "grok.run",
 }
 
 

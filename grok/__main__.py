@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from grok.cli.command import Parser, command
+from grok.commands.command import Parser, command
 from grok.errors import ConfigError, nearest
 from grok.version import __version__
 
@@ -53,7 +53,7 @@ COMMANDS: Final = {
         "study": Command("analysis.study", "one question of the report"),
         "list": Command("analysis.listing", "the runs as a table: class=super 'generalised<2000' design=branch"),
         "show": Command("grok.show", "one run: its seeds, events and curves"),
-        "store": Command("grok.cli.store", "status, verify, compact, merge, migrate, restore, export"),
+        "store": Command("grok.commands.store", "status, verify, compact, merge, migrate, restore, export"),
     },
     "language models": {
         "prepare": Command("grok.prepare", "text in, tokens and a report on the text out"),
@@ -66,7 +66,7 @@ COMMANDS: Final = {
     },
     "this program": {
         "bench": Command("benchmarks", "speed on this machine (in a checkout only)"),
-        "examples": Command("grok.cli.examples", "code of your own to start from, written into a folder"),
+        "examples": Command("grok.commands.examples", "code of your own to start from, written into a folder"),
         "completion": Command("grok.__main__", "completion for bash, zsh and fish"),
     },
 }
@@ -146,7 +146,7 @@ def _bench(words: Sequence[str]) -> int:
 
 def parser() -> Parser:
     """Return the arguments of ``grok completion``."""
-    from grok.cli.completion import SCRIPTS
+    from grok.commands.reference import SCRIPTS
 
     parser = Parser(prog="grok completion", description='In ~/.bashrc: eval "$(grok completion bash)"')
     parser.add_argument("shell", choices=list(SCRIPTS), nargs="?", help="print this shell's script")
@@ -155,7 +155,7 @@ def parser() -> Parser:
 
 
 def _completion(words: Sequence[str]) -> int:
-    from grok.cli.completion import SCRIPTS, of_line
+    from grok.commands.reference import SCRIPTS, of_line
 
     arguments = parser().parse_args(words)
     if arguments.line is not None:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from grok.cli.command import Parser, command
+from grok.commands.command import Parser, command
 from grok.config.common import StoreConfig
 from grok.errors import CheckpointError, ConfigError
 
@@ -47,9 +47,9 @@ def parser() -> Parser:
 
 
 def _average(arguments: argparse.Namespace) -> str:
-    from grok.checkpoint import checkpoint_steps, run_folder, save_checkpoint
-    from grok.cli.trained import find_run
-    from grok.gpt.training.average import abandoned_steps, average
+    from grok.checkpoints import checkpoint_steps, run_folder, save_checkpoint
+    from grok.commands.trained import find_run
+    from grok.gpt.training.checkpoint import abandoned_steps, average
 
     store = arguments.store or StoreConfig().path
     if Path(arguments.run).is_dir():

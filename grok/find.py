@@ -14,16 +14,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from grok.cli.command import Parser, command
-from grok.cli.output import refuse_unwritable_folder
-from grok.cli.presets import gpt_settings
+from grok.commands.command import Parser, command, refuse_unwritable_folder
+from grok.commands.compose import gpt_settings
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from grok.gpt.planning.lr_finder import RangeTest
+    from grok.gpt.planning.finders import RangeTest
     from grok.gpt.training.trainer import Trainer
 
 
@@ -80,7 +79,7 @@ def parser() -> Parser:
 
 
 def _rate(config: GptConfig, arguments: argparse.Namespace) -> str:
-    from grok.gpt.planning.lr_finder import range_test
+    from grok.gpt.planning.finders import range_test
 
     trainer = _trainer(config)
     with trainer.numerics.active():
@@ -131,7 +130,7 @@ def _figure(test: RangeTest) -> Figure:
 
 
 def _batch_size(config: GptConfig, arguments: argparse.Namespace) -> str:
-    from grok.gpt.planning.batch_finder import alike, best, measure
+    from grok.gpt.planning.finders import alike, best, measure
 
     trainer = _trainer(config)
     lines = [f"{'sequences':>9}{'tokens/s':>12}{'slowest':>12}{'peak memory':>13}"]
@@ -166,8 +165,8 @@ def _advice(config: GptConfig, fastest: int, largest: int) -> str:
 def _trainer(config: GptConfig) -> Trainer:
     import torch
 
+    from grok.gpt.training.batches import open_data
     from grok.gpt.training.numerics import Numerics
-    from grok.gpt.training.texts import open_data
     from grok.gpt.training.trainer import Trainer
 
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")

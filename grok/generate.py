@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from grok.cli.command import Parser, command
-from grok.cli.output import refuse_unwritable, write_text
-from grok.cli.trained import MOMENTS, add_tokenizer, device_of, find_run, name_tokenizer
+from grok.commands.command import Parser, command, refuse_unwritable, write_text
+from grok.commands.trained import MOMENTS, add_tokenizer, device_of, find_run, name_tokenizer
 from grok.config.common import StoreConfig
 from grok.errors import ConfigError, DataError
 from grok.streams import MAX_SEED

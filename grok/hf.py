@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from grok.cli.command import Parser, command
-from grok.cli.output import refuse_unwritable_folder
+from grok.commands.command import Parser, command, refuse_unwritable_folder
 from grok.config.common import StoreConfig
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def parser() -> Parser:
 def _export(arguments: argparse.Namespace) -> str:
     import torch
 
-    from grok.cli.trained import find_run
+    from grok.commands.trained import find_run
     from grok.gpt.hf import form_of, save_hf_folder
 
     refuse_unwritable_folder("--out", arguments.out)
@@ -104,8 +103,8 @@ def _export_for_torch(arguments: argparse.Namespace) -> str:
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    from grok.checkpoint import load_checkpoint
-    from grok.cli.trained import find_run
+    from grok.checkpoints import load_checkpoint
+    from grok.commands.trained import find_run
     from grok.gpt.training.checkpoint import from_checkpoint
 
     refuse_unwritable_folder("--out", arguments.out)
@@ -121,10 +120,9 @@ _ADDED: Final = ("data.mixture_hashes", "data.document_mask", "perturb.ulps")
 
 
 def _import(arguments: argparse.Namespace) -> str:
-    from grok.checkpoint import run_folder, save_checkpoint
+    from grok.checkpoints import run_folder, save_checkpoint
     from grok.gpt.hf import load_hf_folder
-    from grok.gpt.training.checkpoint import capture, to_checkpoint
-    from grok.gpt.training.history import History, copy_weights
+    from grok.gpt.training.checkpoint import History, capture, copy_weights, to_checkpoint
     from grok.gpt.training.numerics import Numerics
     from grok.gpt.training.trainer import Trainer
     from grok.runs import weights_hash

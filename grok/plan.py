@@ -6,11 +6,11 @@ import argparse
 import math
 import sys
 
-from grok.cli.command import Parser, command
-from grok.cli.presets import gpt_settings
+from grok.commands.command import Parser, command
+from grok.commands.compose import gpt_settings
 from grok.config import GptConfig
 from grok.errors import ConfigError
-from grok.execute.planned import training_tokens, with_budget
+from grok.execute.groups import training_tokens, with_budget
 from grok.gpt.flops import MACHINES
 from grok.gpt.planning.planner import FITTED_FROM, Plan, chinchilla_loss, perplexity, plan
 from grok.gpt.planning.published import page

@@ -6,16 +6,15 @@ import argparse
 import sys
 from pathlib import Path
 
-from grok.cli.command import Parser, command
+from grok.commands.command import Parser, command
 from grok.config.common import MOST_WORKERS
 from grok.errors import DataError
-from grok.numerics.machine import usable_cores
 from grok.plugins import name_code
+from grok.processes import usable_cores
 from grok.text.corpus import Corpus
-from grok.text.own_tokenizer import is_import_path
 from grok.text.preparation import Request, prepare
 from grok.text.sources import FORMS
-from grok.text.tokenizers import END_OF_TEXT, GPT2_VOCAB_ENV
+from grok.text.tokenizers import END_OF_TEXT, GPT2_VOCAB_ENV, is_import_path
 
 _EXAMPLES = """\
 examples:

@@ -104,7 +104,7 @@ class StepPoint:
     data_wait: float = NAN
     """Share of the step's wall time spent waiting for data."""
     event: str | None = None
-    """The event of this step, one of ``grok.config.stability.EVENTS``, or None."""
+    """The event of this step, one of ``grok.config.gpt.EVENTS``, or None."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The engines' common code for a run in training: its schedule, its clock, its numerics tags, its norms and hash.
+"""The engines' common code for a run in training: its schedule, clock, numerics tags, norms, hash, device errors.
 
 Each engine's own class of a run (:class:`grok.arithmetic.run.ArithmeticRun`,
 :class:`grok.gpt.training.engine.GptRun`) extends :class:`TrainingRun`.
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from grok.errors import CheckpointError
@@ -129,3 +130,16 @@ class TrainingRun:
     def seconds(self) -> float:
         """Return the seconds spent on this run alone, without pauses and the turns of other lanes."""
         return self._seconds + (0.0 if self._running_since is None else time.monotonic() - self._running_since)
+
+
+# Errors of a CUDA device. Needs torch.
+
+
+def is_device_error(error: BaseException) -> bool:
+    """Return whether ``error`` is a CUDA error after which this process may be unable to use the device.
+
+    CUDA keeps such an error in the process: every later call fails, too. Out of memory is not such an error.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return False
+    return isinstance(error, torch.AcceleratorError) or "CUDA error" in str(error)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 from grok.files import discard_output
-from grok.masking import without_passwords
+from grok.untrusted import without_passwords
 
 if TYPE_CHECKING:
     from rich.console import Console

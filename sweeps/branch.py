@@ -29,21 +29,19 @@ from typing import Any, Final
 
 import pandas as pd
 
-from grok.cli.command import GO_ON, Parser, command
-from grok.cli.compose import Settings, compose
+from grok.commands.command import GO_ON, Parser, command
+from grok.commands.compose import Settings, arithmetic, compose
 from grok.config import ArithmeticConfig, flatten
 from grok.config.common import refuse_too_many_runs
 from grok.config.fields import walk
 from grok.config.values import literal
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
-from grok.execute.plan import StoredRuns
-from grok.execute.planned import PlannedRun, prepare_runs
-from grok.execute.record import first_ancestors
+from grok.execute.groups import PlannedRun, prepare_runs
+from grok.execute.plan import StoredRuns, first_ancestors
 from grok.store import Purpose, Purposes, Store, open_store
 from grok.store.designs import TRAINED
 from grok.streams import MAX_SEED, STREAMS, Stream, derive_seed
-from sweeps.settings import arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
 ALL_REDRAWS: Final = "split,init,order,split+init,split+order,init+order"

@@ -25,17 +25,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grok.cli.command import GO_ON, Parser, command
-from grok.cli.compose import compose
-from grok.cli.words import store_as_setting
+from grok.commands.command import GO_ON, Parser, command
+from grok.commands.compose import arithmetic, compose
+from grok.commands.words import store_as_setting
 from grok.config import ArithmeticConfig
 from grok.config.common import refuse_too_many_runs
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
-from grok.execute.planned import prepare_runs
+from grok.execute.groups import prepare_runs
 from grok.store import Purpose, Purposes
 from grok.streams import MAX_SEED, Stream, derive_seed
-from sweeps.settings import arithmetic
 
 CONTROL = "final_norm"
 STREAMS = ("order", "split")

@@ -37,22 +37,21 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from grok.cli.command import GO_ON, Parser, command
-from grok.cli.compose import compose, values_of
+from grok.commands.command import GO_ON, Parser, command
+from grok.commands.compose import apply, arithmetic, compose, values_of
 from grok.config import ArithmeticConfig, RunConfig, load_config
 from grok.config.common import refuse_too_many_runs
 from grok.config.fields import walk
 from grok.config.values import literal
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
-from grok.execute.planned import own_code, prepare_runs
-from grok.execute.record import first_ancestors
+from grok.execute.groups import own_code, prepare_runs
+from grok.execute.plan import first_ancestors
 from grok.plugins import fingerprints, target_of
 from grok.store import Purpose, Purposes, Store, open_store
-from grok.store.rerun import stored_config
+from grok.store.provenance import stored_config
 from grok.streams import Stream, derive_seed
 from sweeps.branch import NO_MEMBERS, population
-from sweeps.settings import apply, arithmetic
 
 REDRAWABLE: Final = ("split", "init", "order")
 COMPUTED: Final = ("ulp", "again", "path", "float64", "precision")

@@ -42,9 +42,8 @@ import psutil
 import pyarrow.parquet as pq
 
 from grok.store import Provenance, StoreWriter, open_store
-from grok.store.contract import contents
+from grok.store.contract import contents, example_design, example_rows
 from grok.store.designs import keys_of
-from grok.store.testing import example_design, example_rows
 from tests.doors.conftest import TINY, environment
 from tests.execute.content import content, raw_run_ids
 from tests.gpt.conftest import prepare_text, text_of
@@ -211,10 +210,10 @@ def works(place: Path) -> dict[str, Work]:
     """Return the kinds of work; corpora are made in ``place``."""
     import grok.run
     import sweeps.search.__main__
-    from grok.cli import store as store_commands
+    from grok.commands import store as store_commands
     from grok.execute import worker  # noqa: F401  (imported before the forks, with torch)
     from grok.gpt.training import engine  # noqa: F401
-    from sweeps.search import carry_out  # noqa: F401
+    from sweeps.search import driver  # noqa: F401
 
     text = text_of(4000)
     texts = {"plain": text, "odd": text[:5000] + "#$%&*@+=~^<>#$%&*@+=~^<>" + text[5000:]}  # signs that are not learnt

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grok import masking
-from grok.masking import without_passwords, without_secrets
+from grok import untrusted
+from grok.untrusted import without_passwords, without_secrets
 
 SECRET = "s3cr3t" + "Zq9Xw7"
 PASSWORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="'\"\\`"), max_size=8).map(
@@ -92,22 +92,22 @@ def test_a_setting_named_like_a_secret() -> None:
 @pytest.mark.parametrize("name", ["PGPASSWORD", "DATABASE_PASS", "AZURE_STORAGE_KEY", "HF_TOKEN"])
 def test_variables_named_like_a_secret(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, f"/{SECRET}")
-    masking._of_environment.cache_clear()
+    untrusted._of_environment.cache_clear()
     try:
         assert SECRET not in without_passwords(f"refused: /{SECRET} is wrong")
     finally:
-        masking._of_environment.cache_clear()
+        untrusted._of_environment.cache_clear()
 
 
 def test_a_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
     monkeypatch.setenv("SECRETS_FOLDER", "results/store")
-    masking._of_environment.cache_clear()
+    untrusted._of_environment.cache_clear()
     try:
         assert without_passwords("wandb said 0123456789abcdef is invalid") == "wandb said *** is invalid"
         assert without_passwords("in results/store") == "in results/store"
     finally:
-        masking._of_environment.cache_clear()
+        untrusted._of_environment.cache_clear()
 
 
 @pytest.mark.parametrize(

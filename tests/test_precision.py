@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from grok.arithmetic.stacked.engine import Stack
+from grok.arithmetic.gpu.engine import Stack
 from grok.gpt.training.numerics import Numerics
-from grok.numerics.precision import product_precision
+from grok.numerics import product_precision
 from tests.arithmetic.cases import jobs, tiny
 
 

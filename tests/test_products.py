@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grok.numerics.compiled import OneGraph
-from grok.numerics.products import choose_path, linear_onednn, product_tag
+from grok.numerics import OneGraph, choose_path, linear_onednn, product_tag
 from grok.streams import Stream
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")

@@ -6,25 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from analysis.figures import (
-    beside,
-    causes,
-    curves,
-    evidence,
-    histograms,
-    inside,
-    interventions,
-    language,
-    papers,
-    search,
-    spikes,
-    survival,
-)
+from analysis.figures import causes, curves, evidence, language, search, survival
 from analysis.figures.style import Drawing
 from analysis.studies.base import OwnStudy, Study
 
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
-    "census": (histograms.accuracy_histogram, histograms.time_histogram, curves.seed_curves),
+    "census": (curves.accuracy_histogram, curves.time_histogram, curves.seed_curves),
     "survival": (survival.cumulative, survival.quantile_plot),
     "regimes": (curves.phase_portrait, curves.order_of_events),
     "crossed": (causes.variance_bars, causes.heat_map),
@@ -32,8 +19,8 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "branching": (evidence.branch_strips,),
     "layers": (causes.layer_shares,),
     "repeatability": (causes.repeat_candidates, causes.repeat_kinds),
-    "weight_decay": (interventions.slowdowns, interventions.family_curves),
-    "interventions": (interventions.slowdowns, interventions.family_curves),
+    "weight_decay": (survival.slowdowns, survival.family_curves),
+    "interventions": (survival.slowdowns, survival.family_curves),
     "val_shuffle": (survival.coupled_curves,),
     "search": (
         search.histories,
@@ -44,11 +31,11 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
         search.fronts,
     ),
     "gpt": (language.loss_curves,),
-    "spikes": (spikes.spike_curves,),
+    "spikes": (language.spike_curves,),
     "in_flight": (language.curves_in_flight,),
     "prediction": (causes.prediction_curve,),
-    "mechanism": (inside.aligned,),
-    "papers": (papers.beside_papers,),
+    "mechanism": (causes.aligned,),
+    "papers": (evidence.beside_papers,),
 }
 """Figures by the study's name, each a function of the study that returns None if there is nothing to draw."""
 
@@ -60,8 +47,8 @@ PAGES: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
 
 
 BESIDE: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
-    "census": (beside.super_shares,),
-    "survival": (beside.cumulative,),
+    "census": (survival.super_shares,),
+    "survival": (survival.cumulative_of_populations,),
 }
 """By the study's name: figures of a study that has parts (populations, conditions)."""
 MOST_PARTS = 4

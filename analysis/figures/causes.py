@@ -1,4 +1,4 @@
-"""Figures of the studies of causes: variance shares, heat map, layers, repeatability, prediction."""
+"""Figures of the studies of causes: variance shares, heat map, layers, repeatability, prediction, inside a network."""
 
 from __future__ import annotations
 
@@ -9,12 +9,27 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from analysis.figures.chart import Axis, Band, Cells, Chart, Intervals, Rule, of_all
 from analysis.figures.render import LINE, draw, row_name
-from analysis.figures.style import AMBER, BLUE, GREY, ROSE, SERIES, TEAL, Drawing
+from analysis.figures.style import (
+    AMBER,
+    BLUE,
+    GREY,
+    ROSE,
+    SERIES,
+    TEAL,
+    Band,
+    Cells,
+    Chart,
+    ChartAxis,
+    Drawing,
+    Intervals,
+    Rule,
+    of_all,
+)
 from analysis.statistics.variance_shares import CHAOS
 from analysis.studies.crossed import Crossed
 from analysis.studies.layers import Layers
+from analysis.studies.mechanism import MEANINGS, Mechanism
 from analysis.studies.prediction import Prediction
 from analysis.studies.repeatability import MORE_OFTEN, MOST_REPEATS, Repeats
 
@@ -22,14 +37,14 @@ MOST_CANDIDATES = 30
 """Largest number of candidates in the figure; its csv has all."""
 
 
-def share_axis(label: str, frame: pd.DataFrame) -> Axis:
+def share_axis(label: str, frame: pd.DataFrame) -> ChartAxis:
     """Return the axis of shares with their intervals."""
     low, high = float(frame["low"].min()), float(frame["high"].max())
-    return Axis(label, min(-0.01, 1.05 * low), max(0.3, min(1.02, 1.05 * high)), percent=True)
+    return ChartAxis(label, min(-0.01, 1.05 * low), max(0.3, min(1.02, 1.05 * high)), percent=True)
 
 
 def rows_chart(
-    frame: pd.DataFrame, colours: Sequence[str], x: Axis, groups: Mapping[str, str], rules: Sequence[Rule] = ()
+    frame: pd.DataFrame, colours: Sequence[str], x: ChartAxis, groups: Mapping[str, str], rules: Sequence[Rule] = ()
 ) -> Chart:
     """Return the chart of value and interval of each row (columns: name, value, low, high), first row on top.
 
@@ -38,7 +53,7 @@ def rows_chart(
     inches = np.array([max(0.26, 0.06 + LINE * (1 + row_name(name).count("\n"))) for name in frame["name"]])
     placed = frame.assign(place=inches / 2 - np.cumsum(inches), colour=colours)
     layers = [Intervals(groups.get(str(c), ""), str(c), rows) for c, rows in placed.groupby("colour", sort=False)]
-    y = Axis("", -float(inches.sum()) - 0.05, 0.05, ticks=dict(zip(placed["place"], placed["name"], strict=True)))
+    y = ChartAxis("", -float(inches.sum()) - 0.05, 0.05, ticks=dict(zip(placed["place"], placed["name"], strict=True)))
     return Chart(x, y, (*rules, *layers), height=max(1.2, 0.6 + float(inches.sum())))
 
 
@@ -84,8 +99,8 @@ def heat_map(study: Crossed) -> Drawing | None:
     rows, columns = shown.shape
     best = "lowest" if result.is_loss else "fastest"
     chart = Chart(
-        Axis(f"{b} seeds, {best} on the left", 0, columns, ticks={}),
-        Axis(f"{a} seeds, {best} on top", rows, 0, ticks={}),
+        ChartAxis(f"{b} seeds, {best} on the left", 0, columns, ticks={}),
+        ChartAxis(f"{a} seeds, {best} on top", rows, 0, ticks={}),
         (Cells(shown, label, "low" if result.is_loss or result.is_time else "high", log=result.is_time),),
         height=min(4.4, 1.0 + 0.22 * rows),
     )
@@ -135,8 +150,8 @@ def layer_shares(study: Layers) -> Drawing | None:
     ]
     of, better = ("times", "faster") if study.is_time else ("the odds of a wrong answer", "better")
     label = f"ratio of {of} (left of 1: {better} with the donor's weights)"
-    y = Axis("", top, 0.0, ticks=names)
-    chart = Chart(Axis.around(label, rows["low"], rows["high"], scale="log"), y, (Rule("x", 1), *rules, *layers),
+    y = ChartAxis("", top, 0.0, ticks=names)
+    chart = Chart(ChartAxis.around(label, rows["low"], rows["high"], scale="log"), y, (Rule("x", 1), *rules, *layers),
                   height=max(1.6, 0.6 - top))  # fmt: skip
     caption = (
         "Shapley share of each layer's initial weights with 95% intervals, one point per transplant (recipient "
@@ -187,7 +202,7 @@ def repeat_candidates(study: Repeats) -> Drawing:
     if base is not None:
         caption += f" Strip: other seeds, {base.percent()}."
     rules = [Rule("x", base.low, colour=BLUE, until=base.high)] if base is not None else []
-    x = Axis(f"share of repeats that are {test.kind.hit.words}", -0.01, 1.02, percent=True)
+    x = ChartAxis(f"share of repeats that are {test.kind.hit.words}", -0.01, 1.02, percent=True)
     count = f"{of_all(len(shown), len(test.units))} candidates"
     chart = rows_chart(shown, colours.tolist(), x, groups, rules)
     return draw("repeat_candidates", "Repeats of each candidate", caption, [chart], test.units, count)
@@ -197,9 +212,36 @@ def prediction_curve(study: Prediction) -> Drawing:
     """Draw the cross-validated AUROC by the step of prediction."""
     looks = study.looks
     chart = Chart(
-        Axis("step of the prediction", 0, float(looks["step"].max()) * 1.04),
-        Axis("AUROC", min(0.4, float(looks["low"].min()) - 0.02), 1.02),
+        ChartAxis("step of the prediction", 0, float(looks["step"].max()) * 1.04),
+        ChartAxis("AUROC", min(0.4, float(looks["low"].min()) - 0.02), 1.02),
         (Rule("y", 0.5, "chance"), Band("", BLUE, looks.rename(columns={"step": "x", "auroc": "value"}))),
     )
     caption = f"Out-of-fold AUROC with 95% intervals for seeds {study.meaning}."
     return draw("prediction", "AUROC by the step of the prediction", caption, [chart], looks)
+
+
+# Figures of the measurements inside a network, over the step relative to the step of generalisation.
+
+LOG_FROM = 30.0
+"""Ratio of largest to smallest value from which the axis is logarithmic."""
+
+
+def aligned(study: Mechanism) -> list[Drawing]:
+    """Draw median and quartiles of each measurement over relative time, one figure each; constant ones are left out."""
+    return [_one(name, frame) for name, frame in study.aligned.items() if frame["low"].min() < frame["high"].max()]
+
+
+def _one(name: str, frame: pd.DataFrame) -> Drawing:
+    smallest = float(frame["low"].min())
+    log = smallest > 0 and float(frame["high"].max()) / smallest >= LOG_FROM
+    chart = Chart(
+        ChartAxis("step divided by the step of generalisation", 0, float(frame["clock"].max())),
+        ChartAxis.around(name, frame["low"], frame["high"], scale="log" if log else "linear"),
+        (Rule("x", 1, "generalises"), Band("", BLUE, frame.rename(columns={"clock": "x", "median": "value"}))),
+        height=1.9,
+    )
+    meaning = MEANINGS.get(name, "")
+    title = f"{meaning[0].upper()}{meaning[1:]}" if meaning else name
+    runs = f"{int(frame['runs'].iloc[0]):,} runs"
+    caption = f"Median and middle half of {runs} that generalised."
+    return draw(f"inside_{name}", title, caption, [chart], frame, runs)

@@ -1,4 +1,4 @@
-"""Curves over steps: accuracy and loss of the seeds by class, and the phase portrait of the regimes."""
+"""Seed histograms, curves of the seeds by class, and the phase portrait of the regimes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,23 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.criteria import usual_length
-from analysis.figures.chart import Axis, Chart, Lines, Points, Rule, of_all
+from analysis.criteria import DIARY, UNJUDGED, usual_length
 from analysis.figures.render import draw
-from analysis.figures.style import BLUE, CLASS_COLOURS, GREY, TEAL, VIOLET, Drawing
+from analysis.figures.style import (
+    BLUE,
+    CLASS_COLOURS,
+    GREY,
+    TEAL,
+    VIOLET,
+    Bars,
+    Chart,
+    ChartAxis,
+    Drawing,
+    Lines,
+    Points,
+    Rule,
+    of_all,
+)
 from analysis.studies.census import Census
 from analysis.studies.regimes import AFTER, BEFORE, TOGETHER, Regimes
 
@@ -56,15 +69,15 @@ def seed_curves(census: Census) -> Drawing | None:
     most_loss = float(np.nanquantile(data["val_loss"].to_numpy(dtype=float), 0.999)) * 1.08
     charts = []
     for y, axis in (
-        ("val_acc", Axis("validation accuracy", -0.02, 1.03)),
-        ("val_loss", Axis("validation loss", 0, most_loss)),
+        ("val_acc", ChartAxis("validation accuracy", -0.02, 1.03)),
+        ("val_loss", ChartAxis("validation loss", 0, most_loss)),
     ):
         layers = []
         for name, (frame, drawn) in parts.items():
             colour, alpha, width = styles[name]
             group = f"{name} ({of_all(len(drawn), int((label == name).sum()))})"
             layers.append(Lines(group, colour, frame, "step", y, drawn, alpha, width))
-        charts.append(Chart(Axis("step", 0, last), axis, tuple(layers), height=1.9))
+        charts.append(Chart(ChartAxis("step", 0, last), axis, tuple(layers), height=1.9))
     caption = f"Up to {MOST} seeds of each class, evenly selected, of {len(label):,} seeds."
     if styles is TIME_STYLES:
         caption += " Later: generalised, but not super."
@@ -97,8 +110,8 @@ def phase_portrait(regimes: Regimes) -> Drawing | None:
         return None
     data = pd.concat(frames)
     chart = Chart(
-        Axis.around("weight norm (without embeddings)", data["weight_norm"]),
-        Axis.around("validation loss", data["val_loss"], scale="log"),
+        ChartAxis.around("weight norm (without embeddings)", data["weight_norm"]),
+        ChartAxis.around("validation loss", data["val_loss"], scale="log"),
         (*lines, *dots),
         height=2.7,
     )
@@ -127,8 +140,8 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
     missing = int((~fell).sum())
     rules = [Rule("diagonal"), *([Rule("y", never / 1.06, "not fallen")] if missing else [])]
     chart = Chart(
-        Axis("step of generalisation", low, never, "log"),
-        Axis("step at which the norm began to fall", low, never * 1.15, "log"),
+        ChartAxis("step of generalisation", low, never, "log"),
+        ChartAxis("step at which the norm began to fall", low, never * 1.15, "log"),
         (*rules, *layers),
         height=2.7,
     )
@@ -142,3 +155,92 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
     data = done[["grokked", "fall", "climb", "first"]].rename_axis("run_id").reset_index()
     title = "Fall of the weight norm and generalisation"
     return draw("order_of_events", title, caption, [chart], data, "seeds", of=len(done))
+
+
+# Seed histograms: validation accuracy at the horizon, and the step of generalisation.
+
+_LOW, _HIGH = DIARY.normal_accuracy, DIARY.super_accuracy
+ACCURACY_BINS = np.concatenate([np.linspace(0, _LOW, 11), np.linspace(_LOW, _HIGH, 30)[1:], [1.0]])
+"""Edges of bins about 0.025 wide. They include the thresholds, so that each bar has one class."""
+UNEVEN = 50
+"""Ratio of the largest to the smallest bin above which the smallest would be invisible on a linear axis."""
+
+
+def counts(counted: np.ndarray) -> ChartAxis:
+    """Return the axis of counts: logarithmic above a few seeds if the counts are uneven."""
+    top = max(1.0, float(np.max(counted, initial=0)))
+    if top > UNEVEN * float(np.min(counted[counted > 0], initial=top)):
+        return ChartAxis("seeds (logarithmic above 10)", 0, 1.6 * top, scale="asinh", whole=True)
+    return ChartAxis("seeds", 0, 1.15 * top, whole=True)
+
+
+def stacked(edges: np.ndarray, groups: list[tuple[str, str, np.ndarray]]) -> tuple[list[Bars], ChartAxis]:
+    """Return the bars of each group (name, colour, count by bin) that counts something, and their axis."""
+    bins = pd.DataFrame({"low": edges[:-1], "high": edges[1:]})
+    layers = [
+        Bars(f"{name} ({int(count.sum()):,})", colour, bins.assign(count=count))
+        for name, colour, count in groups
+        if count.sum()
+    ]
+    return layers, counts(np.sum([count for _, _, count in groups], axis=0))
+
+
+def accuracy_histogram(census: Census) -> Drawing:
+    """Draw the histogram of validation accuracy at the horizon, by class."""
+    rows = census.rows[census.rows["label"] != UNJUDGED]
+    words = {"normal": f"below {_LOW}", "fast": "between", "super": f"above {_HIGH}"}
+    data = pd.DataFrame({"accuracy from": ACCURACY_BINS[:-1], "accuracy to": ACCURACY_BINS[1:]})
+    for name in words:
+        values = rows.loc[rows["label"] == name, "accuracy"].to_numpy(dtype=float)
+        data[name] = np.histogram(values, ACCURACY_BINS)[0]
+    layers, axis = stacked(
+        ACCURACY_BINS,
+        [(n if census.has_diary_task else w, CLASS_COLOURS[n], data[n].to_numpy()) for n, w in words.items()],
+    )
+    rules = [Rule("x", threshold, f"{threshold}") for threshold in (_LOW, _HIGH)]
+    x = ChartAxis(f"validation accuracy at step {census.horizon:,}", 0, 1.005)
+    lead = census.shares["super"]
+    above = "Super" if census.has_diary_task else f"Above {_HIGH}"
+    made_for = "" if census.has_diary_task else ", made for the diary's task"
+    caption = (
+        f"Validation accuracy of {len(rows):,} seeds at step {census.horizon:,}. Dashed: the diary's thresholds "
+        f"({_LOW} and {_HIGH}{made_for}). {above}: {lead.percent()}, n = {lead.n:,}."
+    )
+    chart = Chart(x, axis, (*layers, *rules), rows["accuracy"])
+    title = "Validation accuracy at the horizon"
+    return draw("accuracy_histogram", title, caption, [chart], data, "seeds", of=len(rows))
+
+
+def time_histogram(census: Census) -> Drawing:
+    """Draw the histogram of the step of generalisation; other seeds stand at the last step they were seen."""
+    times, fast = census.times, census.by_time
+    steps = np.where(times.seen, times.right, times.left)
+    edges = _edges(times.right[times.seen], float(steps.max()))
+    early = fast.is_super if fast else np.zeros(len(times), dtype=bool)
+    parts = {
+        "three times faster": (CLASS_COLOURS["super"], early),
+        "generalised": (BLUE, times.seen & ~early),
+        "trained until here, not generalised": (GREY, ~times.seen),
+    }
+    data = pd.DataFrame({"step from": edges[:-1], "step to": edges[1:]})
+    data = data.assign(**{name: np.histogram(steps[here], edges)[0] for name, (_, here) in parts.items()})
+    layers, axis = stacked(edges, [(name, colour, data[name].to_numpy()) for name, (colour, _) in parts.items()])
+    rules = [Rule("x", fast.median.value, f"median {fast.median.value:,.0f}")] if fast else []
+    never = int((~times.seen).sum())
+    caption = f"Step of generalisation of {len(times):,} seeds. {never:,} had not generalised when their run ended"
+    caption += ": they stand at their last step." if never else "."
+    if fast:
+        caption += f" Median {fast.median.plain()}"
+        caption += "; green: at least three times faster than that." if fast.is_super.any() else "."
+    marks = pd.Series(times.right[times.seen], index=census.rows.index[times.seen])
+    chart = Chart(ChartAxis("step at which the seed generalised", 0, float(edges[-1])), axis, (*layers, *rules), marks)
+    return draw("time_histogram", "When the seeds generalised", caption, [chart], data, "seeds", of=len(times))
+
+
+def _edges(times: np.ndarray, budget: float, most: int = 40) -> np.ndarray:
+    """Return bin edges at multiples of the evaluation interval, so that no bin is empty by rounding."""
+    values = np.unique(times)
+    spacing = float(np.diff(values).min()) if len(values) > 1 else max(1.0, budget / most)
+    per_bin = max(1, int(np.ceil(budget / spacing / most)))
+    step = spacing * per_bin
+    return np.append(0, np.arange(step, budget + step, step) + 1e-9 * step)

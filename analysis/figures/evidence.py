@@ -1,4 +1,4 @@
-"""Figures of the pages in ``results/``, from data frames.
+"""Figures beside papers and of the pages in ``results/``, from data frames. Call them under ``style.RC``.
 
 Accuracy has a logit axis: from 1% to 2% is as far as from 98% to 99%, so that rare seeds at both
 ends are visible.
@@ -16,15 +16,30 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from analysis.criteria import DIARY, UNJUDGED, usual_length
-from analysis.figures.chart import Axis, Band, Chart, Lines, Points, Rule, of_all
-from analysis.figures.curves import spread
-from analysis.figures.histograms import stacked
+from analysis.figures.curves import spread, stacked
 from analysis.figures.render import draw
-from analysis.figures.style import AMBER, BLUE, CLASS_COLOURS, GREY, INK, TEAL, Drawing
-from analysis.statistics.lognormal import LogNormal
-from analysis.statistics.survival import kaplan_meier, watched_until
+from analysis.figures.style import (
+    AMBER,
+    BLUE,
+    CLASS_COLOURS,
+    GREY,
+    INK,
+    SERIES,
+    TEAL,
+    WIDTH,
+    Band,
+    Chart,
+    ChartAxis,
+    Drawing,
+    Lines,
+    Points,
+    Rule,
+    of_all,
+)
+from analysis.statistics.survival import LogNormal, kaplan_meier, watched_until
 from analysis.studies.branching import Branching, validation_examples
 from analysis.studies.census import Census
+from analysis.studies.papers import Papers, Trained, parts
 
 Floats = NDArray[np.float64]
 CHOSEN: Final = (TEAL, AMBER, BLUE)
@@ -67,8 +82,8 @@ def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> Drawing:
         layers.append(Lines(name, colour, curve, "step", "train_acc", one, 1.0, 1.1, "dashed"))
         layers.append(Lines(name, colour, curve, "step", "val_acc", one, 1.0, 2.0))
     chart = Chart(
-        Axis("step (log)", float(known["step"].min()), float(known["step"].max()), "log"),
-        Axis("accuracy (dashed: training)", -0.02, 1.03),
+        ChartAxis("step (log)", float(known["step"].min()), float(known["step"].max()), "log"),
+        ChartAxis("accuracy (dashed: training)", -0.02, 1.03),
         tuple(layers),
     )
     caption = (
@@ -147,7 +162,7 @@ def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step
     ticks = {float(height): name for height, name in enumerate(names)}
     chart = Chart(
         logit_axis(f"validation accuracy at step {step:,} (logit axis)", every["x"], examples),
-        Axis("", -0.6, len(names) - 0.4, ticks=ticks),
+        ChartAxis("", -0.6, len(names) - 0.4, ticks=ticks),
         (*_thresholds(examples), *layers, Points("median", INK, middle, 300, "|")),
         height=0.9 + 0.42 * len(names),
     )
@@ -193,8 +208,8 @@ def qq_log_time(fitted: LogNormal, level: float = 0.95) -> Drawing | None:
         if here.any()
     ]
     chart = Chart(
-        Axis.around("standard normal quantile", z),
-        Axis.around("step of generalisation (log)", curve.times, low, high, scale="log"),
+        ChartAxis.around("standard normal quantile", z),
+        ChartAxis.around("step of generalisation (log)", curve.times, low, high, scale="log"),
         (Band("", GREY, line), *points),
         height=2.7,
     )
@@ -256,7 +271,7 @@ def _thresholds(examples: int) -> list[Rule]:
     return [Rule("x", float(place)) for place in special.expit(ends)]
 
 
-def logit_axis(label: str, x: pd.Series | Floats, examples: int) -> Axis:
+def logit_axis(label: str, x: pd.Series | Floats, examples: int) -> ChartAxis:
     """Return the logit axis of accuracies ``x`` as :func:`logit` corrects them, with ticks that do not overlap."""
     thresholds = (DIARY.normal_accuracy, DIARY.super_accuracy)
     known = special.logit(np.concatenate([np.asarray(x, dtype=float), thresholds]))
@@ -267,4 +282,48 @@ def logit_axis(label: str, x: pd.Series | Floats, examples: int) -> Axis:
         apart = all(abs(place - special.logit(other)) > 0.11 * (high - low) for other in kept)
         if low <= place <= high and apart:
             kept[float(special.expit(place))] = f"{value:.3g}"
-    return Axis(label, float(special.expit(low)), float(special.expit(high)), "logit", ticks=kept)
+    return ChartAxis(label, float(special.expit(low)), float(special.expit(high)), "logit", ticks=kept)
+
+
+# Accuracy over steps at the settings of papers, one panel per paper, with the papers' steps as rules.
+
+COLUMNS: Final = 2
+
+
+def beside_papers(study: Papers) -> Drawing:
+    """Draw validation accuracy (solid) and training accuracy (thin, dashed) over log steps."""
+    titles = list(dict.fromkeys(t.paper.title for t in study.trained))
+    charts = [_panel(title, [t for t in study.trained if t.paper.title == title], study.curves) for title in titles]
+    names = pd.concat([pd.Series(f"{t.paper.title}: {t.arm.name}", t.rows.index) for t in study.trained])
+    data = study.curves[["run_id", "step", "train_acc", "val_acc"]]
+    data = data.assign(condition=data["run_id"].map(names))
+    caption = (
+        "Validation accuracy (thick) and training accuracy of mini-batches (thin, dashed), one line per seed. Vertical "
+        "line: the paper's step. A line that ends below 95% is a run that ended there."
+    )
+    columns = min(COLUMNS, len(titles))
+    count, title = f"{len(names):,} runs", "Accuracy at the settings of papers, with the papers' steps"
+    return draw("beside_papers", title, caption, charts, data, count, columns=columns, width=WIDTH * columns)
+
+
+def _panel(title: str, trained: list[Trained], curves: pd.DataFrame) -> Chart:
+    known = curves[(curves["step"] > 0) & curves["run_id"].isin(pd.concat([t.rows for t in trained]).index)]
+    layers: list[Lines] = []
+    steps: dict[int, Rule] = {}
+    for i, part in enumerate(part for t in trained for part in parts(t)):
+        colour, group = SERIES[i % len(SERIES)], f"{part.arm.name} ({len(part.rows)})"
+        mine, runs = known[known["run_id"].isin(part.rows.index)], frozenset(part.rows.index)
+        layers.append(Lines(group, colour, mine, "step", "train_acc", runs, 0.35, 0.6, "dashed"))
+        layers.append(Lines(group, colour, mine, "step", "val_acc", runs, 1.0, 1.5))
+        theirs = part.arm.theirs
+        if theirs is not None:
+            steps.setdefault(theirs, Rule("x", theirs, f"paper: {theirs:,}", colour))
+    for name, step in trained[0].paper.phases.items():
+        steps[step] = Rule("x", step, f"paper, {name}: {step:,}", INK)
+    last = max([float(known["step"].max()), *steps])
+    return Chart(
+        ChartAxis("step (log)", float(known["step"].min()), 1.25 * last, "log"),
+        ChartAxis("accuracy", -0.02, 1.03),
+        (*[steps[step] for step in sorted(steps)], *layers),
+        title=title,
+    )

@@ -1,17 +1,18 @@
-"""Loss curves of the GPT runs."""
+"""Loss curves and spikes of the GPT runs."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Final, Literal
 
+import numpy as np
 import pandas as pd
 
-from analysis.figures.chart import Axis, Chart, Lines, of_all
 from analysis.figures.curves import spread
 from analysis.figures.render import draw
-from analysis.figures.style import SERIES, WIDTH, Drawing
-from analysis.studies.gpt import Gpt
-from analysis.studies.in_flight import InFlight
+from analysis.figures.style import SERIES, WIDTH, Chart, ChartAxis, Drawing, Lines, of_all
+from analysis.studies.gpt import Gpt, InFlight
+from analysis.studies.spikes import Spikes
 
 NAMED = 10
 """Letters of a run's name."""
@@ -33,8 +34,8 @@ def _losses(groups: dict[str, pd.Index], steps: pd.DataFrame, curves: pd.DataFra
         parts = [val[["run_id", "step", "val_loss"]], train[["run_id", "step", "train_loss"]]]
         frames += [part.assign(preset=name) for part in parts]
     data = pd.concat(frames)
-    x = Axis("step", 0, float(data["step"].max()))
-    y = Axis.around("loss (nats per token)", data["val_loss"], data["train_loss"])
+    x = ChartAxis("step", 0, float(data["step"].max()))
+    y = ChartAxis.around("loss (nats per token)", data["val_loss"], data["train_loss"])
     return Chart(x, y, tuple(layer for layer in layers if len(layer.frame)), height=2.8), data
 
 
@@ -60,3 +61,54 @@ def loss_curves(study: Gpt) -> Drawing:
     )
     width = WIDTH if len(groups) <= len(SERIES) else 1.4 * WIDTH  # for names of conditions on one line
     return draw("loss_curves", "Loss of the GPT runs", caption, [chart], data, "runs", of=len(study.runs), width=width)
+
+
+# Losses of runs with and without spikes, by setting.
+
+MOST_PANELS = 8
+
+
+def spike_curves(study: Spikes) -> Drawing | None:
+    """Draw every run's training loss: one colour per value of one setting, one panel per value of the others.
+
+    None if no run spiked.
+    """
+    runs = study.runs
+    if not runs["spiked"].any():
+        return None
+    by_size = sorted(study.factors, key=lambda factor: -runs[factor].nunique())
+    colour, others = by_size[:1], sorted(by_size[1:], key=study.factors.index)
+    panels = list(itertools.product(*(dict.fromkeys(runs[factor]) for factor in others)))
+    values = list(dict.fromkeys(runs[colour[0]])) if colour else [""]
+    curves = study.curves[np.isfinite(study.curves["loss"])]
+    x = ChartAxis("step", 0, float(curves["step"].max()))
+    y = ChartAxis.around("loss (nats)", curves["loss"])
+    charts = []
+    for panel in panels[:MOST_PANELS]:
+        here = runs[
+            np.logical_and.reduce([runs["spiked"].notna(), *(runs[f] == v for f, v in zip(others, panel, strict=True))])
+        ]
+        layers = []
+        for i, value in enumerate(values):
+            group = here[here[colour[0]] == value] if colour else here
+            frame = curves[curves["run_id"].isin(group.index)]
+            name = _said(colour[0], value) if colour else ""
+            layers.append(Lines(name, SERIES[i % len(SERIES)], frame, "step", "loss", frozenset(group.index), 0.8, 1.1))
+        words = [_said(f, v) for f, v in zip(others, panel, strict=True)]
+        title = ", ".join([*words, f"{int(here['spiked'].sum())} of {len(here)} spiked"])
+        charts.append(Chart(x, y, tuple(layers), title=title, height=1.7))
+    caption = "Training loss of every run, a running median of three steps; all panels have the same axes."
+    if len(panels) > MOST_PANELS:
+        caption += f" The other {len(panels) - MOST_PANELS} combinations of settings are not drawn."
+    data = study.curves.merge(runs[[*study.factors, "seed"]], left_on="run_id", right_index=True)
+    columns = 1 if len(charts) == 1 else 2
+    title = "Training loss and spikes"
+    width = WIDTH if columns == 1 else 1.4 * WIDTH
+    count = f"{len(runs):,} runs"
+    return draw("spike_curves", title, caption, charts, pd.DataFrame(data), count, columns=columns, width=width)
+
+
+def _said(factor: str, value: str) -> str:
+    """Return ``layers 2, d_model 288`` for settings that go together, ``lr 0.03`` for one."""
+    pairs = zip(factor.split(" and "), value.split(" and "), strict=True)
+    return ", ".join(f"{name.rpartition('.')[2]} {one}" for name, one in pairs)

@@ -18,22 +18,32 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from matplotlib.tri import Triangulation
 
-from analysis.figures.chart import (
-    Axis,
+from analysis.figures.style import (
+    DPI,
+    INK,
+    PAPER,
+    RC,
+    SMALL,
+    SOFT,
+    WIDTH,
     Band,
     Bars,
     Cells,
     Chart,
+    ChartAxis,
+    Drawing,
     Intervals,
     Layer,
     Lines,
     Points,
     Rule,
     Surface,
+    log_axis,
     number,
     of_all,
+    text_width,
+    wrapped,
 )
-from analysis.figures.style import DPI, INK, PAPER, RC, SMALL, SOFT, WIDTH, Drawing, log_axis, text_width, wrapped
 
 SEQUENTIAL = LinearSegmentedColormap.from_list("speed", ["#13816e", "#e9e3d2", "#c67e1b"])
 """Colours from best to worst. None is a colour of the palette, so a dark page does not replace them."""
@@ -185,7 +195,7 @@ def _panel(axes: Axes, chart: Chart, room: float) -> None:
             PAINTERS[type(layer)](axes, layer, z)
 
 
-def _axis(axes: Axes, side: str, axis: Axis, room: float) -> None:
+def _axis(axes: Axes, side: str, axis: ChartAxis, room: float) -> None:
     """Scale and label one axis; ``room`` in inches."""
     drawn = axes.xaxis if side == "x" else axes.yaxis
     most = max(3, min(7, int(room * (1.7 if side == "x" else 3))))

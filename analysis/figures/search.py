@@ -9,9 +9,24 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures.causes import rows_chart, share_axis
-from analysis.figures.chart import Axis, Band, Chart, Intervals, Points, Rule, Surface, number
 from analysis.figures.render import draw
-from analysis.figures.style import AMBER, BLUE, GREY, INK, ROSE, TEAL, Drawing
+from analysis.figures.style import (
+    AMBER,
+    BLUE,
+    GREY,
+    INK,
+    ROSE,
+    TEAL,
+    Band,
+    Chart,
+    ChartAxis,
+    Drawing,
+    Intervals,
+    Points,
+    Rule,
+    Surface,
+    number,
+)
 from analysis.studies.search import FINISHED, Floats, Searches, SearchResult
 
 GOLDEN = 0.618034
@@ -56,7 +71,7 @@ def histories(result: SearchResult, done: pd.DataFrame) -> Drawing:
     best = np.minimum.accumulate(value) if result.minimise else np.maximum.accumulate(value)
     steps = pd.DataFrame({"x": done["trial"], "value": best, "low": best, "high": best})
     stopped = result.trials.loc[result.trials["state"] != FINISHED, "trial"]
-    y = Axis.around(_words(result.objective), done["value"], done["low"], done["high"])
+    y = ChartAxis.around(_words(result.objective), done["value"], done["low"], done["high"])
     layers: list[Any] = [
         Intervals("trial", GREY, done.rename(columns={"trial": "place"}), vertical=True, size=14),
         Points("stopped or failed", ROSE, pd.DataFrame({"x": stopped, "y": y.low + 0.02 * (y.high - y.low)}), 30, "|"),
@@ -69,7 +84,7 @@ def histories(result: SearchResult, done: pd.DataFrame) -> Drawing:
             " Trials in which half of the seeds or more had not generalised lie above the end of training, "
             f"{result.steps:,} steps, at that many steps times (1 + their share)."
         )
-    x = Axis("trial", -0.5, float(result.trials["trial"].max()) + 0.5, whole=True)
+    x = ChartAxis("trial", -0.5, float(result.trials["trial"].max()) + 0.5, whole=True)
     chart = Chart(x, y, tuple(layer for layer in layers if isinstance(layer, Rule) or len(layer.frame)))
     caption = (
         f"{len(done)} finished trials of {result.name}, each the value over {done['seeds'].iloc[0]} seeds with its "
@@ -86,7 +101,7 @@ def slices(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
     shown = [s for s in result.settings if done[s].notna().any()][:MOST]
     if not shown:
         return None
-    y = Axis.around(_words(result.objective), done["value"])
+    y = ChartAxis.around(_words(result.objective), done["value"])
     charts = [_slice(done[done[s].notna()], s, result.default.get(s), y) for s in shown]
     columns = len(shown) if len(shown) <= 3 else 3 if len(shown) > 4 else 2
     caption = f"Finished trials of {result.name}. Each panel has the trials with that setting. Dashed: the default."
@@ -94,7 +109,7 @@ def slices(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
     return draw(name, "Trials by setting", caption, charts, data, f"{len(done)} trials", columns=columns, width=6.2)
 
 
-def _slice(done: pd.DataFrame, setting: str, default: object, y: Axis) -> Chart:
+def _slice(done: pd.DataFrame, setting: str, default: object, y: ChartAxis) -> Chart:
     """Return the chart of the trials that have a setting: on a numeric axis, or by category."""
     x = pd.to_numeric(done[setting], errors="coerce").to_numpy(dtype=float)
     if np.isnan(x).any() or done[setting].map(lambda value: isinstance(value, bool)).any():
@@ -102,12 +117,12 @@ def _slice(done: pd.DataFrame, setting: str, default: object, y: Axis) -> Chart:
         names = sorted(named.unique())
         x = named.map(names.index).to_numpy(dtype=float)
         x = x + 0.25 * (done["trial"].to_numpy(dtype=float) * GOLDEN % 1 - 0.5)  # apart, and without a draw
-        axis = Axis(setting, -0.6, len(names) - 0.4, ticks={float(i): name for i, name in enumerate(names)})
+        axis = ChartAxis(setting, -0.6, len(names) - 0.4, ticks={float(i): name for i, name in enumerate(names)})
         default = names.index(str(default)) if str(default) in names else None
     else:
         values = sorted({float(v) for v in x})
         ticks = {v: number(v) for v in values} if len(values) <= FEW and all(v.is_integer() for v in values) else None
-        axis = Axis.around(setting, x, scale="linear" if ticks else _scale(x), ticks=ticks)
+        axis = ChartAxis.around(setting, x, scale="linear" if ticks else _scale(x), ticks=ticks)
     rules = (Rule("x", default, colour=AMBER),) if isinstance(default, int | float) else ()
     points = Points("", BLUE, pd.DataFrame({"x": x, "y": done["value"]}))
     return Chart(axis, y, (*rules, points), height=1.9)
@@ -128,8 +143,8 @@ def fronts(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
     front = places[places["best"].astype(bool)].sort_values("x")
     others = places[~places["best"].astype(bool)]
     chart = Chart(
-        Axis.around(_words(result.objective), done["value"]),
-        Axis.around(_words(result.second), done["second"]),
+        ChartAxis.around(_words(result.objective), done["value"]),
+        ChartAxis.around(_words(result.second), done["second"]),
         (
             *([Points(f"other trials ({len(others)})", GREY, others, 16)] if len(others) else []),
             Band("", TEAL, front.assign(value=front["y"], low=front["y"], high=front["y"])),
@@ -170,8 +185,8 @@ def contours(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
     places = pd.DataFrame({"x": x, "y": y, "value": done["value"].to_numpy(dtype=float)})
     words = _words(result.objective)
     chart = Chart(
-        Axis.around(two[0], x, scale=_scale(x)),
-        Axis.around(two[1], y, scale=_scale(y)),
+        ChartAxis.around(two[0], x, scale=_scale(x)),
+        ChartAxis.around(two[1], y, scale=_scale(y)),
         (Surface(places, words, "low" if result.minimise else "high"), Points("", INK, places, 12)),
         height=2.7,
     )
@@ -201,7 +216,7 @@ def _comparison(result: SearchResult) -> Drawing:
     points = [Points(f"{n} ({counts[n]})", colour, places[here], 18) for n, colour, here in parts if counts[n]]
     late = is_time and bool((frame[["default", "best"]].to_numpy(dtype=float) > result.budget).any())
     words = _words(result.objective).removeprefix("median ")
-    x, y = (Axis.around(f"{words} at the {side}", values) for side in ("default", "best setting"))
+    x, y = (ChartAxis.around(f"{words} at the {side}", values) for side in ("default", "best setting"))
     never = [Rule("y", result.budget, "end of training"), Rule("x", result.budget)] if late else []
     chart = Chart(x, y, (Rule("diagonal"), *never, *points), height=2.9)
     caption = (

@@ -1,4 +1,4 @@
-"""Cumulative curves of generalisation with their bands."""
+"""Cumulative curves of generalisation with their bands, of populations, conditions and single settings."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.figures.chart import Axis, Band, Chart, Rule
+from analysis.figures.causes import rows_chart, share_axis
 from analysis.figures.evidence import qq_log_time
 from analysis.figures.render import draw
-from analysis.figures.style import AMBER, BLUE, SERIES, Drawing
+from analysis.figures.style import AMBER, BLUE, GREY, SERIES, TEAL, Band, Chart, ChartAxis, Drawing, Rule
 from analysis.statistics.survival import SurvivalCurve, kaplan_meier
+from analysis.studies.base import Study
+from analysis.studies.conditions import Comparison
 from analysis.studies.survival import Survival
 from analysis.studies.val_shuffle import ValShuffle
 
@@ -35,7 +37,7 @@ def shares(curves: Sequence[tuple[str, str, pd.DataFrame]], label: str = "share 
         for name, colour, frame in curves
     ]
     end = max(float(frame["step"].max()) for _, _, frame in curves)
-    return Chart(Axis("step", 0, end), Axis(label, 0, 1.04, percent=True), (Rule("y", 0.5), *bands))
+    return Chart(ChartAxis("step", 0, end), ChartAxis(label, 0, 1.04, percent=True), (Rule("y", 0.5), *bands))
 
 
 def cumulative(study: Survival) -> Drawing:
@@ -81,3 +83,103 @@ def coupled_curves(study: ValShuffle) -> Drawing:
         "to it."
     )
     return compare("val_shuffle", "The val-shuffle bug", caption, pairs, [end, end])
+
+
+# Figures of one setting at a time: the ratio of times for each value, and each setting's cumulative curves.
+
+MOST_CURVES = 6
+FEWEST_ROWS = 3
+"""Smallest number of contrasts for a figure; the table shows fewer."""
+
+
+def slowdowns(study: Comparison) -> Drawing | None:
+    """Draw the time of each value relative to its reference on a log axis; an arrow marks a bound."""
+    frame = pd.DataFrame(
+        [
+            {
+                "name": c.label,
+                "against": c.reference,
+                "value": c.slowdown.value,
+                "low": c.slowdown.low,
+                "high": c.slowdown.high,
+                "bound": c.bound,
+                "up to step": c.horizon,
+                "runs": len(c.rows),
+                "p": study.p.get(c.label, np.nan),
+            }
+            for c in study.contrasts
+            if c.slowdown is not None
+        ]
+    )
+    if len(frame) < FEWEST_ROWS:
+        return None
+    ends = {
+        end: frame[end].where(np.isfinite(frame[end]) & (frame[end] > 0), frame["value"]) for end in ("low", "high")
+    }
+    bound = np.where(frame["bound"] == "", 0, np.where(frame["bound"] == "at least", 1, -1))
+    colours = np.where(~(frame["p"] < 0.05), GREY, np.where(frame["value"] > 1, AMBER, TEAL))
+    groups = {AMBER: "slower", TEAL: "faster", GREY: "not significant"}
+    x = ChartAxis.around("time to generalise, relative to the reference", *ends.values(), [0.8, 1.25], scale="log")
+    chart = rows_chart(frame.assign(**ends, bound=bound), colours.tolist(), x, groups, [Rule("x", 1)])
+    caption = (
+        "Geometric mean of the time to generalise divided by that of the reference, with 95% intervals. Arrow: some "
+        "runs had not generalised by the budget, so the value is a bound. Significant: at 5% (Holm)."
+    )
+    count = f"{int(frame['runs'].sum()):,} runs"
+    return draw(f"slowdown_{study.name}", "How much slower or faster?", caption, [chart], frame, count)
+
+
+def family_curves(study: Comparison) -> list[Drawing]:
+    """Draw the cumulative curves of every setting for which some run generalised, one figure each."""
+    made = []
+    for i, (family, curves) in enumerate(study.families):
+        if not any(len(curve.times) for curve, _ in curves.values()):
+            continue
+        shown = {str(value): pair for value, pair in list(curves.items())[:MOST_CURVES]}
+        left = f" {len(curves) - len(shown)} more values are in the table." if len(shown) < len(curves) else ""
+        n = sum(curve.n for curve, _ in shown.values())
+        caption = f"Kaplan-Meier with 95% bands, {n} runs by {family.title}. A curve ends where too few runs are left."
+        name = "by_" + family.setting.replace(".", "_") + (f"_{i + 1}" if family.at else "")
+        title = f"Time to generalise by {family.title}"
+        pairs = [(value, curve) for value, (curve, _) in shown.items()]
+        made.append(compare(name, title, caption + left, pairs, [end for _, end in shown.values()]))
+    return made
+
+
+# Figures that compare the populations of a store.
+
+
+def super_shares(study: Study) -> Drawing | None:
+    """Draw each population's leading share with its interval."""
+    leads = [(part.about, next((f for f in part.findings if f.headline), None)) for part in study.parts]
+    shown = [(about, lead) for about, lead in leads if lead is not None and lead.estimate is not None]
+    labels = {lead.label for _, lead in shown}
+    if len(shown) < 2 or len(labels) > 1:
+        return None
+    frame = pd.DataFrame(
+        [
+            {"name": about, "value": e.value, "low": e.low, "high": e.high, "n": e.n}
+            for about, lead in shown
+            if (e := lead.estimate) is not None
+        ]
+    )
+    (label,) = labels
+    caption = f"Share of {label} in each population, with 95% intervals."
+    chart = rows_chart(frame, [BLUE] * len(frame), share_axis("share", frame), {})
+    return draw("shares_by_population", "Every population", caption, [chart], frame, f"{len(frame)} populations")
+
+
+def cumulative_of_populations(study: Study) -> Drawing:
+    """Draw the share generalised by each step, one curve per population."""
+    parts = study.parts[: len(SERIES)]
+    curves = [(part.about, part.curve) for part in parts]  # type: ignore[attr-defined]
+    ends = [min(part.end, part.last) for part in parts]  # type: ignore[attr-defined]
+    rest = (
+        f" {len(study.parts) - len(parts)} more populations are in the table." if len(study.parts) > len(parts) else ""
+    )
+    caption = (
+        "Kaplan-Meier with 95% bands. A curve ends where too few runs are left. A seed counts from the step at which "
+        f"it first reached the threshold.{rest}"
+    )
+    title = "Share of seeds that have generalised by each step"
+    return compare("cumulative", title, caption, curves, ends)

@@ -1,10 +1,19 @@
-"""A number with its interval, and the error for too little data."""
+"""A number with its interval: too little data, many tests at once, resampling, and its digits in a file."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from grok.streams import Stream
 
 LEVEL: Final = 0.95
 """Default confidence level of intervals."""
@@ -47,3 +56,54 @@ class Estimate:
         """Return ``"4,120 (3,900 to 4,400)"``."""
         high = f"to {self.high:,.{digits}f}" if math.isfinite(self.high) else "and above"
         return f"{self.value:,.{digits}f} ({self.low:,.{digits}f} {high})"
+
+
+# Many tests at once: false-discovery and family-wise control.
+#
+# Sources: Benjamini and Hochberg 1995; Holm 1979.
+
+
+def benjamini_hochberg(p: ArrayLike) -> NDArray[np.float64]:
+    """Return q-values: rejecting all hypotheses with q below a rate keeps the false-discovery rate below it."""
+    return np.asarray(stats.false_discovery_control(np.asarray(p, dtype=np.float64)), dtype=np.float64)
+
+
+def holm(p: ArrayLike) -> NDArray[np.float64]:
+    """Return adjusted p-values: rejecting those below 0.05 keeps the chance of any false rejection at most 5%."""
+    values = np.asarray(p, dtype=np.float64)
+    return np.asarray(multipletests(values, method="holm")[1], dtype=np.float64) if len(values) else values
+
+
+# Random numbers for resampling, from the project's named streams, so that they are reproducible.
+
+
+def generator(purpose: str, seed: int = 0) -> np.random.Generator:
+    """Return a new generator for ``purpose``; equal arguments give equal numbers."""
+    return np.random.Generator(np.random.Philox(key=Stream("analysis", seed).at(purpose).key()))
+
+
+# Numbers in files: twelve significant digits, so that another processor's last bits change no file.
+
+FORMAT: Final = "%.12g"
+
+
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Write ``frame`` with its column names as a header."""
+    frame = frame.copy(deep=False)
+    for name, kind in frame.dtypes.items():
+        if str(kind) in ("object", "Float64"):  # pandas formats plain float columns alone
+            frame[name] = frame[name].astype(object).map(rounded)
+    frame.to_csv(path, index=False, float_format=FORMAT)
+
+
+def rounded(value: Any) -> Any:
+    """Return a JSON-able value with every float in it rounded.
+
+    >>> rounded({"mean": [0.1 + 0.2, 7, None]})
+    {'mean': [0.3, 7, None]}
+    """
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(inner) for inner in value]
+    return float(FORMAT % value) if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""Time to generalise, interval-censored by evaluations and right-censored by the budget.
+"""Time to generalise: censored times, log-normal fits, and ratios of few times.
 
 A run's time lies in (left, right]: ``right`` is the first evaluation at which it had generalised,
 ``left`` the one before. ``right`` is infinite for a run that had not generalised when it ended
@@ -295,3 +295,126 @@ def logrank(groups: Sequence[Times]) -> LogRank:
         raise NotEnoughData("two conditions with runs that had not ended when others generalised")
     # survdiff's p-value is 1 - cdf, which loses its digits below 1e-16.
     return LogRank(statistic, len(groups) - 1, float(stats.chi2.sf(statistic, len(groups) - 1)))
+
+
+# A log-normal distribution fitted to event times, as the line of a quantile plot.
+#
+# It predicts nothing that it was not fitted to: of a true mixture it gives nearly the share of early seeds that was
+# seen.
+# There is no test of one population against two: at the sizes of a census neither a dip test nor a
+# two-component mixture decides it. In simulations they detect a second group of 7% in 2% of the cases
+# with 40 seeds and in 35% with 200, and nearly always report two groups for one population of another
+# shape.
+#
+# Source: Cox and Oakes 1984 (maximum likelihood with censored times).
+
+FEWEST: Final = 10
+"""Smallest number of generalised runs for a fit."""
+NARROWEST: Final = 1e-3
+"""Smallest fitted standard deviation of log time; it keeps the likelihood bounded."""
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """A log-normal distribution, fitted to interval-censored times."""
+
+    mean: float
+    """Mean of the natural log of the time in steps."""
+    sd: float
+    """Standard deviation of the same."""
+    times: Times
+
+    @property
+    def median(self) -> float:
+        """The median time in steps."""
+        return math.exp(self.mean)
+
+
+def fit(times: Times) -> LogNormal:
+    """Fit a log-normal distribution by maximum likelihood.
+
+    Raises:
+        NotEnoughData: fewer than ``FEWEST`` runs generalised, or at fewer than three different evaluations.
+    """
+    seen = int(times.seen.sum())
+    if seen < FEWEST or len(np.unique(times.right[times.seen])) < 3:
+        raise NotEnoughData(f"at least {FEWEST} runs that generalised at different steps (seen: {seen})")
+    # The optimiser may try parameters of likelihood zero on its way: their warnings mean nothing.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left, right = np.log(np.maximum(times.left, 0.0)), np.log(times.right)
+        inside = np.stack([left[times.seen], right[times.seen]], 1)
+        known: stats.CensoredData = stats.CensoredData(interval=inside, right=left[~times.seen])
+        mean, sd = stats.norm.fit(known)
+    return LogNormal(float(mean), max(float(sd), NARROWEST), times)
+
+
+# Times of a few runs: geometric mean, prediction interval, and ratios, on the assumption of log-normal times.
+#
+# With this assumption three or four runs have an interval; order statistics of so few have none at 95%.
+
+
+def geometric_mean(times: Times, level: float = LEVEL, one_more: bool = False) -> Estimate:
+    """Return the geometric mean of uncensored times (steps), with Student's interval of log times.
+
+    ``one_more``: return the prediction interval of one more run instead of the interval of the mean.
+
+    Raises:
+        NotEnoughData: there are fewer than two runs, or a time is censored.
+    """
+    log = _logs(times)
+    n = len(log)
+    mean, sd = float(log.mean()), float(log.std(ddof=1))
+    half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * sd * math.sqrt(1 / n + one_more)
+    method = "log-normal, one more run" if one_more else "log-normal, Student's t"
+    return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n, method, level)
+
+
+def ratio_of_times(slow: Times, fast: Times, level: float = LEVEL) -> Estimate:
+    """Return the ratio of the geometric means of ``slow`` and ``fast``, with Welch's interval of log times.
+
+    Raises:
+        NotEnoughData: one side has fewer than two runs or a censored time (then `least_ratio` is a bound).
+    """
+    a, b = _logs(slow), _logs(fast)
+    low, high = (math.exp(end) for end in stats.ttest_ind(a, b, equal_var=False).confidence_interval(level))
+    return Estimate(math.exp(float(a.mean() - b.mean())), low, high, len(a) + len(b), "log-normal, Welch's t", level)
+
+
+def least_ratio(slow: Times, fast: Times, level: float = LEVEL) -> float:
+    """Return a lower bound of the ratio of the geometric mean of these ``slow`` runs to that of ``fast``.
+
+    The times of ``slow`` may be censored and may have any distribution: each is above its ``left``. So the bound is
+    about these runs only. Further runs may be faster, and the spread of censored times is not known. The upper end of
+    Student's interval of ``fast`` makes the bound hold with confidence ``(1 + level) / 2``.
+
+    Raises:
+        NotEnoughData: ``slow`` has no run, or ``fast`` has fewer than two runs or a censored time.
+    """
+    if not len(slow):
+        raise NotEnoughData("a run on each side")
+    return math.exp(float(np.log(np.maximum(slow.left, 1.0)).mean())) / geometric_mean(fast, level).high
+
+
+def growth(share: Floats, times: Times, level: float = LEVEL) -> Estimate:
+    """Return the relative increase of time for each decrease of ``share`` by 0.01, from a line through log times.
+
+    Censored times are refused: at large shares they raise the slope, and they shrink the spread, so neither the slope
+    nor the lower end would be a bound.
+
+    Raises:
+        NotEnoughData: there are fewer than two values of ``share`` or fewer than four runs, or a time is censored.
+    """
+    if len(np.unique(share)) < 2 or len(times) < 4:
+        raise NotEnoughData("four runs or more, at two training fractions or more")
+    if not times.seen.all():
+        raise NotEnoughData(f"more steps: {int((~times.seen).sum())} of {len(times)} runs had not generalised")
+    line = stats.linregress(share, np.log(times.points))
+    half = float(stats.t.ppf(0.5 + level / 2, len(times) - 2)) * float(line.stderr)
+    value, low, high = (math.expm1(-0.01 * slope) for slope in (line.slope, line.slope + half, line.slope - half))
+    return Estimate(value, low, high, len(times), "line through log times", level)
+
+
+def _logs(times: Times) -> Floats:
+    if len(times) < 2 or not times.seen.all():
+        raise NotEnoughData("two runs or more, all of which generalised")
+    return np.log(times.points)

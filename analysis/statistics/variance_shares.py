@@ -1,4 +1,4 @@
-"""Variance shares of split, weights, order, their interactions and chaos: a random-effects analysis of variance.
+"""Variance shares of crossed streams, the crossed designs of a store, and ratios of standard deviations.
 
 The outcome y of a run is a sum of independent random effects, one for each set of crossed
 factors and one for the replicate (chaos):
@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Final
 
 import numpy as np
@@ -285,3 +285,106 @@ def _inverted(
     low = float(np.interp(tail, np.maximum.accumulate(above), SHARES)) if above[0] < tail else 0.0
     high = 1 - float(np.interp(tail, np.maximum.accumulate(below), SHARES)) if below[0] < tail else 1.0
     return low, high
+
+
+# Which runs of a store form a crossed design: each seed of one stream is combined with several of the others.
+#
+# Source: Shin, Hooi and Faloutsos 2016 (densest block of a sparse tensor by peeling).
+
+Flags = NDArray[np.bool_]
+
+
+def crossed(codes: Ints) -> Flags:
+    """Return the largest set of rows of ``codes`` (n, factors), as flags (n,), that is crossed.
+
+    In a crossed set each level of a factor is combined with two or more levels of every other factor. Rows
+    that break this are removed until none does.
+    """
+    kept = np.ones(len(codes), dtype=bool)
+    while kept.any():
+        bad = np.zeros(len(codes), dtype=bool)
+        for a, b in permutations(range(codes.shape[1]), 2):
+            pairs = np.unique(codes[kept][:, [a, b]], axis=0)
+            levels, met = np.unique(pairs[:, 0], return_counts=True)
+            bad |= kept & np.isin(codes[:, a], levels[met < 2])
+        if not bad.any():
+            break
+        kept &= ~bad
+    return kept
+
+
+def densest(codes: Ints) -> Flags:
+    """Return the rows of ``codes`` (n, factors), as flags (n,), of the crossed design with most cells per level.
+
+    A store can have a grid and other runs that share some of its levels; a mean over both would mix
+    two designs. So the levels with the smallest share of their possible cells are removed one by one.
+    Of the designs on the way, the one with most different cells per level is returned (of equal ones
+    the largest). All flags are False if no rows are crossed.
+    """
+    cells, where = np.unique(codes, axis=0, return_inverse=True)
+    where = where.reshape(-1)
+    kept = crossed(cells)
+    best, most = np.zeros(len(cells), dtype=bool), 0.0
+    while kept.any():
+        levels = [np.unique(column, return_counts=True) for column in cells[kept].T]
+        sizes = np.array([len(values) for values, _ in levels])
+        density = float(kept.sum() / sizes.sum())
+        if density > most + 1e-9:
+            best, most = kept.copy(), density
+        filled = [counts.min() / (np.prod(sizes) / size) for (_, counts), size in zip(levels, sizes, strict=True)]
+        thin = int(np.argmin(filled))
+        if filled[thin] == 1:
+            break  # a full grid: removing a level would lower its cells per level
+        values, counts = levels[thin]
+        kept &= ~np.isin(cells[:, thin], values[counts == counts.min()])
+        kept[kept] = crossed(cells[kept])
+    return np.asarray(best[where])
+
+
+def filled(codes: Ints) -> tuple[int, int]:
+    """Return the number of different cells in ``codes`` (n, factors), and that of the full grid of their levels."""
+    return len(np.unique(codes, axis=0)), int(np.prod([len(np.unique(column)) for column in codes.T]))
+
+
+# Standard deviations and variance ratios of normal values, and medians of any, with exact intervals.
+
+
+def standard_deviation(values: NDArray[np.float64], level: float = LEVEL) -> Estimate:
+    """Return the standard deviation of normal ``values`` with its exact interval (chi-squared).
+
+    Raises:
+        NotEnoughData: fewer than two different values.
+    """
+    n, variance = len(values), _variance(values)
+    low, high = (math.sqrt((n - 1) * variance / float(stats.chi2.ppf(q, n - 1))) for q in _tails(level)[::-1])
+    return Estimate(math.sqrt(variance), low, high, n, "chi-squared, normal values", level)
+
+
+def variance_ratio(a: NDArray[np.float64], b: NDArray[np.float64], level: float = LEVEL) -> Estimate:
+    """Return the variance of ``a`` over that of ``b``, both normal, with its exact interval (F).
+
+    Raises:
+        NotEnoughData: fewer than two different values on one side.
+    """
+    ratio = _variance(a) / _variance(b)
+    low, high = (ratio / float(stats.f.ppf(q, len(a) - 1, len(b) - 1)) for q in _tails(level)[::-1])
+    return Estimate(ratio, low, high, len(a) + len(b), "F, normal values", level)
+
+
+def median(values: NDArray[np.float64], level: float = LEVEL) -> Estimate:
+    """Return the median of ``values`` (n,) with its exact interval, by the sign test; few values leave it open."""
+    x = np.concatenate([[-np.inf], np.sort(values), [np.inf]])
+    outside = int(stats.binom.ppf(0.5 - level / 2, len(values), 0.5))  # as many are below, and above
+    return Estimate(
+        float(np.median(values)), float(x[outside]), float(x[-1 - outside]), len(values), "sign test", level
+    )
+
+
+def _tails(level: float) -> tuple[float, float]:
+    return 0.5 - level / 2, 0.5 + level / 2
+
+
+def _variance(values: NDArray[np.float64]) -> float:
+    if len(values) < 2 or float(np.ptp(values)) == 0:
+        raise NotEnoughData("at least two different outcomes")
+    return float(np.var(values, ddof=1))

@@ -12,12 +12,9 @@ from analysis.studies import (
     conditions,
     crossed,
     gpt,
-    in_flight,
-    layer_scans,
     layers,
     mechanism,
     papers,
-    parity,
     prediction,
     regimes,
     repeatability,
@@ -33,7 +30,7 @@ from grok.errors import nearest
 
 QUESTIONS: tuple[Question, ...] = (
     census.QUESTION,
-    parity.QUESTION,
+    census.PARITY_QUESTION,
     survival.QUESTION,
     regimes.QUESTION,
     scans.QUESTION,
@@ -41,7 +38,7 @@ QUESTIONS: tuple[Question, ...] = (
     crossed.LANGUAGE_QUESTION,
     branching.QUESTION,
     layers.QUESTION,
-    layer_scans.QUESTION,
+    scans.LAYER_QUESTION,
     repeatability.QUESTION,
     conditions.WEIGHT_DECAY_QUESTION,
     conditions.INTERVENTIONS_QUESTION,
@@ -52,7 +49,7 @@ QUESTIONS: tuple[Question, ...] = (
     papers.QUESTION,
     gpt.QUESTION,
     spikes.QUESTION,
-    in_flight.QUESTION,
+    gpt.IN_FLIGHT_QUESTION,
     seeds.QUESTION,
 )
 """All questions, in the order of the report."""

@@ -1,19 +1,24 @@
-"""The result of a study: findings with intervals, tables and notes. Figures are drawn elsewhere."""
+"""The result of a study: findings with intervals, tables and notes, for one population or condition or several."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import pandas as pd
 
-from analysis.observations import Observations, settings_words
-from analysis.populations import populations
-from analysis.proposals import amount, proposal
-from analysis.purposes import roles
-from analysis.rerun import code_needed
-from analysis.statistics.estimate import Estimate, NotEnoughData
+from analysis.observations import (
+    CONDITION_SETTINGS,
+    Condition,
+    Observations,
+    settings_words,
+    varying_columns,
+    without_repetition,
+)
+from analysis.populations import Population, Populations, listed, populations, roles
+from analysis.proposals import amount, code_needed, proposal
+from analysis.statistics.estimate import Estimate, NotEnoughData, holm
 
 
 @dataclass(frozen=True)
@@ -193,3 +198,285 @@ class Question:
             return ""
         first = grouped.to_go_on[0]
         return f"With {', '.join(settings_words(first.rows.iloc[0], list(first.condition)))} alone."
+
+
+# The answers to one question for several populations or conditions, side by side.
+
+MOST_CARDS: Final = 6
+"""Largest number of answers with a card each; of more, one card shows the range."""
+LEVEL: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Beside:
+    """How the answers are compared."""
+
+    row: Callable[[Any], Mapping[str, object]]
+    """Return an answer's row of the table."""
+    compare: Callable[[Any, Any], float | None] | None = None
+    """Return the p-value that the reference (first) and another do not differ; None if they are not comparable."""
+    meaning: str = ""
+    """The null hypothesis in words: the caption says "that {meaning} as in the first"."""
+    lead: Callable[[Any], Finding | None] | None = None
+    """Return the finding for an answer's card; None: the first headline that all answers have."""
+
+
+def side_by_side(
+    question: Question, parts: list[Study], sizes: Mapping[str, int], beside: Beside, scope: str, kind: str
+) -> Study:
+    """Return a study with the answers ``parts``, each for the population or condition in its ``about``.
+
+    ``sizes``: number of runs by that name. ``kind``: ``population`` or ``condition``.
+    """
+    study = Study(name=question.name, title=question.title, question=question.question, scope=scope, parts=parts)
+    study.findings = [*_differences(parts, beside, kind), *_leading(parts, beside, kind)]
+    study.tables = [_table(parts, sizes, beside, kind), *_tables(parts)]
+    study.notes = _notes(parts)
+    return study
+
+
+def needs_of_all(needs: Mapping[str, str], kind: str) -> NotEnoughData:
+    """Return the error for the case that no part has an answer, with the ``needs`` by the parts' names."""
+    words = set(needs.values())
+    if len(words) == 1:
+        return NotEnoughData(f"{f'in each {kind} ' if len(needs) > 1 else ''}{words.pop()}")
+    return NotEnoughData("; ".join(f"{name}: {words}" for name, words in needs.items()))
+
+
+def unanswered(needs: Mapping[str, str]) -> list[Finding]:
+    """Say of each part without an answer what it needs, by the parts' names."""
+    return [
+        Finding(name, "not enough data", f"{name}: not enough data, needs {words}.") for name, words in needs.items()
+    ]
+
+
+def _p_values(parts: Sequence[Study], beside: Beside) -> dict[str, float]:
+    """Return the Holm-adjusted p-value of each part against the first, by its name."""
+    if beside.compare is None or len(parts) < 2:
+        return {}
+    raw = {part.about: beside.compare(parts[0], part) for part in parts[1:]}
+    tested = {about: p for about, p in raw.items() if p is not None}
+    return dict(zip(tested, map(float, holm(list(tested.values()))), strict=True)) if tested else {}
+
+
+def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Finding]:
+    """Return the finding which parts differ from the first beyond chance; empty without tests."""
+    p = _p_values(parts, beside)
+    if not p:
+        return []
+    clear = [about for about, value in p.items() if value < LEVEL]
+    text = f"{len(clear)} of {len(p)} differ from {parts[0].about} beyond chance"
+    text += f" ({'; '.join(clear)})" if clear else ""
+    text += f". Tested: {beside.meaning} as in that one, Holm-adjusted p below {LEVEL} over all {len(p)}."
+    return [Finding(f"{kind}s that differ", f"{len(clear)} of {len(p)}", text)]
+
+
+def _leading(parts: Sequence[Study], beside: Beside, kind: str) -> list[Finding]:
+    """Return one card for each part, or one with their range if there are many."""
+    lead_of = beside.lead or _common_lead(parts)
+    leading = [(part, lead) for part in parts if (lead := lead_of(part))]
+    if len(leading) <= MOST_CARDS:
+        return [
+            replace(lead, label=f"{lead.label}; {part.about}", text=f"{part.about}: {lead.text}")
+            for part, lead in leading
+        ]
+    known = [(part, lead) for part, lead in leading if lead.estimate is not None and lead.label == leading[0][1].label]
+    if len(known) < 2:
+        return []
+    low, high = (ends(known, key=lambda pair: pair[1].estimate.value) for ends in (min, max))  # type: ignore[union-attr]
+    shown = f"{low[1].shown.partition(' (')[0]} to {high[1].shown.partition(' (')[0]}"
+    text = f"Lowest at {low[0].about}: {low[1].shown}. Highest at {high[0].about}: {high[1].shown}."
+    return [Finding(f"{leading[0][1].label}, over {len(known)} {kind}s", shown, text, headline=True)]
+
+
+def _common_lead(parts: Sequence[Study]) -> Callable[[Any], Finding | None]:
+    """Return the function that gives a part's card: the first headline that all parts have, else the part's own."""
+    labels = [{finding.label for finding in part.findings} for part in parts]
+    headlines = [finding.label for part in parts for finding in part.findings if finding.headline]
+    label = next((label for label in headlines if all(label in known for known in labels)), None)
+
+    def lead(part: Study) -> Finding | None:
+        if label is None:
+            return next((finding for finding in part.findings if finding.headline), None)
+        return replace(next(finding for finding in part.findings if finding.label == label), headline=True)
+
+    return lead
+
+
+def _table(parts: Sequence[Study], sizes: Mapping[str, int], beside: Beside, kind: str) -> Table:
+    p = _p_values(parts, beside)
+    records = []
+    for part in parts:
+        record: dict[str, object] = {kind: part.about, "runs": sizes[part.about], **beside.row(part)}
+        if p:
+            record["p (Holm)"] = "reference" if part is parts[0] else f"{p[part.about]:.2g}" if part.about in p else ""
+        records.append(record)
+    caption = f"Every {kind}, 95% intervals"
+    if p:
+        caption += f"; p (Holm): that {beside.meaning} as in the first"
+    return Table(f"{kind}s", caption, pd.DataFrame(records).fillna(""))
+
+
+def _tables(parts: Sequence[Study]) -> list[Table]:
+    return [
+        replace(table, name=f"{table.name}_{i}", caption=f"{part.about}: {table.caption}", open=False)
+        for i, part in enumerate(parts, 1)
+        for table in part.tables
+    ]
+
+
+def _notes(parts: Sequence[Study]) -> list[str]:
+    """Return each note once; notes that not all parts have begin with the names of their parts."""
+    who: dict[str, list[str]] = {}
+    for part in parts:
+        for note in part.notes:
+            who.setdefault(note, []).append(part.about)
+    return [note if len(names) == len(parts) else f"{'; '.join(names)}: {note}" for note, names in who.items()]
+
+
+# The answers to one question for every population of a store, side by side if there are several.
+
+MOST: Final = 12
+"""Largest number of populations with an answer; a note counts the others."""
+
+
+def has_populations(observations: Observations) -> bool:
+    """Return whether the store has a population."""
+    return bool(observations.once(populations).every)
+
+
+def by_population(
+    observations: Observations,
+    question: Question,
+    answer: Callable[[Observations, Population, Question], Study],
+    beside: Beside,
+    most: int = MOST,
+) -> Study:
+    """Return the answer for the store's only population, or a study with the answer for each in ``parts``.
+
+    Raises:
+        NotEnoughData: there is no population, or none has enough data.
+    """
+    grouped = observations.once(populations)
+    if not grouped.every:
+        raise NotEnoughData("at least one finished run of a random seed, or five seeds of one stream, the others fixed")
+    chosen = _largest(grouped, most)
+    parts: list[Study] = []
+    gaps: list[tuple[Population, str]] = []
+    for population in chosen:
+        try:
+            part = answer(observations, population, question)
+        except NotEnoughData as gap:
+            gaps.append((population, gap.needs))
+            continue
+        part.about, part.scope = population.name, population.scope
+        part.notes += _unfinished(observations, population)
+        parts.append(part)
+    if not parts:
+        raise needs_of_all({p.name: needs for p, needs in gaps}, "population")
+    if len(grouped) == 1:
+        parts[0].notes += _beside_note(grouped) + observations.once(roles).said
+        return parts[0]
+    study = side_by_side(question, parts, {p.name: len(p) for p in chosen}, beside, _scope(grouped), "population")
+    study.findings += unanswered({p.name: needs for p, needs in gaps})
+    left = len(grouped) - len(chosen)
+    if left:
+        study.notes.append(f"{left} smaller populations of the store are left out (the {most} largest are shown).")
+    study.notes += _beside_note(grouped) + observations.once(roles).said
+    return study
+
+
+def _unfinished(observations: Observations, population: Population) -> list[str]:
+    """Return how many runs that were planned with these are not stored: those that end first may differ."""
+    designs = [of for of in observations.once(roles).missing if not of.stored.isdisjoint(population.rows.index)]
+    if not designs:
+        return []
+    missing = frozenset().union(*(of.missing for of in designs))
+    planned = missing.union(*(of.stored for of in designs))
+    return [f"Not finished: {len(missing):,} of {len(planned):,} runs that were planned with these are not stored."]
+
+
+def _largest(grouped: Populations, most: int) -> list[Population]:
+    """Return the reference and the largest of the others, in their order."""
+    kept = sorted(grouped.every[1:], key=lambda p: -len(p))[: most - 1]
+    return [p for i, p in enumerate(grouped.every) if i == 0 or p in kept]
+
+
+def _beside_note(grouped: Populations) -> list[str]:
+    notes = []
+    if grouped.beside:
+        notes.append(f"{grouped.beside:,} more runs are left out, because their groups have fewer than five seeds.")
+    if grouped.tried:
+        notes.append(f"{grouped.tried:,} more runs are trials of a search: its section judges them.")
+    return notes
+
+
+def _scope(grouped: Populations) -> str:
+    """Return a sentence about the populations: first what differs between them, then what they share."""
+    names = [f"{p.name} (n = {len(p):,})" for p in grouped.every[:MOST]]
+    more = f" and {len(grouped) - MOST} more" if len(grouped) > MOST else ""
+    text = f"{len(grouped)} populations, each with its own answer: {'; '.join(names)}{more}."
+    if len({(p.varies, tuple(p.fixed.items())) for p in grouped.every}) == 1:
+        first = grouped.every[0]
+        drawn = f"{listed(first.varies)} drawn anew in each run" if first.from_masters else f"{first.unit}, one per run"
+        text += f" In all of them: {drawn}{f', {first.held} fixed' if first.fixed else ''}."
+    shared = grouped.every[0].shared(grouped.settings)
+    return f"{text} Shared: {shared}."
+
+
+# The answers to one question for every condition of a store, side by side if there are several.
+#
+# For designs that are not populations of seeds: crossed streams, branches, measured runs.
+
+MOST_CONDITIONS: Final = 12
+"""Largest number of conditions with an answer; a note names the others."""
+
+
+def by_condition(
+    observations: Observations,
+    question: Question,
+    conditions: Sequence[Condition],
+    answer: Callable[[Observations, Condition, Question], Study],
+    beside: Beside,
+    settings: Sequence[str] = CONDITION_SETTINGS,
+) -> Study:
+    """Return the answer for the only condition, or a study with the answer for each in ``parts``.
+
+    ``settings`` are those that make conditions different.
+
+    Raises:
+        NotEnoughData: there is no condition, or none has enough data.
+    """
+    if not conditions:
+        raise NotEnoughData("runs of this study")
+    parts: list[Study] = []
+    gaps: dict[str, str] = {}
+    for condition in conditions[:MOST_CONDITIONS]:
+        try:
+            part = answer(observations, condition, question)
+        except NotEnoughData as gap:
+            gaps[condition.name] = gap.needs
+            continue
+        part.about = condition.name
+        parts.append(part)
+    if not parts:
+        raise needs_of_all(gaps, "condition")
+    if len(conditions) == 1:
+        parts[0].about = _among_all(observations, conditions[0].rows)
+        return parts[0]
+    varying = varying_columns(pd.concat([c.rows for c in conditions]), settings)
+    differing = listed(without_repetition(c.removeprefix("config.") for c in varying) or ["their data"])
+    scope = f"{len(conditions)} conditions, each with its own answer. They differ in {differing}."
+    study = side_by_side(question, parts, {c.name: len(c) for c in conditions}, beside, scope, "condition")
+    study.findings += unanswered(gaps)
+    if len(conditions) > MOST_CONDITIONS:
+        left = "; ".join(c.name for c in conditions[MOST_CONDITIONS:])
+        study.notes.append(f"{len(conditions) - MOST_CONDITIONS} smaller conditions are left out: {left}.")
+    return study
+
+
+def _among_all(observations: Observations, rows: pd.DataFrame) -> str:
+    """Return the name of the condition of ``rows`` among all of the store; empty if the store has only this one."""
+    if (rows["mode"] != "arithmetic").any():
+        return ""
+    return ", ".join(settings_words(rows.iloc[0], varying_columns(observations.arithmetic)))

@@ -16,16 +16,12 @@ import pandas as pd
 
 from analysis.criteria import DIARY, UNJUDGED
 from analysis.observations import Condition, Observations, conditions_of, describe_task, floats
-from analysis.populations import LAYERS, settings_in_words
-from analysis.purposes import CHOSEN, STREAMS, asked, places, random_seeds, roles
+from analysis.populations import CHOSEN, LAYERS, RUN_STREAMS, asked, places, random_seeds, roles, settings_in_words
 from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.offspring import Kept, between_parents, kept_distance, normal_scores
 from analysis.statistics.proportions import clopper_pearson, share
-from analysis.statistics.replication import mean_share
-from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_condition import by_condition
+from analysis.statistics.repeatability import Kept, between_parents, kept_distance, mean_share, normal_scores
+from analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
 from analysis.studies.census import judged
-from analysis.studies.side_by_side import Beside
 
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
 FEWEST: Final = 4
@@ -53,7 +49,7 @@ class Families:
         """The streams that children share with their parent, in words."""
         if self.redrawn[0].startswith(LAYERS):
             return "split, order and the other layers"
-        return " and ".join(s for s in STREAMS if s not in self.redrawn)
+        return " and ".join(s for s in RUN_STREAMS if s not in self.redrawn)
 
 
 @dataclass(kw_only=True)

@@ -1,9 +1,10 @@
-"""Language-model runs: loss, perplexity, spread over seeds, samples."""
+"""Language-model runs, stored and in flight: loss, perplexity, spread over seeds, samples, published results."""
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,15 +12,104 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.observations import Observations, floats, varying_columns
-from analysis.own_versions import OWN_CODE
-from analysis.rerun import rerun_command
+from analysis.observations import OWN_CODE, Observations, floats, varying_columns
+from analysis.proposals import rerun_command
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.gpt_further import further_tables
-from analysis.studies.published import TRANSFORMER_XL_ON_THE_WAY, WIKITEXT_103, WIKITEXT_PRESETS
 from grok.config import GptConfig
 from grok.config.fields import settings_of
+
+# Further measurements of a language model's evaluations: additional validation sets, scores of tasks.
+
+
+def further_tables(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Table]:
+    """Return the tables of the further validation sets and of the tasks; an empty list if nothing was measured.
+
+    ``runs`` has the columns ``condition`` and ``seed`` by ``run_id``.
+    """
+    values = _measured(curves[curves["run_id"].isin(runs.index)])
+    sets, tasks = [], []
+    named = {
+        str(run_id): {"preset": condition, "seed": str(seed)}
+        for run_id, condition, seed in zip(runs.index, runs["condition"], runs["seed"], strict=True)
+    }
+    for (run_id, name), group in values.groupby(["run_id", "name"], sort=True):
+        kind, _, label = str(name).partition(".")
+        last, best = group.iloc[-1], group.sort_values("value").iloc[0]
+        run = {**named[str(run_id)], "run": str(run_id)[:10]}
+        if kind == "val_loss":
+            sets.append(
+                {
+                    **run,
+                    "validation set": label,
+                    "best loss": round(best["value"], 4),
+                    "best perplexity": round(math.exp(min(best["value"], 700)), 2),
+                    "at step": best["step"],
+                    "last loss": round(last["value"], 4),
+                }
+            )
+        elif kind == "task" and not label.endswith("_stderr"):
+            task, _, metric = label.rpartition(".")
+            same = (values["run_id"] == run_id) & (values["name"] == f"{name}_stderr")
+            errors = values["value"][same & (values["step"] == last["step"])]
+            tasks.append(
+                {
+                    **run,
+                    "task": task,
+                    "metric": metric,
+                    "score": f"{last['value']:.4g}",
+                    "standard error": f"{errors.iloc[0]:.2g}" if len(errors) else "",
+                    "at step": last["step"],
+                }
+            )
+    tables = []
+    if sets:
+        caption = "Further validation sets (data.validation): loss in nats per token, perplexity per token"
+        tables.append(Table("validation_sets", caption, pd.DataFrame(sets), code=("run",)))
+    if tasks:
+        caption = "Tasks of lm-evaluation-harness (eval.tasks), as last scored during training"
+        tables.append(Table("tasks", caption, pd.DataFrame(tasks), code=("run",)))
+    return tables
+
+
+def _measured(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return every measurement of ``curves.metrics``: run_id, step, name, value."""
+    known = curves[curves["metrics"].notna() & (curves["metrics"] != "{}")] if "metrics" in curves else curves.iloc[:0]
+    rows = [
+        (run_id, step, name, value)
+        for run_id, step, text in zip(known["run_id"], known["step"], known.get("metrics", ()), strict=True)
+        for name, value in json.loads(text).items()
+        if value is not None
+    ]
+    return pd.DataFrame(rows, columns=["run_id", "step", "name", "value"])
+
+
+# Published language-model results for comparison with WikiText runs.
+#
+# All of them are on the full WikiText-103. Numbers on other text, or on a sample of it, are not comparable.
+
+WIKITEXT_103: Final = pd.DataFrame(
+    [
+        ("GPT-2 117M (WebText, not tuned)", "117M", 500_000, 37.5, "word", "test, zero-shot", "Radford et al. 2019"),
+        ("GPT-2 345M (WebText, not tuned)", "345M", 500_000, 26.37, "word", "test, zero-shot", "Radford et al. 2019"),
+        ("Transformer-XL base", "151M", 40_000, 23.24, "word", "test", "NVIDIA DeepLearningExamples"),
+        ("Transformer-XL large", "247M", 100_000, 18.18, "word", "test", "NVIDIA DeepLearningExamples"),
+        ("nanoGPT 24 layers, d 1024", "353M", 4_000, 22.6, "BPE of 50,304", "best validation", "the seed diary, 2023"),
+    ],
+    columns=["model", "parameters", "steps", "perplexity", "per", "on", "source"],
+)
+"""Final results. The steps in the GPT-2 rows are those of the Megatron reproduction."""
+
+TRANSFORMER_XL_ON_THE_WAY: Final = pd.DataFrame(
+    [(10_000, 32.3, 32.6), (20_000, 26.1, 24.1), (30_000, 23.7, 21.5), (40_000, 22.9, 20.2)],
+    columns=["step", "base perplexity", "large perplexity"],
+)
+"""Validation perplexity of the two Transformer-XL runs during training."""
+
+WIKITEXT_PRESETS: Final = ("wikitext", "transformer_xl", "gpt2_")
+"""Parts of the names of presets whose runs are shown with the published results."""
+
+# Language-model runs: loss, perplexity, spread over seeds, samples.
 
 CONDITION_SETTINGS: Final = (
     *(
@@ -304,4 +394,67 @@ QUESTION = Question(
     analyse,
     lambda observations: bool(len(observations.gpt)),
     any_task=False,
+)
+
+# Language models in flight: the results so far of runs that have no row yet.
+
+EVALUATIONS = 20
+"""Number of a run's last evaluations in the table."""
+
+
+@dataclass(kw_only=True)
+class InFlight(Study):
+    """Runs in flight, with their curves so far."""
+
+    curves: pd.DataFrame
+    steps: pd.DataFrame
+
+
+def analyse_in_flight(observations: Observations, question: Question) -> InFlight:
+    """Return the tables of the runs in flight.
+
+    Raises:
+        NotEnoughData: no run is in flight.
+    """
+    flying = observations.in_flight
+    if flying is None or flying.runs.empty:
+        raise NotEnoughData("a language model in flight")
+    study = InFlight(
+        name=question.name, title=question.title, question=question.question, curves=flying.curves, steps=flying.steps
+    )
+    last = flying.steps.groupby("run_id")["train_loss"].last()
+    scored = flying.curves.dropna(subset=["val_loss"]).groupby("run_id")["val_loss"].last()
+    ids = flying.runs["run_id"]
+    frame = pd.DataFrame(
+        {
+            "run": [run_id[:10] for run_id in ids],
+            "step": flying.runs["step"].astype(int),
+            "of": flying.runs["steps"].astype(int),
+            "training loss": last.reindex(ids).round(4).to_numpy(),
+            "val loss": scored.reindex(ids).round(4).to_numpy(),
+            "written": [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in flying.runs["written"]],
+        }
+    )
+    study.tables.append(Table("in_flight", "Runs in flight, as of their last write", frame, code=("run",)))
+    shown = flying.curves.groupby("run_id").tail(EVALUATIONS)
+    evaluations = pd.DataFrame(
+        {
+            "run": shown["run_id"].str[:10],
+            "step": shown["step"].astype(int),
+            "training loss": shown["train_loss"].round(4),
+            "val loss": shown["val_loss"].round(4),
+            "sample": shown["sample"].fillna(""),
+        }
+    )
+    study.tables.append(Table("in_flight_evaluations", "Their last evaluations", evaluations, code=("run",)))
+    return study
+
+
+IN_FLIGHT_QUESTION = Question(
+    name="in_flight",
+    title="Runs in flight",
+    question="How far are the language models that are being trained?",
+    command="",
+    analyse=analyse_in_flight,
+    applies=lambda observations: observations.in_flight is not None and not observations.in_flight.runs.empty,
 )

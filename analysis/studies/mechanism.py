@@ -19,10 +19,8 @@ from analysis.populations import settings_in_words
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.prediction import spearman
 from analysis.statistics.proportions import share
-from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_condition import by_condition
-from analysis.studies.side_by_side import Beside
-from grok.store.dictionary import MEASUREMENTS
+from analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
+from grok.store.schema import MEASUREMENTS
 
 MEANINGS: Final = {
     **{name: meaning for name, (meaning, _) in MEASUREMENTS.items()},

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.criteria import DIARY, UNJUDGED
+from analysis.criteria import DIARY, UNJUDGED, restricted_log_time
 from analysis.observations import Observations, floats
 from analysis.populations import Population
-from analysis.statistics.estimate import Estimate, NotEnoughData
+from analysis.statistics.estimate import Estimate, NotEnoughData, generator
 from analysis.statistics.prediction import (
     FEWEST,
     cross_validated,
@@ -21,12 +21,8 @@ from analysis.statistics.prediction import (
     screened,
 )
 from analysis.statistics.proportions import share
-from analysis.statistics.resampling import generator
-from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_population import by_population, has_populations
+from analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
 from analysis.studies.census import judged
-from analysis.studies.outcomes import restricted_log_time
-from analysis.studies.side_by_side import Beside
 
 MOST_POPULATIONS = 6
 """Largest number of populations with an answer: each needs many fits."""

@@ -12,14 +12,10 @@ from scipy import stats
 from analysis.criteria import usual_length
 from analysis.observations import Observations, floats
 from analysis.populations import Population
-from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.estimate import NotEnoughData, generator, holm
 from analysis.statistics.modes import p_of_one_mode
-from analysis.statistics.multiplicity import holm
 from analysis.statistics.proportions import share
-from analysis.statistics.resampling import generator
-from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_population import by_population, has_populations
-from analysis.studies.side_by_side import Beside
+from analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
 from grok.arithmetic.outcome import NORM_FALL
 
 WATCHED = 2

@@ -2,27 +2,470 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from analysis.observations import Observations, describe_task, floats
-from analysis.populations import listed
-from analysis.purposes import STREAMS, places, roles
-from analysis.statistics.estimate import Estimate, NotEnoughData
+from analysis.criteria import DIARY, UNJUDGED, judge_by_time, outcome
+from analysis.observations import (
+    CONDITION_SETTINGS,
+    Observations,
+    describe_task,
+    differing_settings,
+    floats,
+    in_words,
+    is_derived,
+    varying_columns,
+)
+from analysis.populations import CHOSEN, RUN_STREAMS, Population, asked, drawn, listed, places, roles
+from analysis.statistics.estimate import Estimate, NotEnoughData, generator
 from analysis.statistics.proportions import clopper_pearson, heterogeneity
-from analysis.statistics.repeatability import agreement
-from analysis.statistics.replication import MOST, Replication, Verdict, mean_share, replication
-from analysis.statistics.resampling import generator
-from analysis.statistics.spread import median
+from analysis.statistics.repeatability import MOST, Counts, Replication, Verdict, agreement, mean_share, replication
+from analysis.statistics.variance_shares import median
 from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.hits import FEWEST_OTHERS
-from analysis.studies.outcomes import outcome
-from analysis.studies.repeats import FEWEST_CONTROLS, kinds
-from analysis.studies.units import Kind, Unit
+from analysis.studies.census import judged
+from grok.records import tag_parts
+
+# The rare outcome by which seeds are candidates: super, fast, or among the fastest.
+
+FEWEST_OTHERS: Final = 20
+"""Smallest number of other seeds for their rate."""
+RARE: Final = 0.1
+"""Share of seeds that are hits if none is super: the fastest tenth."""
+MOST_FREQUENT: Final = 0.5
+"""Largest share of seeds for which an outcome is rare enough to be a hit."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """The rare outcome that defines candidates, for the runs of one condition."""
+
+    words: str
+    """Its name in a sentence: ``super``, ``among the fastest tenth``."""
+    definition: str
+    flags: pd.Series
+    """Per run: 1 if it is a hit, 0 if not, NaN if not known."""
+    judged: pd.DataFrame | None = None
+    """The runs with the columns of `census.judged`; None if times were judged."""
+
+    def counts(self, runs: Sequence[str]) -> Counts:
+        """Return the numbers of hits and of judged runs."""
+        known = self.flags.reindex(list(runs)).dropna()
+        return int(known.sum()), len(known)
+
+
+def rare_outcome(observations: Observations, population: pd.DataFrame, runs: pd.DataFrame) -> Hit:
+    """Return the outcome that is rare in ``population``, as flags of ``runs``.
+
+    Super by accuracy in the diary's regime, by time elsewhere; a less rare outcome if no seed is super.
+    """
+    options: list[Callable[[], Hit | None]] = [
+        lambda: _by_accuracy(observations, population, runs, "super"),
+        lambda: _by_time(observations, population, runs, None),
+    ]
+    if differing_settings(runs.iloc[0]):
+        options.reverse()
+    options += [
+        lambda: _by_accuracy(observations, population, runs, "super", "fast"),
+        lambda: _by_time(observations, population, runs, RARE),
+    ]
+    usable = [hit for option in options if (hit := option()) is not None]
+    for hit in usable:
+        hits, n = hit.counts(list(population.index))
+        if hits and (hits <= MOST_FREQUENT * n or n < FEWEST_OTHERS):  # named seeds may all be super
+            return hit
+    return usable[0]
+
+
+def _by_accuracy(observations: Observations, population: pd.DataFrame, runs: pd.DataFrame, *classes: str) -> Hit:
+    least = DIARY.normal_accuracy if "fast" in classes else DIARY.super_accuracy
+    seen, horizon = judged(observations, runs, DIARY.horizon_of(population), least)
+    flags = seen["label"].isin(classes).astype(float).where(seen["label"] != UNJUDGED)
+    definition = f"validation accuracy above {least:.0%} at step {horizon:,}"
+    return Hit(" or ".join(classes), definition, flags, seen)
+
+
+def _by_time(
+    observations: Observations, population: pd.DataFrame, runs: pd.DataFrame, rare: float | None
+) -> Hit | None:
+    """Return the hit "three times faster than the median seed", or "among the fastest share ``rare``"."""
+    times = observations.times(population)
+    if rare is not None and len(times) < FEWEST_OTHERS:
+        return None
+    if rare is not None:
+        words, threshold = "among the fastest tenth", float(np.sort(times.right)[max(0, int(rare * len(times)) - 1)])
+    else:
+        try:
+            speed = judge_by_time(times, floats(population["config.train.steps"]))
+        except NotEnoughData:
+            return None
+        words, threshold = "super by time", speed.threshold
+    if not np.isfinite(threshold):
+        return None
+    early = observations.times(runs).right <= threshold
+    long = floats(runs["config.train.steps"]) >= threshold
+    flags = pd.Series(np.where(long, early.astype(float), np.nan), index=runs.index)
+    return Hit(words, f"generalised by step {threshold:,.0f}", flags)
+
+
+# A repeated seed with its repeats, and all seeds with one kind of repeat.
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One repeated seed."""
+
+    name: str
+    seeds: dict[str, int]
+    """Seeds of the kept streams."""
+    own: str | None
+    """Its own run; None if it was named."""
+    repeats: list[str]
+    """Its judged repeats. No two share a redrawn seed or have equal bits."""
+    others: list[str]
+    """One run of each other seed for comparison."""
+    others_words: str
+    line: str = ""
+    """Its line of descent: the first ancestor of its own run, by the records of ``grok branch --parents``. Cells of a
+    crossed design with one seed in common are one line."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """All candidates with one kind of repeat under one condition, and the controls."""
+
+    name: str
+    fixed: tuple[str, ...]
+    change: str
+    """What a repeat changes, in words."""
+    condition: str
+    """Values of the settings that differ between the store's conditions."""
+    hit: Hit
+    candidates: list[Unit]
+    controls: list[Unit]
+    rows: pd.DataFrame = field(repr=False)
+    """All runs of the condition."""
+    neither: list[Unit] = field(default_factory=list)
+    """Seeds that a command chose, but no hits: no candidates, and not ordinary either."""
+
+
+def distinct(codes: NDArray[np.int64], taken: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return flags (n,) of rows of ``codes`` (n, streams) that share no seed with each other or with ``taken``."""
+    used = [set(column.tolist()) for column in taken.T]
+    kept = np.zeros(len(codes), dtype=bool)
+    for i, row in enumerate(codes.tolist()):
+        if not any(seed in column for seed, column in zip(row, used, strict=True)):
+            kept[i] = True
+            for seed, column in zip(row, used, strict=True):
+                column.add(seed)
+    return kept
+
+
+# Which runs repeat which: candidates, ordinary controls, and the other seeds for comparison.
+#
+# Designs say which run repeats which: children of ``repeat`` and ``branch`` designs, and a recipient's own cells in a
+# ``layers`` design. A seed's *own run* is the parent, the run by which it may have been chosen. If it is a hit (super,
+# or
+# another rare outcome), the seed is a *candidate*. Otherwise it is a *control*, unless it was chosen for another result
+# or by name. The own run never counts among the repeats. A seed with repeats but without an own run was *named* by the
+# user: it is a candidate with all its repeats.
+
+KEPT: Final = (("split", "init"), ("split", "order"), ("init", "order"), ("init",), ("order",), ("split",))
+"""Sets of streams that are kept while the others are redrawn."""
+COMPUTATIONS: Final = {
+    "ulp": "initial weights moved by a unit in the last place",
+    "processor": "on another processor",
+    "lane width": "at another lane width",
+    "path": "on another numerics path",
+    "version": "with another version or number of threads",
+    "precision": "in another precision",
+}
+"""Kinds of repeat that keep all streams, with what they change in words."""
+TAG_PARTS: Final = {
+    "processor": ("device", "model", "isa"),
+    "lane width": ("width",),
+    "path": ("rows", "products", "compiled", "compiler"),
+}
+"""Parts of the numerics tag that define these kinds of repeat."""
+FEWEST_CONTROLS: Final = 5
+"""Smallest number of controls, with one run each, for their rate."""
+
+
+def repeats(observations: Observations) -> pd.DataFrame:
+    """Return every repeat that a design planned: run, own (its parent, or None), fixed streams, kind, choice and line.
+
+    ``kind`` is what changes where all streams are kept: ``ulp``, ``again``, ``path``, ``precision`` or ``NAME=VALUE``;
+    empty where streams are redrawn. A parent is the run of its place that was asked for, if any was.
+    """
+    purposes = observations.once(roles)
+    place, rows = observations.once(places).to_dict(), observations.once(asked)
+    stands = dict(zip(rows["place"], rows.index, strict=True))
+    when = rows["planned_at"].to_dict()
+    children = purposes.of("child", kinds=("repeat", "branch"))
+    children = children[children["from_step"].isna()]  # a change in mid-run keeps the streams until then
+    records = []
+    for run, parent, redrawn, choice, unit, line, planned_at in _columns(children):
+        kind = "" if redrawn else _kind_of(unit)
+        if run not in place or kind is None or not set(redrawn or ()) <= set(RUN_STREAMS) or choice == "unstated":
+            continue
+        own = stands.get(place[parent], parent) if parent in place else None
+        fixed = tuple(stream for stream in RUN_STREAMS if stream not in (redrawn or ()))
+        # a list of seeds whose results were there may be a choice by them
+        chosen = choice in CHOSEN or (choice == "given" and own in when and when[own] < planned_at)
+        records.append((run, own, fixed, kind, chosen, line or purposes.lines.get(parent, "")))
+    recipients = purposes.of("recipient", kinds=("layers",))["run_id"]
+    stands |= {place[run]: run for run in recipients if run in place}
+    for run, *_, unit, _, _ in _columns(purposes.of("cell", kinds=("layers",))):
+        if run in place and not unit.get("exchanged") and not unit.get("streams"):
+            own = stands.get(place[run])
+            records.append((run, own, RUN_STREAMS, "ulp", True, purposes.lines.get(own or "", "")))
+    columns = ["run", "own", "fixed", "kind", "chosen", "line"]
+    return pd.DataFrame(records, columns=columns).drop_duplicates(["run", "own", "fixed", "kind", "chosen"])
+
+
+def _columns(rows: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    names = ["run_id", "parent_run_id", "redrawn", "choice", "unit", "line", "planned_at"]
+    return rows[names].itertuples(index=False, name=None)
+
+
+def _kind_of(unit: dict[str, Any]) -> str | None:
+    """Return what a repeat changes; None if that is no setting that can change a result: it is a longer run."""
+    kind = str(unit.get("kind"))
+    name, equals, _ = kind.partition("=")
+    if kind in ("float64", "precision") or name == "precision":
+        return "precision"
+    return kind if kind in ("ulp", "again", "path") or (equals and name in CONDITION_SETTINGS) else None
+
+
+def kinds(observations: Observations) -> list[Kind]:
+    """Return every kind of repeat that has a candidate, starting with the condition with most runs.
+
+    The condition of repeats is that of their own run. A repeat without one has its own condition.
+    """
+    every = observations.once(repeats)
+    if every.empty:
+        return []
+    runs = observations.observed
+    rows = observations.once(asked).drop(columns=["place", "planned_at"])
+    beside = pd.Index([*every["run"], *every["own"].dropna()]).unique().difference(rows.index, sort=False)
+    rows = pd.concat([rows[rows["layers"] == "{}"], runs.loc[beside]])
+    varying = varying_columns(rows, [name for name in CONDITION_SETTINGS if name != "precision"])
+    label = rows.groupby(varying, dropna=False).ngroup() if varying else pd.Series(0, index=rows.index)
+    of = every["own"].fillna(every["run"]).map(label)
+    changed = set(every["run"][of.to_numpy() != every["run"].map(label).to_numpy()]) - set(
+        observations.once(asked).index
+    )
+    result: list[Kind] = []
+    by_size = label[~label.index.isin(changed)].value_counts().sort_index().sort_values(ascending=False, kind="stable")
+    for condition in by_size.index:
+        mine = every[of == condition]
+        if mine.empty:
+            continue
+        group = rows[(label == condition) & ~rows.index.isin(changed)]
+        name = ", ".join(f"{c.removeprefix('config.')}={in_words(group.iloc[0][c])}" for c in varying)
+        elsewhere = rows.loc[[run for run in dict.fromkeys(mine["run"]) if label[run] != condition]]
+        result += _Condition(observations, group, name, mine, elsewhere).kinds()
+    return result
+
+
+Repeated = tuple[pd.Series, str | None, list[str]]
+"""A run of a repeated seed, its own run, and its repeats."""
+
+
+def _short(seed: int) -> str:
+    """Return a seed as text; a derived seed by its first digits."""
+    return str(seed) if seed < 10**9 else f"{str(seed)[:6]}…"
+
+
+class _Condition:
+    """The runs of one condition, in one or several precisions, and their repeats."""
+
+    def __init__(
+        self, observations: Observations, rows: pd.DataFrame, name: str, every: pd.DataFrame, elsewhere: pd.DataFrame
+    ) -> None:
+        self.observations, self.name, self.every = observations, name, every
+        self.rows, self.judged = rows, pd.concat([rows, elsewhere])
+        plain = rows[rows["config.perturb.ulps"].fillna(0) == 0]
+        self.precision = str((plain if len(plain) else rows)["config.precision"].mode().iloc[0])
+        usual = plain[(plain["config.precision"] == self.precision) & (plain["layers"] == "{}")]
+        asked_for = observations.once(asked)
+        self.asked = asked_for.loc[asked_for.index.intersection(usual.index)]
+
+    @cached_property
+    def drawn(self) -> list[Population]:
+        """The populations of this condition."""
+        return drawn(self.asked) if len(self.asked) else []
+
+    @cached_property
+    def random(self) -> pd.DataFrame:
+        """The runs of random seeds, all streams derived from the master seed."""
+        groups = [p.rows for p in self.drawn if p.varies == RUN_STREAMS]
+        return groups[0] if groups else self.asked[:0]
+
+    @cached_property
+    def scans(self) -> list[Population]:
+        """The populations with one or two fixed streams that are large enough for a rate."""
+        return [p for p in self.drawn if p.varies != RUN_STREAMS and len(p) >= FEWEST_OTHERS]
+
+    @cached_property
+    def population(self) -> pd.DataFrame:
+        """The runs that define what is rare: random seeds, else the largest scan, else all own runs, else all."""
+        groups = [self.random] if len(self.random) >= FEWEST_OTHERS else [scan.rows for scan in self.scans]
+        own = self.rows.loc[self.rows.index.intersection([*self.asked.index, *self._first])]
+        return self.rows.loc[max(groups, key=len, default=own if len(own) else self.rows).index]
+
+    @cached_property
+    def hit(self) -> Hit:
+        """The rare outcome of this condition."""
+        return rare_outcome(self.observations, self.population, self.judged)
+
+    def kinds(self) -> list[Kind]:
+        """Return the kinds of repeat that have a candidate."""
+        by_kind: dict[str, list[Repeated]] = {}
+        kept = self.every[self.every["fixed"] == RUN_STREAMS]
+        for kind, units in self._units(kept[~kept["kind"].str.contains("=")]).items():
+            by_kind.setdefault(kind, []).extend(units)
+        result = [
+            self._kind(kind, RUN_STREAMS, COMPUTATIONS[kind], by_kind[kind]) for kind in COMPUTATIONS if kind in by_kind
+        ]
+        for change, units in self._units(kept[kept["kind"].str.contains("=")].dropna(subset="own")).items():
+            result.append(self._kind(change, RUN_STREAMS, f"with {change}", units))
+        for fixed in KEPT:
+            units = self._redrawn(self.every[self.every["fixed"] == fixed], fixed)
+            free = " and ".join(s for s in RUN_STREAMS if s not in fixed)
+            result.append(self._kind(" + ".join(fixed), fixed, f"{free} redrawn", units))
+        return [kind for kind in result if kind.candidates]
+
+    @cached_property
+    def _chosen(self) -> set[str]:
+        """The own runs that a design chose for their results or by name."""
+        return set(self.every["own"][self.every["chosen"]].dropna())
+
+    @cached_property
+    def _first(self) -> dict[int, str]:
+        """The first repeat of each place without an own run, if so many were given that nobody chose them by name."""
+        alone = self.every[self.every["own"].isna() & (self.every["kind"] == "ulp")]
+        place = alone["run"].map(self.observations.once(places))
+        first = alone["run"].groupby(place).first()
+        by_place = dict(zip(first.index.astype(int), map(str, first), strict=True))
+        return by_place if len(first) >= FEWEST_OTHERS else {}
+
+    def _row(self, run: Any) -> pd.Series:
+        row: pd.Series = self.judged.loc[run]
+        return row
+
+    def _kind(self, name: str, fixed: tuple[str, ...], change: str, repeated: list[Repeated]) -> Kind:
+        judged = [(row, own, [r for r in runs if pd.notna(self.hit.flags[r])]) for row, own, runs in repeated]
+        judged = [unit for unit in judged if unit[2]]
+        ordinary = [own is not None and bool(self.hit.flags[own] == 0) for _, own, _ in judged]
+        controls = [unit for unit, o in zip(judged, ordinary, strict=True) if o and unit[1] not in self._chosen]
+        control_runs = self._one_each(controls, fixed)
+        lines = self.every.dropna(subset="own").drop_duplicates("own").set_index("own")["line"].to_dict()
+        kind = Kind(name, fixed, change, self.name, self.hit, [], [], self.judged)
+        for (row, own, runs), is_control in zip(judged, ordinary, strict=True):
+            others, words = ([], "") if is_control else self._others(name, fixed, own, control_runs)
+            seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
+            called = self._name(row, own, seeds)
+            unit = Unit(called, seeds, own, runs, others, words, lines.get(own) or own or called)
+            (kind.candidates if not is_control else kind.neither if own in self._chosen else kind.controls).append(unit)
+        return kind
+
+    def _name(self, row: pd.Series, own: str | None, seeds: dict[str, int]) -> str:
+        if own in self.random.index or (own is None and len(seeds) == len(RUN_STREAMS) and self._is_random(row)):
+            return f"seed {int(row['seed'])}"
+        scan = next((scan for scan in self.scans if own in scan.rows.index), None)
+        if scan is not None and scan.from_masters:
+            return f"seed {int(row['seed'])}"
+        named = [stream for stream in scan.varies if stream in seeds] if scan is not None else []
+        return ", ".join(f"{stream} {_short(seeds[stream])}" for stream in named or seeds)
+
+    @staticmethod
+    def _is_random(row: pd.Series) -> bool:
+        return all(bool(is_derived(row.to_frame().T, stream).iloc[0]) for stream in RUN_STREAMS)
+
+    def _others(
+        self, name: str, fixed: tuple[str, ...], own: str | None, control_runs: list[str]
+    ) -> tuple[list[str], str]:
+        """Return one run of each seed for comparison with a candidate, and what they are in words."""
+        from_scan = next((scan for scan in self.scans if own in scan.rows.index), None)
+        random = (list(self.random.index), "random seeds") if len(self.random) >= FEWEST_OTHERS else ([], "")
+        controls = (control_runs, "ordinary controls") if len(control_runs) >= FEWEST_CONTROLS else ([], "")
+        if name == "precision" or "=" in name:  # another precision or setting may have another rate
+            return controls
+        if from_scan is None or own in self.random.index:
+            return random
+        if len(fixed) == len(RUN_STREAMS):
+            return list(from_scan.rows.index), f"seeds of the {listed(from_scan.varies)} scan"
+        return controls if controls[0] else random
+
+    def _one_each(self, controls: list[Repeated], fixed: tuple[str, ...]) -> list[str]:
+        """Return one repeat of each control; no two share a redrawn seed."""
+        free = [f"seed_{s}" for s in RUN_STREAMS if s not in fixed]
+        if not free:
+            return [runs[0] for _, _, runs in controls]
+        seeds = self.judged[free]
+        chosen: list[str] = []
+        for _, _, runs in controls:
+            taken = seeds.loc[chosen].to_numpy(dtype=np.int64)
+            fresh = np.flatnonzero(distinct(seeds.loc[runs].to_numpy(dtype=np.int64), taken))
+            chosen += [runs[fresh[0]]] if len(fresh) else []
+        return chosen
+
+    def _units(self, repeats: pd.DataFrame) -> dict[str, list[Repeated]]:
+        """Return the seeds whose streams were all kept, by what a repeat changes: a row, the own run, the repeats.
+
+        Equal bits are no new evidence.
+        """
+        by_kind: dict[str, list[Repeated]] = {}
+        place = repeats["run"].map(self.observations.once(places))
+        key = repeats["own"].where(repeats["own"].notna(), place.astype(str))
+        for (_, _), group in repeats.groupby([repeats["kind"].str.contains("="), key], sort=False):
+            own = group["own"].iloc[0]
+            own = self._first.get(int(place[group.index[0]])) if pd.isna(own) else str(own)
+            its = None if own is None else self._row(own)
+            seen = set() if its is None else {its["weights_hash"]}
+            changed: dict[str, list[str]] = {}
+            for run, kind in group.drop_duplicates("run")[["run", "kind"]].itertuples(index=False):
+                row = self._row(run)
+                if run != own and row["weights_hash"] not in seen:
+                    seen.add(row["weights_hash"])
+                    changed.setdefault(kind if its is None else self._change(kind, row, its), []).append(str(run))
+            for kind, runs in changed.items():
+                by_kind.setdefault(kind, []).append((self._row(own or runs[0]), own, runs))
+        return by_kind
+
+    @staticmethod
+    def _change(kind: str, row: pd.Series, own: pd.Series) -> str:
+        """Return what a repeat changed: one that was to be computed again says it by its numerics tag."""
+        if kind != "again":
+            return kind
+        if row["config.numerics.path"] != own["config.numerics.path"]:
+            return "path"  # that is what was asked for, whichever machine computed it
+        mine, its = tag_parts(row["numerics"]), tag_parts(own["numerics"])
+        for name, parts in TAG_PARTS.items():
+            if any(mine.get(part) != its.get(part) for part in parts):
+                return name
+        return "version"
+
+    def _redrawn(self, repeats: pd.DataFrame, fixed: tuple[str, ...]) -> list[Repeated]:
+        """Return the seeds that were repeated with the ``fixed`` streams kept; no two repeats share a redrawn seed."""
+        free = [f"seed_{s}" for s in RUN_STREAMS if s not in fixed]
+        repeated: list[Repeated] = []
+        for own, group in repeats.dropna(subset="own").groupby("own", sort=False):
+            runs = group["run"].drop_duplicates()
+            seeds, its = (self.judged.loc[ids, free].to_numpy(dtype=np.int64) for ids in (runs, [own]))
+            if len(kept := runs[distinct(seeds, its)]):
+                repeated.append((self._row(own), str(own), [str(run) for run in kept]))
+        return repeated
+
+
+# Repeatability of super seeds: repeats of candidates, compared with the rate of other seeds.
 
 FEWEST = 5
 """Smallest number of seeds for a rank correlation."""
@@ -57,7 +500,7 @@ class Test:
     @property
     def free(self) -> tuple[str, ...]:
         """The streams that a repeat redraws."""
-        return tuple(s for s in STREAMS if s not in self.kind.fixed)
+        return tuple(s for s in RUN_STREAMS if s not in self.kind.fixed)
 
 
 @dataclass(kw_only=True)
@@ -286,7 +729,7 @@ _WORDS = {
 def _agreement(observations: Observations, kind: Kind) -> Estimate | None:
     """Return the rank correlation of speed between a seed's runs; None if few seeds of the condition have repeats."""
     units = [*kind.candidates, *kind.controls, *kind.neither]
-    if len(kind.fixed) < len(STREAMS) or len(units) < FEWEST:
+    if len(kind.fixed) < len(RUN_STREAMS) or len(units) < FEWEST:
         return None
     seeds = kind.rows[kind.rows["config.perturb.ulps"].fillna(0) == 0].groupby(
         ["seed_split", "seed_init", "seed_order"]
@@ -307,7 +750,7 @@ def _agreement(observations: Observations, kind: Kind) -> Estimate | None:
 
 def what_repeats(kind: Kind) -> str:
     """Return which seeds a repeat keeps and what it changes, in words."""
-    if len(kind.fixed) == len(STREAMS):
+    if len(kind.fixed) == len(RUN_STREAMS):
         return f"All seeds kept, {kind.change}"
     return f"{listed(kind.fixed).capitalize()} seed{'s' * (len(kind.fixed) > 1)} kept, {kind.change}"
 

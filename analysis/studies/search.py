@@ -16,12 +16,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.observations import Observations
-from analysis.statistics.estimate import Estimate, NotEnoughData
-from analysis.statistics.importance import explained, explained_by_groups, median_interval
-from analysis.statistics.paired import Paired, paired
-from analysis.statistics.prediction import spearman
-from analysis.statistics.proportions import share
-from analysis.statistics.resampling import generator
+from analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from analysis.statistics.prediction import explained, explained_by_groups, median_interval, spearman
+from analysis.statistics.proportions import Paired, paired, share
 from analysis.studies.base import Finding, Question, Study, Table
 
 Floats = NDArray[np.float64]

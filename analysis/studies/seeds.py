@@ -15,16 +15,17 @@ import pandas as pd
 from analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
 from analysis.observations import (
     COUNTED,
+    OWN_CODE,
     Observations,
     differing_settings,
     floats,
+    hashes_in_words,
     in_words,
     varying_columns,
     without_repetition,
 )
-from analysis.own_versions import OWN_CODE, hashes_in_words
 from analysis.populations import populations
-from analysis.rerun import rerun_commands
+from analysis.proposals import rerun_commands
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies.base import Question, Study, Table
 from analysis.studies.regimes import events_of

@@ -12,11 +12,9 @@ import pandas as pd
 from scipy import stats
 
 from analysis.observations import Observations, as_text, floats, varying_columns
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, holm
 from analysis.statistics.excursions import RISE, SMOOTH, excursions, heights, smoothed
-from analysis.statistics.multiplicity import holm
 from analysis.statistics.proportions import heterogeneity, share
-from analysis.statistics.resampling import generator
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.gpt import CONDITION_SETTINGS
 

@@ -12,20 +12,19 @@ from analysis.criteria import usual_length
 from analysis.observations import Observations, floats
 from analysis.populations import Population
 from analysis.statistics.estimate import Estimate, NotEnoughData
-from analysis.statistics.lognormal import LogNormal, fit
 from analysis.statistics.proportions import share
 from analysis.statistics.survival import (
+    LogNormal,
     SurvivalCurve,
     Times,
+    fit,
     kaplan_meier,
     logrank,
     quantile,
     restricted_mean,
     watched_until,
 )
-from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_population import by_population, has_populations
-from analysis.studies.side_by_side import Beside
+from analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC
 
 

@@ -17,16 +17,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from analysis.criteria import Outcome, outcome
 from analysis.observations import Condition, Observations, conditions_of, describe_task, has_own_task, varying_columns
-from analysis.populations import settings_in_words
-from analysis.purposes import asked
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
-from analysis.statistics.resampling import generator
+from analysis.populations import asked, settings_in_words
+from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator
 from analysis.statistics.survival import Times, logrank
-from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.by_condition import by_condition
-from analysis.studies.outcomes import Outcome, outcome
-from analysis.studies.side_by_side import Beside
+from analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
 from grok.config.arithmetic import TaskConfig
 
 COUPLING: Final = "eval.couple_order"

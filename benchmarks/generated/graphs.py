@@ -33,10 +33,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
-from grok.arithmetic.stacked.kernels import FixedKernels
-from grok.arithmetic.stacked.optimizer import Coefficients, adamw
-from grok.arithmetic.stacked.state import LaneState
-from grok.arithmetic.stacked.step import OPTIONS, EvaluationPass, TrainingStep, reduced
+from grok.arithmetic.gpu.kernels import FixedKernels
+from grok.arithmetic.gpu.optimizer import Coefficients, adamw
+from grok.arithmetic.gpu.state import LaneState
+from grok.arithmetic.gpu.step import OPTIONS, EvaluationPass, TrainingStep, reduced
 from grok.config import ArithmeticConfig
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

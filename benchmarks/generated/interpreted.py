@@ -18,9 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.generated.graphs import CPU, Graph, generated, trace, traced, update
 from benchmarks.generated.guarded import guarded
-from grok.arithmetic.stacked.engine import Seat, Stack
-from grok.arithmetic.stacked.state import LaneState
-from grok.arithmetic.stacked.step import TrainingStep
+from grok.arithmetic.gpu.engine import Seat, Stack
+from grok.arithmetic.gpu.state import LaneState
+from grok.arithmetic.gpu.step import TrainingStep
 from grok.config import load_config
 from grok.records import Job
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from grok.arithmetic.stacked.optimizer import Coefficients
-from grok.arithmetic.stacked.state import LaneState
-from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
+from grok.arithmetic.gpu.optimizer import Coefficients
+from grok.arithmetic.gpu.state import LaneState
+from grok.arithmetic.gpu.step import EvaluationPass, TrainingStep
 from grok.config import ArithmeticConfig, GptConfig, load_config
 from grok.streams import Stream
 
@@ -42,9 +42,9 @@ def gpt_difference(precision: str, dropout: float, *, chunked: bool, fused: bool
 
     ``fused``: dropout inside the attention kernel, as on one GPU. A graph break raises an error (``fullgraph``).
     """
-    from grok.gpt import head
-    from grok.gpt.dropout import draw_masks, kernels_seeded
+    from grok.gpt import parts
     from grok.gpt.initial import build_model
+    from grok.gpt.parts import draw_masks, kernels_seeded
 
     settings = {
         "model": {"layers": 2, "d_model": 32, "heads": 2, "context": 16, "dropout": dropout},
@@ -60,7 +60,7 @@ def gpt_difference(precision: str, dropout: float, *, chunked: bool, fused: bool
     masks = draw_masks(config.model, 4, 16, stream=Stream("dropout", 1).at(1, 0), device=cpu, fused=fused)
     if fused:
         model.use_fused_dropout()
-    held, head.CHUNK_ELEMENTS["cpu"] = head.CHUNK_ELEMENTS["cpu"], 16 * 67 if chunked else 2**24
+    held, parts.CHUNK_ELEMENTS["cpu"] = parts.CHUNK_ELEMENTS["cpu"], 16 * 67 if chunked else 2**24
     try:
         gradients = []
         for loss_of in (model.loss, torch.compile(model.loss, dynamic=False, fullgraph=True, backend="aot_eager")):
@@ -71,6 +71,6 @@ def gpt_difference(precision: str, dropout: float, *, chunked: bool, fused: bool
             loss.backward()
             gradients.append([p.grad for p in model.parameters()])
     finally:
-        head.CHUNK_ELEMENTS["cpu"] = held
+        parts.CHUNK_ELEMENTS["cpu"] = held
         torch._dynamo.reset()
     return max(float((a - b).abs().max()) for a, b in zip(*gradients, strict=True) if a is not None and b is not None)

@@ -1,4 +1,4 @@
-"""The engine: trains jobs as lanes and yields their events. It does no I/O.
+"""The engine: trains jobs as lanes and yields their events, before that tries the user's own code. No I/O.
 
 On a CPU each lane is computed alone, so a run's bits cannot depend on its neighbours, its
 position or on refills. ``lanes`` runs take turns; more than one makes no run faster, but
@@ -7,17 +7,25 @@ shows the progress of all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
 
-from grok.arithmetic.lane import Lane
-from grok.arithmetic.own_lane import own_lane
-from grok.arithmetic.own_program import own_program
+import torch
+
+from grok.arithmetic.measures import Waves, group_order, places, waves_of
 from grok.arithmetic.program import OneLaneProgram, Program, program_key
-from grok.arithmetic.run import ArithmeticRun, at_own_numerics
+from grok.arithmetic.run import ArithmeticRun, Lane, at_own_numerics
+from grok.arithmetic.task import FIRST_NUMBER, shapes_of, split
+from grok.arithmetic.user import ModuleProgram, OwnLaneProgram, drawing, losses_of, own_lane, own_program
+from grok.arithmetic.weights import Parameters
 from grok.config.arithmetic import ArithmeticConfig
-from grok.errors import ConfigError
-from grok.records import Event, Job, StopRequested
+from grok.config.common import NumericsConfig
+from grok.errors import ConfigError, GrokError
+from grok.plugins import label, load
+from grok.records import CurvePoint, Event, Job, StopRequested
 from grok.runs import never
+from grok.streams import Stream
 
 
 def train(
@@ -36,7 +44,7 @@ def train(
         ConfigError: another device, or a setting that the device does not support.
     """
     if device == "cuda":
-        from grok.arithmetic.stacked import train_stacked
+        from grok.arithmetic.gpu import train_stacked
 
         yield from train_stacked(jobs, lanes=lanes, stop=stop)
         return
@@ -72,3 +80,105 @@ def seat(job: Job, programs: dict[str, Program]) -> Lane:
         programs[key] = own_program(config) if own else OneLaneProgram(config)
     run = ArithmeticRun(at_own_numerics(job, programs[key].tag()))
     return own_lane(run, programs[key]) if own else Lane(run, programs[key])
+
+
+# Checks the user's own code before a sweep: constructs everything and takes one training step.
+
+
+def refuse_unusable(config: ArithmeticConfig) -> None:
+    """Refuse code that cannot be imported, does not keep the contracts, or fails.
+
+    Raises:
+        GrokError: the message names the setting, in one line.
+    """
+    for spec in config.plugins().values():
+        if not callable(load(spec)):
+            raise ConfigError(f"{label(spec)} cannot be called: expected a class or a function")
+    task = config.task
+    if not 1 <= task.train_examples() < task.examples():
+        raise ConfigError(
+            f"task.train_fraction={task.train_fraction} of {task.examples()} examples leaves {task.train_examples()} "
+            "for training: expected at least one for training and one for validation"
+        )
+    config.refuse_large_batch()
+    config = replace(config, numerics=NumericsConfig(compile=False))
+    try:
+        lane = seat(Job(run_id="planned", config=config), {})
+        lane.optimizer.tensors()  # refuses a state that no checkpoint can keep
+        if isinstance(lane.program, (ModuleProgram, OwnLaneProgram)):
+            lane.gradients(1)
+        elif config.train.loss_plugin:
+            losses_of(config, torch.zeros(2, shapes_of(task).tokens), torch.zeros(2, dtype=torch.int64))
+    except GrokError:
+        raise
+    except Exception as error:
+        named = ", ".join(f"{name}={label(spec)}" for name, spec in config.plugins().items())
+        raise ConfigError(f"{named}: a trial step fails ({type(error).__name__}: {error})") from error
+
+
+# Restricted and excluded loss as Nanda et al. 2023 define them: with the key frequencies of the final weights.
+#
+# The key frequencies are known only when a run has ended, so the run must keep weights of earlier steps
+# (``save=final`` and ``checkpoint.keep_every``). A frequency is a key frequency if its waves cos and sin of
+# w_k (a ± b) are strong in the final logits. The paper takes frequencies with nontrivial coefficients in the map
+# from neurons to logits and states no threshold; here the threshold is a quarter of the strongest wave's norm.
+#
+# Source: Nanda, Chan, Lieberum, Smith and Steinhardt 2023, "Progress measures for grokking via
+# mechanistic interpretability", section 5.1 and appendix C.2.
+
+THRESHOLD: Final = 0.25
+"""Least norm of a key frequency's waves in the final logits, as a share of the strongest frequency's."""
+
+
+def key_frequencies(waves: Waves) -> list[int]:
+    """Return the frequencies k whose waves in a ± b reach ``THRESHOLD`` in the logits, ascending."""
+    n = len(waves.amplitudes)
+    k = torch.arange(1, n // 2 + 1)
+    norms = waves.amplitudes[k, (waves.sign * k) % n].abs().square().sum(-1).sqrt()
+    return [int(frequency) for frequency in k[norms >= THRESHOLD * norms.max()]]
+
+
+def add_final_losses(
+    config: ArithmeticConfig, curve: Sequence[CurvePoint], final: Parameters, kept: Iterable[tuple[int, Parameters]]
+) -> list[int]:
+    """Add both losses to the points of ``curve`` whose weights were kept; return the key frequencies.
+
+    ``final_restricted_loss`` is over all equations, ``final_excluded_loss`` over the training set with its own
+    answers (label noise included). If the operation is no group operation, nothing is added and the result is empty.
+
+    Args:
+        config: the run's settings.
+        curve: the run's evaluations, changed in place.
+        final: weights at the last point.
+        kept: (step, weights) of earlier points.
+    """
+    program: Program = own_program(config) if config.plugins() else OneLaneProgram(config)
+    order = group_order(config.task)
+    last = max(curve, key=lambda point: point.step)
+    of_final = _waves(config, program, final)
+    if order is None or of_final is None:
+        return []
+    keys = key_frequencies(of_final)
+    train_set, _ = split(config.task, config.stream_seeds().split)
+    a, b, inside = places(config.task, order, train_set)
+    targets = torch.from_numpy(train_set.answer)[inside] + FIRST_NUMBER
+    points = {point.step: point for point in curve}
+
+    def measure(point: CurvePoint, waves: Waves | None) -> None:
+        assert waves is not None
+        training = replace(waves, a=a, b=b, targets=targets)
+        point.metrics |= {
+            "final_restricted_loss": waves.restricted(keys),
+            "final_excluded_loss": training.excluded(keys),
+        }
+
+    measure(last, of_final)
+    for step, weights in kept:
+        if step in points and step != last.step:
+            measure(points[step], _waves(config, program, weights))
+    return keys
+
+
+def _waves(config: ArithmeticConfig, program: Program, weights: Parameters) -> Waves | None:
+    with drawing(Stream("eval", config.stream_seeds().eval).at("final losses").seed64()):  # of a model of one's own
+        return waves_of(config.task, lambda equations: program.logits(weights, equations))

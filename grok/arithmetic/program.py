@@ -12,19 +12,23 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from grok.arithmetic.backends import OneLane
-from grok.arithmetic.fused import FusedModel
-from grok.arithmetic.initial import Parameters, parameter_shapes
-from grok.arithmetic.interventions import stable_logits
-from grok.arithmetic.lanes import LaneModel, Noise, no_noise
-from grok.arithmetic.operations import Integers
+from grok.arithmetic.lanes import FusedModel, LaneModel, Noise, OneLane, no_noise
+from grok.arithmetic.optimizer import stable_logits
 from grok.arithmetic.rows import Batch, RowPlan, words_of
-from grok.arithmetic.table import Equations
+from grok.arithmetic.task import Equations, Integers
+from grok.arithmetic.weights import Parameters, parameter_shapes
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.fields import canonical_json, walk
 from grok.errors import ConfigError, TrainingError, one_line
-from grok.numerics.compiled import OneGraph, allow_uncompiled, compiler, is_compile_error
-from grok.numerics.products import choose_path, processor_model, product_tag
+from grok.numerics import (
+    OneGraph,
+    allow_uncompiled,
+    choose_path,
+    compiler,
+    is_compile_error,
+    processor_model,
+    product_tag,
+)
 from grok.records import numerics_tag
 from grok.streams import Stream
 

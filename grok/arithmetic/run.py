@@ -1,17 +1,36 @@
-"""The state of one run in flight without its tensors: schedule, data order, curve, end."""
+"""One run in training: its schedule, data order, curve and end, and its lane on a CPU."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from grok.arithmetic.order import BatchOrder
+import torch
+from torch import Tensor
+
+from grok.arithmetic.measures import circuit_metrics, fourier_metrics, gradient_metrics, logit_metrics, norms
+from grok.arithmetic.optimizer import (
+    AdamW,
+    NormClamp,
+    Optimizer,
+    SlowGradients,
+    learning_rate,
+    move_weights,
+    orthogonal_gradients,
+)
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE, event_times
+from grok.arithmetic.program import Program, dropout_noise, evaluation_passes
+from grok.arithmetic.rows import Batch, shares, words_of
+from grok.arithmetic.task import BatchOrder, split
+from grok.arithmetic.weights import Parameters, initial_parameters
 from grok.config.arithmetic import ArithmeticConfig
-from grok.records import Checkpoint, CurvePoint, Job, Progress, RunResult, joined_tags
-from grok.runs import TrainingRun, evaluation_steps
+from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested, joined_tags
+from grok.runs import TrainingRun, evaluation_steps, weights_hash
+from grok.streams import Stream
 
 
 def at_own_numerics(job: Job, tag: str) -> Job:
@@ -155,4 +174,189 @@ class ArithmeticRun(TrainingRun):
         )
         for name, step in event_times(self.curve).items():
             setattr(result, name, step)
+        return result
+
+
+# A lane on a CPU: one run with its tensors, trained from one evaluation to the next.
+
+
+class Lane:
+    """One run with its data, weights and optimiser."""
+
+    def __init__(self, run: ArithmeticRun, program: Program) -> None:
+        self.run = run
+        self.program = program
+        config = run.config
+        self.train_set, self.val_set = self.sets()
+        self._columns = self.columns()
+        self._shares: dict[int, Tensor] = {}
+        self.parameters: Parameters = self.initial_parameters()
+        self.initial = {n: p.clone() for n, p in self.parameters.items()} if "init" in config.save else {}
+        for p in self.parameters.values():
+            p.requires_grad_()
+        self.optimizer = self.make_optimizer()
+        self.filter = SlowGradients(config.optim)
+        run.refuse_other_numerics(program.tag(), run.step)
+        multiple = config.optim.norm_clamp
+        self.clamp = None if multiple is None else NormClamp(self.parameters, multiple)
+        if run.job.resume is not None:
+            self._restore(run.job.resume.tensors)
+
+    def sets(self) -> tuple[Any, Any]:
+        """Return the training and the validation set."""
+        return split(self.run.config.task, self.run.streams.split)
+
+    def columns(self) -> list[Tensor]:
+        """Return the training set as tensors [n]; batches are rows of these."""
+        return words_of(self.train_set)
+
+    def initial_parameters(self) -> Parameters:
+        """Return the weights at step 0."""
+        return initial_parameters(self.run.config, self.program.dtype)
+
+    def make_optimizer(self) -> Optimizer:
+        return AdamW(self.parameters, self.run.config.optim)
+
+    @torch.no_grad()
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        self.optimizer.restore(tensors)
+        for name, p in self.parameters.items():
+            p.copy_(tensors[f"parameters.{name}"])
+            if f"slow_gradient.{name}" in tensors:
+                self.filter.memory[name] = tensors[f"slow_gradient.{name}"].clone()
+
+    def batch(self, step: int) -> Any:
+        """Return the mini-batch of update ``step``, padded to ``train.batch_size``."""
+        index, size = self.run.order.padded_batch(step)
+        rows = torch.from_numpy(index)
+        if size not in self._shares:
+            self._shares[size] = shares(len(index), size, self.program.dtype)
+        a, b, answer = (column.index_select(0, rows) for column in self._columns)
+        return Batch(a, b, answer, self._shares[size])
+
+    def advance(self, stop: StopRequested) -> Iterator[Event]:
+        """Train until this run's next evaluation, its end or a stop; yield the events."""
+        run, config = self.run, self.run.config
+        if run.ended():  # resumed at its last step: it was killed before its row was written
+            yield self.result()
+            return
+        if run.start_due() and not stop():
+            point = self.point(math.nan, math.nan, *self.evaluate())
+            point.metrics = self.metrics({})
+            yield run.observe(point)
+        while not run.ended() and not stop():
+            if run.move_due():
+                move_weights(self.parameters, config)
+            step = run.step + 1
+            loss, accuracy, gradients = self.gradients(step)
+            self.update(gradients, step)
+            if self.clamp is not None:
+                self.clamp.apply(self.parameters)
+            run.step = step
+            if not math.isfinite(loss):
+                run.diverge()
+            evaluated = run.evaluation_due() or run.diverged
+            deciding = run.decision_due() and not run.diverged
+            if evaluated or deciding:
+                val_loss, val_acc = self.evaluate()
+                if not math.isfinite(val_loss):  # the update made the weights not finite
+                    run.diverge()
+                    evaluated, deciding = True, False
+                if deciding:
+                    run.decide(val_acc)
+                if evaluated or run.ended():
+                    point = self.point(loss, accuracy, val_loss, val_acc)
+                    point.metrics = self.metrics(gradients)
+                    yield run.observe(point)
+                    evaluated = True
+            if run.ended():
+                if config.checkpoint.keep and run.stop_reason == "steps":
+                    yield self.checkpoint()  # for a longer run
+                yield self.result()
+                return
+            if run.checkpoint_due(run.step):
+                yield self.checkpoint()
+            if evaluated:
+                return
+
+    def gradients(self, step: int) -> tuple[float, float, dict[str, Tensor]]:
+        """Return (loss, accuracy, gradient by name) of the mini-batch of update ``step``."""
+        noise = dropout_noise(self.run.config, self.run.streams.dropout, step)
+        return self.program.gradients(self.parameters, self.batch(step), noise)
+
+    def update(self, gradients: dict[str, Tensor], step: int) -> None:
+        """Apply update ``step`` (counted from 1) to the weights in place."""
+        self.optimizer.update(self.changed(gradients, step), step)
+
+    def changed(self, gradients: dict[str, Tensor], step: int) -> dict[str, Tensor]:
+        """Return the gradients after the interventions that act on them."""
+        gradients = self.filter.filtered(gradients, step)
+        if self.run.config.optim.orthogonal_gradient:
+            gradients = orthogonal_gradients(self.parameters, gradients)
+        return gradients
+
+    def logits(self, examples: Any) -> Tensor:
+        """Return the logits [n, V] of a set."""
+        return self.program.logits(self.parameters, examples)
+
+    def metrics(self, gradients: dict[str, Tensor]) -> dict[str, float]:
+        """Return the measurements of ``eval.metrics`` by name."""
+        wanted, task, logits = self.run.config.eval.metrics, self.run.config.task, self.logits
+        metrics: dict[str, float] = {}
+        if "fourier" in wanted:
+            metrics |= fourier_metrics(self.parameters, task)
+        if "circuit" in wanted:
+            metrics |= circuit_metrics(self.parameters, task, logits)
+        if "logits" in wanted:
+            metrics |= logit_metrics(self.train_set, logits)
+        if "gradient" in wanted and gradients:  # none before the first update
+            metrics |= gradient_metrics(gradients)
+        return metrics
+
+    def evaluate(self) -> tuple[float, float]:
+        """Return (loss, accuracy) on the validation set; random draws come from the eval stream only."""
+        settings = self.run.config.eval
+        stream = Stream("eval", self.run.streams.eval)
+        for repeat in range(settings.passes):
+            visit = None
+            if settings.shuffle:
+                visit = stream.at(self.run.step, repeat).permutation(evaluation_passes(len(self.val_set)))
+            evaluation = self.program.evaluate(self.parameters, self.val_set, visit)
+        return evaluation
+
+    def point(self, train_loss: float, train_acc: float, val_loss: float, val_acc: float) -> CurvePoint:
+        """Return the present step's point of the curve, with the norms and the learning rate."""
+        weight_norm, weight_norm_all, block_norms = norms(self.parameters)
+        return CurvePoint(
+            step=self.run.step,
+            train_loss=train_loss,
+            train_acc=train_acc,
+            val_loss=val_loss,
+            val_acc=val_acc,
+            weight_norm=weight_norm,
+            weight_norm_all=weight_norm_all,
+            lr=learning_rate(self.run.config.optim, self.run.step) if self.run.step else math.nan,
+            block_norms=block_norms,
+        )
+
+    def checkpoint(self) -> Checkpoint:
+        """Return a copy of the run's complete state."""
+        groups = {"parameters": self.parameters, "slow_gradient": self.filter.memory}
+        tensors = {f"{group}.{n}": t.detach().clone() for group, named in groups.items() for n, t in named.items()}
+        tensors |= self.optimizer.tensors()
+        return Checkpoint(
+            run_id=self.run.job.run_id,
+            step=self.run.step,
+            tensors=tensors,
+            state=self.run.state(self.program.tag()),
+        )
+
+    def result(self) -> RunResult:
+        """Return the finished run's result, with the weights of ``save``."""
+        final = {n: p.detach() for n, p in self.parameters.items()}
+        result = self.run.result(weights_hash=weights_hash(final), device="cpu", numerics=self.program.tag())
+        if "init" in self.run.config.save:
+            result.tensors["init"] = self.initial or self.initial_parameters()
+        if "final" in self.run.config.save:
+            result.tensors["final"] = final
         return result

@@ -7,8 +7,7 @@ from grok.config.arithmetic import ArithmeticConfig
 from grok.config.common import RunConfig
 from grok.config.fields import build, flatten
 from grok.config.gpt import GptConfig
-from grok.config.identity import NUMERICS_VERSION, Identity, identify
-from grok.config.load import MODES, config_columns, load_config, load_configs
+from grok.config.identity import MODES, NUMERICS_VERSION, Identity, config_columns, identify, load_config, load_configs
 
 __all__ = [
     "MODES",

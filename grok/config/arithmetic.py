@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +16,9 @@ from grok.config.common import (
     refuse_too_many_evaluations,
     sorted_steps,
 )
-from grok.config.fields import section, setting
-from grok.errors import ConfigError, nearest
-from grok.plugins import Operation, Spec, check_spec, label
+from grok.config.fields import canonical_json, section, setting
+from grok.errors import ConfigError, GrokError, nearest
+from grok.plugins import Examples, Operation, Spec, build, check_spec, label, load, place_in_own_code
 from grok.streams import MAX_SEED
 
 MODULAR_OPERATIONS = (
@@ -39,7 +41,7 @@ NEVER_BY_ZERO = ("x/y",)
 """Operations whose right operand is never 0."""
 S5_ORDER = 120
 METRICS = ("fourier", "circuit", "logits", "gradient")
-"""See ``grok.arithmetic.mechanism``."""
+"""See ``grok.arithmetic.measures``."""
 
 
 def is_prime(n: int) -> bool:
@@ -108,8 +110,6 @@ class TaskConfig:
             ConfigError: The task is the user's own, and this command does not name its code.
         """
         if self.plugin:
-            from grok.config.own_task import size_of
-
             return size_of(self.plugin, self.modulus)
         return self.modulus * len(self.right_operands())
 
@@ -121,7 +121,6 @@ class TaskConfig:
         """Return whether this is the user's own table and not an operation of two operands."""
         if not self.plugin:
             return False
-        from grok.config.own_task import table_of
 
         return not isinstance(table_of(self.plugin), Operation)
 
@@ -445,3 +444,49 @@ class ArithmeticConfig(RunConfig):
             "eval.metrics": bool(self.eval.metrics),
         }
         return [name for name, on in used.items() if on]
+
+
+# The table of the user's own task: built once, cached while its code is the same.
+
+
+def table_of(spec: Spec) -> Operation | Examples:
+    """Return the task that the user's own code builds.
+
+    Raises:
+        ConfigError: the command does not name that code, or it returns another type.
+    """
+    return _table(canonical_json(dict(spec)), load(spec))
+
+
+@functools.lru_cache(maxsize=16)
+def _table(text: str, code: object) -> Operation | Examples:
+    spec = json.loads(text)
+    try:
+        made = build(spec)
+    except (GrokError, MemoryError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"task.plugin={label(spec)} fails{place_in_own_code(error)} ({reason})") from error
+    if not isinstance(made, (Operation, Examples)):
+        raise ConfigError(
+            f"task.plugin={label(spec)} returned a {type(made).__name__}: expected a grok.plugins.Operation or Examples"
+        )
+    return made
+
+
+def size_of(spec: Spec, modulus: int) -> int:
+    """Return the number of examples of the user's own task.
+
+    Raises:
+        ConfigError: see :func:`table_of`; or ``task.modulus`` is not the number of the operation's elements.
+    """
+    table = table_of(spec)
+    if isinstance(table, Examples):
+        return len(table)
+    if len(table.table) != modulus:
+        raise ConfigError(
+            f"task.modulus={modulus}: {label(spec)} is an operation on {len(table.table)} elements, "
+            f"set task.modulus={len(table.table)}"
+        )
+    return modulus * modulus

@@ -1,17 +1,260 @@
-"""Settings of the GPT mode. A run needs a preset (``experiment=gpt/NAME``)."""
+"""Settings of the GPT mode: model, text, training, stability. A run needs a preset (``experiment=gpt/NAME``)."""
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from dataclasses import dataclass
 from typing import Final
 
-from grok.config.common import LARGEST_SIZE, PerturbConfig, RunConfig, SinksConfig, refuse_too_many_evaluations
+from grok.config.common import (
+    LARGEST_SIZE,
+    PerturbConfig,
+    RunConfig,
+    SinksConfig,
+    refuse_odd_heads,
+    refuse_too_many_evaluations,
+)
 from grok.config.fields import section, setting
-from grok.config.gpt_model import ModelConfig
-from grok.config.stability import StabilityConfig
 from grok.errors import ConfigError, nearest
+
+# Settings of a GPT's model.
+
+WIDE_RATIO: Final = 256
+"""Width over depth above which a warning is shown. 150 to 200 is normal for large models, 512 is bad."""
+
+
+@dataclass(kw_only=True)
+class ModelConfig:
+    """A GPT-2, and the options that later papers changed."""
+
+    layers: int = setting(12, "Number of blocks.", minimum=1, maximum=256)
+    d_model: int = setting(768, "Model width.", minimum=1, maximum=LARGEST_SIZE)
+    heads: int = setting(12, "Attention heads; must divide d_model.", minimum=1)
+    kv_heads: int | None = setting(
+        None,
+        "Heads of keys and values, each used by heads / kv_heads queries; null: as many as heads.",
+        minimum=1,
+        neutral=None,
+    )
+    d_ff: int | None = setting(
+        None,
+        "Inner width of the MLP; null: 4 times d_model, or 8/3 for swiglu, in multiples of 8.",
+        minimum=1,
+        maximum=LARGEST_SIZE,
+    )
+    context: int = setting(
+        1024, "Tokens of one training sequence, and the rows of learned positions.", minimum=1, maximum=2**24
+    )
+    vocab_size: int | None = setting(
+        None, "Rows of the token embedding; null: the corpus's vocabulary.", minimum=2, maximum=2**24
+    )
+    vocab_multiple: int = setting(
+        1, "The embedding's rows are rounded up to a multiple of this.", minimum=1, maximum=LARGEST_SIZE
+    )
+    norm: str = setting("pre", "Position of the norms in a block.", choices=("pre", "post"))
+    norm_type: str = setting("layernorm", "LayerNorm, or RMSNorm without bias.", choices=("layernorm", "rmsnorm"))
+    norm_eps: float = setting(1e-5, "Number added to the variance in a norm.", above=0, neutral=1e-5)
+    activation: str = setting(
+        "gelu_tanh",
+        "Activation of the MLP; gelu_tanh is GPT-2's, swiglu has a third matrix.",
+        choices=("gelu_tanh", "gelu", "relu", "swiglu"),
+    )
+    positions: str = setting("learned", "Position encoding.", choices=("learned", "rotary", "alibi"))
+    bias: bool = setting(True, "Biases in linear layers and norms.")
+    tied: bool = setting(True, "The head shares the token embedding's weights.")
+    qk_norm: bool = setting(False, "Normalise queries and keys per head before their product.")
+    qk_scaling: str = setting(
+        "product",
+        "Divide the product of queries and keys by sqrt(K), or scale both before it, which cannot overflow.",
+        choices=("product", "operands"),
+    )
+    softmax: str = setting(
+        "fused",
+        "Softmax of attention: inside the fused kernel, as separate operations in float32, or as separate "
+        "operations in the activations' precision, where bf16 and fp16 round every exponential and their sum.",
+        choices=("fused", "float32", "activations"),
+    )
+    z_loss: float = setting(
+        0.0, "Factor of the mean squared log of softmax's divisor, a term of the training loss.", minimum=0, neutral=0.0
+    )
+    init: str = setting(
+        "0.02",
+        "Standard deviation of initial matrices: 0.02 (GPT-2), 0.006 (104B), 0.004 (530B), small = sqrt(2 / (5 D)).",
+        choices=("0.02", "0.006", "0.004", "small"),
+    )
+    init_residual: bool = setting(
+        True, "Divide the standard deviation of projections to the residual by sqrt(2 layers)."
+    )
+    dropout: float = setting(0.0, "Dropout wherever one of the three settings below is null.", minimum=0, below=1)
+    dropout_embedding: float | None = setting(None, "Dropout on embeddings; null: `dropout`.", minimum=0, below=1)
+    dropout_residual: float | None = setting(None, "Dropout on block outputs; null: `dropout`.", minimum=0, below=1)
+    dropout_attention: float | None = setting(
+        None, "Dropout on attention weights; null: `dropout`.", minimum=0, below=1
+    )
+
+    def __post_init__(self) -> None:
+        if self.d_ff is None:
+            self.d_ff = self.usual_d_ff()
+        for kind in ("dropout_embedding", "dropout_residual", "dropout_attention"):
+            if getattr(self, kind) is None:
+                setattr(self, kind, self.dropout)
+        refuse_odd_heads(self.heads, self.d_model)
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ConfigError(
+                f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}: each of them is read by the "
+                "same number of queries"
+            )
+        if self.kv_heads == self.heads:
+            self.kv_heads = None
+        if self.positions == "rotary" and (self.d_model // self.heads) % 2:
+            raise ConfigError(
+                f"model.positions=rotary turns pairs of columns, and model.d_model={self.d_model} over "
+                f"model.heads={self.heads} leaves an odd width of {self.d_model // self.heads}"
+            )
+        if self.d_model / self.layers > WIDE_RATIO:
+            warnings.warn(
+                f"model.d_model={self.d_model} over model.layers={self.layers} is {self.d_model / self.layers:.0f}: "
+                f"above {WIDE_RATIO} large models train badly, 150 to 200 is usual",
+                stacklevel=2,
+            )
+
+    def init_std(self) -> float:
+        """Return the standard deviation of initial matrices (before ``init_residual``)."""
+        return math.sqrt(2 / (5 * self.d_model)) if self.init == "small" else float(self.init)
+
+    def usual_d_ff(self) -> int:
+        """Return the default inner width of the MLP: SwiGLU's three matrices then have as many weights as two."""
+        return 4 * self.d_model if self.activation != "swiglu" else -(-self.d_model // 3) * 8
+
+    def key_heads(self) -> int:
+        """Return the number of heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    def drops_in_kernel(self, recompute: str) -> bool:
+        """Return whether on one GPU the fused kernel drops attention's weights, without masks.
+
+        ``recompute``: as ``train.recompute``; what is computed again must draw nothing.
+        """
+        return bool(self.dropout_attention) and self.softmax == "fused" and recompute == "none"
+
+    def drops(self) -> bool:
+        """Return whether any kind of dropout is on."""
+        return any((self.dropout_embedding, self.dropout_residual, self.dropout_attention))
+
+
+# Limits of what is checked while a language model trains, the policies on failures, and the names of events.
+
+EVENTS: Final = {
+    "not_finite": "the loss, the gradient, the weights or AdamW's second moments are not finite",
+    "spike": "the loss is far above its recent median",
+    "rising": "the smoothed loss has stayed above where it started",
+    "grad_norm": "the gradient norm is far above its recent values",
+    "adam_v": "AdamW's second moments are far above their recent values",
+    "weight_norm": "the norm of the weights is far above its recent values",
+    "grad_growth": "the gradient norm has grown many times over its lowest recent level",
+    "weight_growth": "the norm of the weights has grown many times over its lowest recent level",
+    "stuck": "the smoothed loss has stayed far above its lowest value",
+    "stalled": "the gradient is zero, or weights and moments do not change",
+    "repeated": "the same batches are repeated",
+    "skipped": "the gradient overflowed in fp16, and the update was skipped",
+    "skip_limit": "too many of the last updates were skipped",
+    "rolled_back": "first step of a new branch",
+}
+"""Events of a step of a language model with their descriptions, for the log, the report and TensorBoard."""
+LOSS_EVENTS: Final = frozenset({"not_finite", "spike", "rising"})
+"""Events on which the policy always acts. On the others it acts with ``stability.signals=all``."""
+SKIP_WINDOW: Final = 50
+"""Number of last steps among which skipped updates are counted."""
+PASSING: Final = frozenset({"not_finite", "spike", "grad_norm"})
+"""Events that a single batch can cause, so that leaving out its update may be enough."""
+
+
+@dataclass(kw_only=True)
+class StabilityConfig:
+    """Detection of spikes and divergence, and what happens then."""
+
+    policy: str = setting(
+        "stop",
+        "On a spike or a loss that is not finite: continue (log; not finite still stops), stop, leave out the update "
+        "(skip_step), or roll back and change the data order, skip the data, or cut the learning rate.",
+        choices=("log", "stop", "skip_step", "new_data_seed", "skip_data", "cut_lr"),
+    )
+    signals: str = setting(
+        "loss",
+        "Events on which the policy acts. loss: spikes, rises and non-finite values of the loss. all: also outliers of "
+        "norms and second moments, a stuck loss, stalled weights and repeated data. Other events are only logged. "
+        "With all, a rollback searches the log for the onset and may return to each checkpoint of "
+        "checkpoint.keep_every.",
+        choices=("loss", "all"),
+        neutral="loss",
+    )
+    spike: float = setting(2.0, "Rise of the loss over its recent median that counts as a spike, in nats.", above=0)
+    sigma: float = setting(
+        10.0, "The rise (of a norm or moment: in its logarithm) must exceed this many robust deviations.", minimum=0
+    )
+    factor: float = setting(
+        10.0,
+        "A norm this many times its highest value of 20 windows is an outlier; a second moment, 3.3 times as many. "
+        "Values with heavy tails must rise further.",
+        above=1,
+        neutral=10.0,
+    )
+    growth: float = setting(
+        30.0,
+        "Growth of the gradient or weight norm, over its lowest median of 20 windows, that is an event.",
+        above=1,
+        neutral=30.0,
+    )
+    window: int = setting(50, "Number of steps of the recent median.", minimum=4, maximum=LARGEST_SIZE)
+    rise: float = setting(1.0, "Stop if the smoothed loss stays this far above its start, in nats.", above=0)
+    rise_steps: int = setting(200, "Number of steps that it must stay there.", minimum=1)
+    stuck: float = setting(
+        0.5, "A smoothed loss this far above its lowest value is stuck, in nats.", above=0, neutral=0.5
+    )
+    stuck_steps: int = setting(500, "Number of steps that it must stay there.", minimum=1, neutral=500)
+    skip_limit: int = setting(
+        25,
+        f"Updates skipped (overflow in fp16, skip_step) among the last {SKIP_WINDOW} before the run ends.",
+        minimum=1,
+        neutral=25,
+    )
+    least_scale: float = setting(
+        1.0,
+        "Lowest loss scale in fp16; an overflow at it counts as not finite instead of a skipped step.",
+        above=0,
+        neutral=1.0,
+    )
+    tries: int = setting(
+        3,
+        "Largest number of rollbacks of one incident before the run ends. A calm stretch ends an incident: `window` "
+        "steps, or the margin of its last rollback if that is more.",
+        minimum=1,
+        maximum=100,
+    )
+    snapshot_every: int = setting(100, "Steps between the states to which a rollback can return.", minimum=1)
+    snapshots: int = setting(
+        4, "Number of such states that are kept (each has the weights and both moments).", minimum=2, maximum=64
+    )
+    margin: int = setting(
+        50, "Least number of steps from a rollback's state to the onset; doubled at each try.", minimum=0
+    )
+    lr_cut: float = setting(0.5, "Factor on the learning rate of the cut_lr policy.", above=0, below=1)
+    skip_steps: int = setting(50, "Steps of data after the onset that the skip_data policy skips.", minimum=0)
+
+    def rolls_back(self) -> bool:
+        """Return whether the policy returns to an earlier state."""
+        return self.policy in ("new_data_seed", "skip_data", "cut_lr")
+
+    def acts_on(self, event: str) -> bool:
+        """Return whether the policy acts on an event, or it is only logged."""
+        if self.policy == "log":
+            return event in ("not_finite", "rising")
+        return event in LOSS_EVENTS or self.signals == "all"
+
+
+# Settings of the GPT mode. A run needs a preset (``experiment=gpt/NAME``).
 
 PRESETS: Final = (
     "gpt2_117m",

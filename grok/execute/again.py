@@ -15,19 +15,16 @@ from grok.config.common import SinksConfig
 from grok.config.fields import check, settings_of
 from grok.config.gpt import LogConfig
 from grok.errors import ConfigError, DataError, StoreError, TrainingError
-from grok.execute.engines import train
-from grok.execute.planned import PlannedRun, data_hash, prepare_runs, with_setting
-from grok.execute.pool import visible_gpus
+from grok.execute.groups import PlannedRun, data_hash, prepare_runs, with_setting
+from grok.execute.plan import visible_gpus
 from grok.execute.refusals import refuse_unusable_data
 from grok.execute.resume import named_checkpoint
-from grok.execute.worker import prepare_process
-from grok.plugins.spec import TARGET
+from grok.execute.worker import prepare_process, train
+from grok.plugins import TARGET
 from grok.records import Checkpoint, Job, Progress, RunResult, tag_parts, tags_of
 from grok.store import Provenance, Row, Store
-from grok.store.compare import FACTS, MEASUREMENTS, Conflict, Trace, difference, traces
-from grok.store.provenance import git_state
-from grok.store.rerun import stored_config
-from grok.store.rows import to_shard
+from grok.store.provenance import git_state, stored_config
+from grok.store.rows import FACTS, MEASUREMENTS, Conflict, Trace, difference, to_shard, traces
 
 WHERE: Final = (
     "data.path",

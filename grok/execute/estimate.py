@@ -9,8 +9,7 @@ from statistics import median_low
 from typing import Final
 
 from grok.config import ArithmeticConfig, GptConfig
-from grok.execute.groups import program_of
-from grok.execute.planned import PlannedRun
+from grok.execute.groups import PlannedRun, program_of
 from grok.gpt.flops import count_parameters
 from grok.gpt.planning.planner import layout
 from grok.store import Store

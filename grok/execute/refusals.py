@@ -11,15 +11,13 @@ from typing import Any, Final, TypeVar
 
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.fields import canonical_json, walk
-from grok.config.gpt import MAIN
-from grok.config.stability import SKIP_WINDOW
+from grok.config.gpt import MAIN, SKIP_WINDOW
 from grok.errors import ConfigError, DataError
 from grok.execute.executors.base import refuse_unavailable
-from grok.execute.planned import PlannedRun
-from grok.execute.pool import visible_gpus
+from grok.execute.groups import PlannedRun
+from grok.execute.plan import visible_gpus
 from grok.execute.resume import refuse_unusable_parents
-from grok.gpt.training.pieces import refuse_changing_shapes
-from grok.gpt.training.schedules import Ramp
+from grok.gpt.training.schedules import Ramp, refuse_changing_shapes
 from grok.plugins import label, load
 from grok.processes import Rank
 from grok.store import Store
@@ -60,7 +58,7 @@ def refuse_unknown_tensors(configs: Sequence[RunConfig]) -> None:
     """
     renewing = (c for c in configs if isinstance(c, ArithmeticConfig) and c.seeds.layers and not c.plugins())
     for config in _distinct(renewing, lambda c: [asdict(c.model), asdict(c.task), sorted(c.seeds.layers)]):
-        from grok.arithmetic.initial import parameter_shapes
+        from grok.arithmetic.weights import parameter_shapes
 
         layer_seeds(list(parameter_shapes(config)), config.seeds.layers, 0)
 
@@ -104,7 +102,7 @@ def refuse_unusable_code(configs: Sequence[RunConfig]) -> None:
         return [result, config.eval.metric_plugins, sorted(config.seeds.layers)]
 
     for config in _distinct((c for c in configs if isinstance(c, ArithmeticConfig) and c.plugins()), trained):
-        from grok.arithmetic.own_check import refuse_unusable
+        from grok.arithmetic.engine import refuse_unusable
 
         refuse_unusable(config)
 

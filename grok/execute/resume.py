@@ -1,4 +1,4 @@
-"""From which checkpoint a run goes on: the one owner of that rule, before a sweep and in its workers.
+"""From which checkpoint a run continues, and what can be measured of its kept weights when it has ended.
 
 A run goes on from its own checkpoint. Where it has none, a language model goes on from the one that ``resume.run``
 and ``resume.step`` name, and any run from the stored run that the plan says it extends: from the end of a shorter one,
@@ -17,17 +17,68 @@ from typing import TYPE_CHECKING, Any, Final
 from grok.config import MODES, ArithmeticConfig, GptConfig, Identity, RunConfig, flatten, identify
 from grok.config.fields import settings_of
 from grok.errors import CheckpointError, CheckpointUnreadable
-from grok.execute.kept_weights import is_measured_at_kept_weights
-from grok.execute.planned import PlannedRun
+from grok.execute.groups import PlannedRun
 from grok.files import is_unfinished
 from grok.plugins import target_of
 from grok.processes import Rank
-from grok.records import Checkpoint
+from grok.records import Checkpoint, RunResult
 from grok.store import Store, open_store
 from grok.store.layout import Layout
 
 if TYPE_CHECKING:
-    from grok.checkpoint import Origin
+    from torch import Tensor
+
+    from grok.checkpoints import Origin
+
+# What can be measured of a run only when it has ended: its kept weights, by the key frequencies of the last ones.
+
+
+def is_measured_at_kept_weights(config: RunConfig) -> bool:
+    """Return whether a run's curve gets measurements of the weights that it keeps on the way."""
+    if not isinstance(config, ArithmeticConfig) or "circuit" not in config.eval.metrics:
+        return False
+    return config.checkpoint.keep_every > 0 and "final" in config.save
+
+
+def measure_kept_weights(result: RunResult, run: PlannedRun, store_path: str) -> list[str]:
+    """Add restricted and excluded loss by the final weights' key frequencies to the curve of ``result``.
+
+    They are measured where ``eval.metrics`` has ``circuit`` and weights were kept, on the way and at the end. A
+    network that has not generalised has no circuit, and so no key frequencies. Returns one line for each step
+    whose weights cannot be read.
+    """
+    config, final = run.config, result.tensors.get("final")
+    every = config.checkpoint.keep_every
+    if not is_measured_at_kept_weights(config) or final is None:
+        return []
+    if result.status != "completed" or result.grokked_step is None:
+        return []
+    assert isinstance(config, ArithmeticConfig)
+    from grok.arithmetic.engine import add_final_losses
+    from grok.checkpoints import Origin, checkpoint_steps, load_checkpoint, run_folder
+
+    folder, notes = run_folder(store_path, result.run_id), []
+    of = Origin(result.run_id, run.identity.trajectory_id, result.numerics)
+
+    def kept() -> Iterator[tuple[int, dict[str, Tensor]]]:
+        for step in checkpoint_steps(folder):
+            if step % every:
+                continue
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # the note says it
+                    tensors = load_checkpoint(folder, step, of=of).tensors
+            except CheckpointError as error:
+                notes.append(f"Not measured: weights of run {result.run_id} at step {step}: {error}")
+                continue
+            group = "parameters."
+            yield step, {n.removeprefix(group): t for n, t in tensors.items() if n.startswith(group)}
+
+    add_final_losses(config, result.curve, dict(final), kept())
+    return notes
+
+
+# From which checkpoint a run goes on: the one owner of that rule, before a sweep and in its workers.
 
 METRICS: Final = "metrics"
 """Where a checkpoint's state holds the metrics of its curve."""
@@ -40,7 +91,7 @@ def checkpoint_to_resume(run: PlannedRun, store_path: str) -> tuple[Checkpoint |
         CheckpointUnreadable: a checkpoint that may be intact cannot be read.
         CheckpointError: the checkpoint that ``resume.run`` names is missing or damaged.
     """
-    from grok.checkpoint import checkpoint_steps, has_checkpoint, load_checkpoint, run_folder
+    from grok.checkpoints import checkpoint_steps, has_checkpoint, load_checkpoint, run_folder
 
     whole = not _in_shares(run.config)
     own, notes = _own_checkpoint(run, store_path)
@@ -77,14 +128,14 @@ def trunk_of(run: PlannedRun) -> tuple[Identity, int] | None:
 
 def origin_of(run: PlannedRun) -> Origin:
     """Return what a checkpoint of ``run`` says of its run. Its numerics may be any: a run may move."""
-    from grok.checkpoint import Origin
+    from grok.checkpoints import Origin
 
     return Origin(run.run_id, run.identity.trajectory_id)
 
 
 def stored_origin(store_path: str, run_id: str) -> Origin:
     """Return what a checkpoint of the run ``run_id`` says of it, by its row where it has one."""
-    from grok.checkpoint import Origin
+    from grok.checkpoints import Origin
 
     columns = ["run_id", "trajectory_id", "numerics"]
     if not Layout(Path(store_path)).marker.is_file():
@@ -97,13 +148,13 @@ class StoredCheckpoints:
     """The checkpoints of one run in the store, for its engine: what a rollback may return to."""
 
     def __init__(self, store_path: str, run_id: str, of: Origin | None = None) -> None:
-        from grok.checkpoint import run_folder
+        from grok.checkpoints import run_folder
 
         self.folder, self.of = run_folder(store_path, run_id), of
 
     def steps(self) -> list[int]:
         """Return their steps, newest first."""
-        from grok.checkpoint import checkpoint_steps
+        from grok.checkpoints import checkpoint_steps
 
         return checkpoint_steps(self.folder)
 
@@ -113,7 +164,7 @@ class StoredCheckpoints:
         Raises:
             CheckpointError: it is damaged, or gone.
         """
-        from grok.checkpoint import load_checkpoint
+        from grok.checkpoints import load_checkpoint
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "left out")  # the error says it
@@ -128,7 +179,7 @@ def named_checkpoint(config: RunConfig, store_path: str) -> Checkpoint | None:
     """
     if not isinstance(config, GptConfig) or config.resume.run is None:
         return None
-    from grok.checkpoint import load_checkpoint
+    from grok.checkpoints import load_checkpoint
 
     folder = _named_folder(config.resume.run, store_path)
     of = stored_origin(store_path, config.resume.run)
@@ -147,7 +198,7 @@ def refuse_unusable_parents(requested: Sequence[PlannedRun]) -> None:
         config = run.config
         if not isinstance(config, GptConfig) or config.resume.run is None or config.resume.step is None:
             continue
-        from grok.checkpoint import checkpoint_steps, read_state, run_folder
+        from grok.checkpoints import checkpoint_steps, read_state, run_folder
         from grok.gpt.training.checkpoint import check_settings
 
         if not checkpoint_steps(run_folder(config.store.path, run.run_id)):
@@ -157,7 +208,7 @@ def refuse_unusable_parents(requested: Sequence[PlannedRun]) -> None:
 
 
 def _own_checkpoint(run: PlannedRun, store_path: str) -> tuple[Checkpoint | None, list[str]]:
-    from grok.checkpoint import checkpoint_steps, load_checkpoint, run_folder, spare_words
+    from grok.checkpoints import checkpoint_steps, load_checkpoint, run_folder, spare_words
 
     folder = run_folder(store_path, run.run_id)
     steps = checkpoint_steps(folder)
@@ -193,7 +244,7 @@ def _in_shares(config: RunConfig) -> bool:
 
 
 def _named_folder(run_id: str, store_path: str) -> Path:
-    from grok.checkpoint import checkpoint_steps, run_folder
+    from grok.checkpoints import checkpoint_steps, run_folder
 
     folder = run_folder(store_path, run_id)
     if not checkpoint_steps(folder):

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from grok.execute.executors.base import Executor, WorkerDied
-from grok.execute.groups import Group
+from grok.execute.groups import Group, PlannedRun
 from grok.execute.live import LiveFolder
-from grok.execute.planned import PlannedRun
 from grok.execute.worker import Ended, GroupReport
 from grok.store.leases import STALE_AFTER
 

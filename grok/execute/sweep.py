@@ -1,4 +1,4 @@
-"""From configs to stored runs: plans, says what it is about to do, trains, and says what happened."""
+"""From configs to stored runs: plans, says what it will do, trains on one process or many, says what happened."""
 
 from __future__ import annotations
 
@@ -6,32 +6,152 @@ import itertools
 import json
 import os
 import shlex
+import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
 
 from grok.config import GptConfig, RunConfig
-from grok.errors import GrokError
-from grok.execute.announce import announce
+from grok.errors import ConfigError, GrokError, one_line
 from grok.execute.executors.base import make_executor
-from grok.execute.interrupt import Interrupt
+from grok.execute.export import RunLogs
+from grok.execute.groups import PlannedRun, prepare_runs
 from grok.execute.live import LiveFolder
-from grok.execute.logs import RunLogs
-from grok.execute.plan import Plan, make_plan, shared_settings
-from grok.execute.planned import PlannedRun, prepare_runs
-from grok.execute.progress import ProgressView, say
-from grok.execute.ranks import let_go, refuse_unsharable, take_part
-from grok.execute.record import Choice, Designed, design_of_sweep, settings_to_record, with_replicates
+from grok.execute.plan import (
+    Choice,
+    Designed,
+    Plan,
+    design_of_sweep,
+    make_plan,
+    settings_to_record,
+    shared_settings,
+    with_replicates,
+)
+from grok.execute.progress import ProgressView, announce, say
 from grok.execute.refusals import refuse_impossible
 from grok.execute.retry import GroupRunner, Totals
-from grok.execute.worker import WorkerSettings, finished_row, keeps_checkpoints, refuse_unclean
+from grok.execute.worker import WorkerSettings, finished_row, keeps_checkpoints, prepare_process, refuse_unclean
 from grok.plugins import active
 from grok.processes import Rank
-from grok.records import RunResult
+from grok.records import Checkpoint, RunResult
 from grok.store import Provenance, Purposes, Store, StoreWriter, check_path, open_store
+
+# Ctrl-C, SIGTERM, SIGUSR1, a closed terminal: the first asks all to end resumably, a second Ctrl-C ends at once.
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+
+
+class Interrupt:
+    """Requests to stop, from the user or the machine, and the context that turns signals into them."""
+
+    def __init__(self, on_request: Callable[[str], None]) -> None:
+        """``on_request`` is called once with the signal's name, from the signal's handler."""
+        self.requested: str | None = None
+        self._on_request = on_request
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        return self.requested is not None
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            hung_up_alone = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup
+            numbers = [number for number in SIGNALS if number != signal.SIGHUP or not hung_up_alone]
+            self._before = {number: signal.signal(number, self._handle) for number in numbers}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested is not None:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
+        self.requested = signal.Signals(number).name
+        self._on_request(self.requested)
+
+
+# Language models on several processes: rank 0 carries out the command, the others train what it hands over.
+
+
+def refuse_unsharable(configs: Sequence[RunConfig], rank: Rank) -> None:
+    """Refuse runs that the processes of this command cannot share.
+
+    Raises:
+        ConfigError: another mode, more processes than sequences, or another number of them than was asked for.
+    """
+    for config in configs:
+        if not isinstance(config, GptConfig):
+            if rank.size > 1:
+                raise ConfigError(
+                    f"mode={config.mode} under torchrun with {rank.size} processes: only language models (mode=gpt) "
+                    "share a run; use `grok run ... workers=N`"
+                )
+            continue
+        train = config.train
+        if train.devices not in (1, rank.size):
+            raise ConfigError(
+                f"train.devices={train.devices}, and {rank.size} process{'es were' if rank.size > 1 else ' was'} "
+                f"started: torchrun --nproc-per-node={train.devices} -m grok.run mode=gpt ... starts {train.devices}"
+            )
+        smallest = min([train.batch_size, *train.batch_ramp[:1]])
+        if smallest < rank.size:
+            name = "train.batch_ramp's first batch" if smallest < train.batch_size else "train.batch_size"
+            raise ConfigError(
+                f"{name} of {smallest} cannot be shared by {rank.size} processes: expected at least {rank.size}, "
+                f"or torchrun --nproc-per-node={smallest}"
+            )
+        if rank.size > 1 and train.parallel == "fsdp" and config.eval.tasks:
+            raise ConfigError("train.parallel=fsdp with eval.tasks: no process has the whole model; use grok evaluate")
+        if rank.size > 1 and train.parallel == "fsdp" and config.optim.kind == "adamw8bit":
+            raise ConfigError(
+                "train.parallel=fsdp with optim.kind=adamw8bit: bitsandbytes cannot shard its moments; expected "
+                "optim.kind=adamw or muon, or train.parallel=ddp"
+            )
+
+
+def take_part(shared: RunConfig, rank: Rank) -> int:
+    """Train every run that rank 0 hands over and write this process's shares of its checkpoints; return the status."""
+    from grok.gpt.training.engine import train
+    from grok.gpt.training.parallel import Ranks, RefusedElsewhere
+
+    launcher = os.getppid()
+    device = prepare_process([shared], shared.device, slot=rank.local)
+    with Interrupt(lambda name: None) as interrupt:
+        try:
+            for event in train([], device=device, stop=lambda: interrupt() or os.getppid() != launcher):
+                if isinstance(event, Checkpoint) and event.shards is not None:
+                    event.shards()
+            Ranks.of_this_process().leave()
+        except RefusedElsewhere as error:
+            return error.exit_status
+        except GrokError as error:
+            print(f"rank {rank.index}: {one_line(error)}", file=sys.stderr, flush=True)
+            return error.exit_status
+    return 0
+
+
+def let_go() -> None:
+    """Let the other processes go, once the command is carried out."""
+    from grok.gpt.training.parallel import Ranks
+
+    ranks = Ranks.of_this_process()
+    ranks.end()
+    ranks.leave()
+
+
+# From configs to stored runs: plans, says what it is about to do, trains, and says what happened.
 
 GO_ON = "The same command goes on where it stopped."
 CORRECT = "Correct this first; the same command then goes on where it stopped."
@@ -237,7 +357,7 @@ class Sweep:
         left = {name for name in left if any((checkpoints / name).glob("*-step-*"))}
         if not left:
             return
-        from grok.checkpoint import remove_checkpoints, run_folder
+        from grok.checkpoints import remove_checkpoints, run_folder
 
         kept = [f"config.checkpoint.{name}" for name in ("keep", "keep_every", "keep_steps")]
         for row in self.store.table("runs", left, ["mode", "status", *kept]).to_pylist():

@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from grok.errors import DataError
-from grok.gpt.head import score
 from grok.gpt.model import GPT, longest_context
+from grok.gpt.parts import score
 from grok.text.corpus import Corpus, check_vocabulary
-from grok.text.own_tokenizer import OwnTokenizer
 from grok.text.sources import form_of
+from grok.text.tokenizers import OwnTokenizer
 from grok.text.windows import EvaluationWindows, fixed_windows, sliding_windows
 
 

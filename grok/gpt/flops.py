@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from grok.config.gpt_model import ModelConfig
+from grok.config.gpt import ModelConfig
 from grok.errors import ConfigError, nearest
 
 CPU_CORE: Final = "cpu-core"

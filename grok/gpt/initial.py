@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from grok.config.gpt import GptConfig
-from grok.config.gpt_model import ModelConfig
+from grok.config.gpt import GptConfig, ModelConfig
 from grok.gpt.model import GPT
-from grok.numerics.ulps import move_by_ulps
-from grok.numerics.unallocated import unallocated
+from grok.numerics import move_by_ulps, unallocated
 from grok.streams import Stream, layer_seeds
 
 
@@ -48,7 +46,7 @@ def build_model(
         model.head.weight = model.token_embedding.weight
     imported: dict[str, Tensor] = {}
     if config.init_from is not None:
-        from grok.gpt.hf.source import initial_weights
+        from grok.gpt.hf.folder import initial_weights
 
         imported = initial_weights(config, model)
     streams = config.stream_seeds()

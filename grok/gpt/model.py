@@ -16,12 +16,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from grok.config.gpt_model import ModelConfig
-from grok.gpt.attention import KVCache, alibi, attend, only_visible, rotary, rotate, same_document
-from grok.gpt.dropout import Masks, drop
-from grok.gpt.head import mean_loss, score
-from grok.numerics.products import linear
-from grok.numerics.unallocated import unallocated
+from grok.config.gpt import ModelConfig
+from grok.gpt.parts import (
+    KVCache,
+    Masks,
+    alibi,
+    attend,
+    drop,
+    mean_loss,
+    only_visible,
+    rotary,
+    rotate,
+    same_document,
+    score,
+)
+from grok.numerics import linear, unallocated
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -32,7 +41,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Linear(nn.Linear):
-    """A linear layer that computes its product by one of the paths of :mod:`grok.numerics.products`."""
+    """A linear layer that computes its product by one of the paths of :mod:`grok.numerics`."""
 
     path = "plain"
 

@@ -1,8 +1,8 @@
-"""``grok store``: runs the command in ``grok.cli.store``."""
+"""``grok store``: runs the command in ``grok.commands.store``."""
 
 import sys
 
-from grok.cli.store import main
+from grok.commands.store import main
 
 if __name__ == "__main__":
     sys.exit(main())

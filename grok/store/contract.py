@@ -1,4 +1,4 @@
-"""The contract of a store, as checks that are independent of the writer.
+"""The contract of a store as checks that are independent of the writer, and synthetic runs to check it with.
 
 :func:`assert_contract` reads the folders raw, as DuckDB or another program would; every
 test that fills a store ends with it. :class:`StoreContract` is a pytest class: subclass
@@ -7,23 +7,124 @@ it in a test file.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grok.store.compact import compact
+from grok.config import identify, load_config
+from grok.records import CurvePoint, RunResult
+from grok.store.designs import Design, Purpose, Purposes
 from grok.store.layout import Layout
 from grok.store.merge import merge
+from grok.store.provenance import Provenance
 from grok.store.reader import open_store
+from grok.store.rows import Row
 from grok.store.schema import KEYS, TABLES, schema
-from grok.store.testing import example_design, example_row, example_rows, failed, with_other_bits
-from grok.store.verify import verify
+from grok.store.upkeep import compact, verify
 from grok.store.writer import StoreWriter
+from grok.streams import Stream
+
+# Synthetic runs for tests of the store and of its readers; deterministic, without training.
+#
+# Tests of other packages may import it.
+
+MACHINE = Provenance(
+    git_commit="0" * 40,
+    git_dirty=False,
+    host="somewhere",
+    grok_version="0",
+    torch_version="0",
+    python_version="0",
+    numpy_version="0",
+)
+
+
+def example_row(
+    seed: int, *, steps: int = 200, every: int = 50, settings: dict[str, Any] | None = None, **result: Any
+) -> Row:
+    """Return a finished run of ``steps`` updates, evaluated at every ``every``-th step and the last.
+
+    As in training, the numbers depend only on the trajectory and the step: equal
+    trajectory, equal bits. Keywords go to :class:`grok.records.RunResult`.
+    """
+    data = {"seed": seed, "train": {"steps": steps}, "eval": {"every": every}, **(settings or {})}
+    config = load_config(data)
+    identity = identify(config)
+    curve = [example_point(identity.trajectory_id, k) for k in sorted({*range(0, steps + 1, every), steps})]
+    defaults = RunResult(
+        run_id=identity.run_id,
+        status="completed",
+        stop_reason="steps",
+        steps=steps,
+        weights_hash=f"{Stream('weights', steps).at(identity.trajectory_id).key():064x}",
+        grokked_step=steps if seed % 2 else None,
+        seconds=1.5,
+        numerics="cpu:example",
+        started_at=1.7e9,
+        curve=curve,
+    )
+    return Row(replace(defaults, **result), config, identity, MACHINE)
+
+
+def example_point(trajectory_id: str, step: int) -> CurvePoint:
+    """Return the evaluation of a trajectory at ``step``."""
+    u = Stream("curve", step).at(trajectory_id).uniform(6)
+    return CurvePoint(
+        step=step,
+        train_loss=float(u[0]) if step else float("nan"),
+        train_acc=float(u[1]) if step else float("nan"),
+        val_loss=float(u[2]),
+        val_acc=float(u[3]),
+        weight_norm=float(u[4]) * 60,
+        weight_norm_all=float(u[5]) * 90,
+        lr=1e-3 if step else float("nan"),
+        block_norms={"token_embedding": float(u[4]), "blocks.0": float(u[5])},
+    )
+
+
+def example_rows(seeds: Iterable[int], **keywords: Any) -> list[Row]:
+    """Return :func:`example_row` for each seed."""
+    return [example_row(seed, **keywords) for seed in seeds]
+
+
+def example_design(
+    run_ids: Sequence[str], *, kind: str = "sweep", parent: str | None = None, design_id: str | None = None
+) -> Design:
+    """Return a design of these runs: members with the seeds 0, 1, ..., or repeats of ``parent``."""
+    role, redrawn = ("member", None) if parent is None else ("child", ())
+    units = [{"seed": n} if parent is None else {"repeat": n} for n in range(len(run_ids))]
+    each = [Purpose(role=role, unit=unit, parent_run_id=parent, redrawn=redrawn, line=parent) for unit in units]
+    return Purposes(kind, each, design_id=design_id).named(run_ids)
+
+
+def failed(row: Row, error: str = "made up") -> Row:
+    """Return the same run as a run that failed before its first evaluation."""
+    result = replace(
+        row.result, status="failed", stop_reason="exception", error=error, steps=0, curve=[], weights_hash=None
+    )
+    return replace(row, result=result)
+
+
+def with_other_bits(row: Row, step: int, column: str = "val_loss") -> Row:
+    """Return the same run with the measurement ``column`` at ``step`` larger by one unit in the last place."""
+
+    def moved(point: CurvePoint) -> CurvePoint:
+        larger: dict[str, Any] = {column: math.nextafter(getattr(point, column), math.inf)}
+        return replace(point, **larger)
+
+    curve = [moved(point) if point.step == step else point for point in row.result.curve]
+    return replace(row, result=replace(row.result, curve=curve))
+
+
+# The contract of a store, as checks that are independent of the writer.
 
 
 def read_raw(path: str | Path, kind: str) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ STORE/
   store.json      marks the folder as a store: schema version and columns
   runs/ curves/ steps/    parquet shards; any reader may open a folder whole
   designs/        parquet shards, too: what each run was for
-  checkpoints/<run_id>/   checkpoints and kept weights (grok.checkpoint)
+  checkpoints/<run_id>/   checkpoints and kept weights (grok.checkpoints)
   sweeps/         command and settings of every sweep
   conflicts/      runs that must have equal bits and differ, one JSON file each
   quarantine/     damaged and orphaned shards, each with its reason
@@ -28,9 +28,8 @@ from typing import Any, Final
 
 from grok.errors import StoreError
 from grok.files import disk_errors, flush_folder, locked, remove_quietly, unique, write_json
-from grok.masking import without_passwords
 from grok.store.schema import KINDS, SCHEMA_VERSION, TABLES, columns_of, newer
-from grok.untrusted import is_folder, read_json_object, refuse_links
+from grok.untrusted import is_folder, read_json_object, refuse_links, without_passwords
 
 PRODUCT: Final = "grok-lab"
 EMPTY: Final = "empty"

@@ -1,4 +1,4 @@
-"""Recovery: the repairs made when a store is opened for writing, after a kill, a crash or damage to the disk.
+"""Recovery: repairs when a store is opened for writing, quarantine, records of conflicts, unfinished compactions.
 
 Every repair holds the store's lock. Their order is such that a second kill at any point
 leaves a state that the next opening can repair. Only files that are proven to be damaged
@@ -7,28 +7,285 @@ are moved; a file that is only unreadable at the moment ends the command before 
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
 import shutil
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from grok.errors import StoreError
-from grok.files import remove_quietly
-from grok.store.compare import difference, traces
-from grok.store.conflicts import origin, record_conflict, record_design_conflicts
-from grok.store.damage import ForeignFile, NotAShard, ShardDamaged
-from grok.store.designs import keys_of, settled
+from grok.files import exchange, flush_folder, remove_quietly, write_json
+from grok.store.designs import FACTS, keys_of, settled
 from grok.store.layout import EMPTY, Layout, list_tables, orphans, shard_names, strangers
-from grok.store.quarantine import Recovered, keep_copy, quarantine
-from grok.store.rows import Shard
-from grok.store.schema import SHARDS, TABLES, schema
-from grok.store.shards import check_shard, ensure_readable, read_shard, read_whole, remove_runs, replace_table
-from grok.store.unfinished import LEFT, finish_compaction
+from grok.store.rows import Conflict, Shard, as_json, difference, traces
+from grok.store.schema import KINDS, SHARDS, TABLES, schema
+from grok.store.shards import (
+    ForeignFile,
+    NotAShard,
+    ShardDamaged,
+    check_shard,
+    ensure_readable,
+    partners,
+    read_shard,
+    read_whole,
+    remove_runs,
+    replace_table,
+)
+from grok.untrusted import is_file, is_folder, is_plain
+
+# Quarantine: unusable files are moved to ``quarantine/``, never deleted, with a JSON file that gives the reason.
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """One repair of a store."""
+
+    name: str
+    """Name of the shard, without table and suffix."""
+    reason: str
+    orphan: bool = False
+    """The shard was part of a commit that a kill interrupted: its runs were not stored, and no stored run is lost."""
+    copy: bool = False
+    """The shard's rows are also in another shard: none is lost."""
+    of: str = "runs"
+    """``runs``, or ``designs``: the table that the shard is counted by."""
+
+    def __str__(self) -> str:
+        if self.orphan:
+            return f"moved an unfinished commit ({self.name}) to quarantine: {self.reason}"
+        if self.copy:
+            return f"moved shard {self.name} to quarantine: {self.reason}"
+        if self.of == "designs":
+            return (
+                f"moved shard {self.name} of designs to quarantine: {self.reason}; nobody knows what its runs were for"
+            )
+        return f"moved shard {self.name} to quarantine: {self.reason}; its runs count as not stored"
+
+
+def quarantine(
+    layout: Layout, name: str, reason: str, *, orphan: bool = False, copy: bool = False, of: str = "runs"
+) -> Recovered:
+    """Move the shard's tables to ``quarantine/`` with the reason in a JSON file.
+
+    The runs move first: readers count a shard by its runs.
+    """
+    layout.quarantine.mkdir(exist_ok=True)
+    for kind in SHARDS[of]:
+        source = layout.shard(kind, name)
+        if os.path.lexists(source):
+            source.replace(_free(layout.quarantine / f"{kind}-{name}.parquet"))
+            flush_folder(layout.table(kind))
+    write_json(_free(layout.quarantine / f"{name}.json"), {"shard": name, "reason": reason}, layout.tmp)
+    return Recovered(name, reason, orphan, copy, of)
+
+
+def put_aside(layout: Layout, kind: str, path: Path, reason: str) -> str:
+    """Move one file of table ``kind`` to ``quarantine/``; return its name in that folder."""
+    layout.quarantine.mkdir(exist_ok=True)
+    target = _free(layout.quarantine / f"{kind}-{path.name}")
+    path.replace(target)
+    flush_folder(layout.quarantine)
+    write_json(_free(target.with_suffix(".json")), {"shard": path.stem, "reason": reason}, layout.tmp)
+    return target.name
+
+
+def keep_copy(layout: Layout, name: str, reason: str, of: str = "runs") -> None:
+    """Link the shard's tables into ``quarantine/``, before rows are removed from the shard."""
+    layout.quarantine.mkdir(exist_ok=True)
+    for kind in SHARDS[of]:
+        source = layout.shard(kind, name)
+        if source.exists():
+            os.link(source, _free(layout.quarantine / f"{kind}-{name}.parquet"))
+    flush_folder(layout.quarantine)
+    write_json(_free(layout.quarantine / f"{name}.json"), {"shard": name, "reason": reason}, layout.tmp)
+
+
+def _free(path: Path) -> Path:
+    """Return ``path``, or the first of ``path.2``, ``path.3``, ... (before the suffix) that does not exist."""
+    serial, free = 1, path
+    while os.path.lexists(free):
+        serial += 1
+        free = path.with_name(f"{path.stem}.{serial}{path.suffix}")
+    return free
+
+
+# Records of conflicts: a file in ``conflicts/`` for each, until the user removes it.
+
+
+def record_conflict(layout: Layout, conflict: Conflict, sides: dict[str, Any]) -> Path:
+    """Write a conflict as JSON to ``conflicts/`` and return the file; an equal conflict replaces its file."""
+    other = "" if conflict.run_id == conflict.other_run_id else f"-{conflict.other_run_id}"
+    name = f"{conflict.run_id}{other}-{conflict.step}-{conflict.what}"
+    if not is_plain(name):  # too long: the names of two branches
+        name = hashlib.sha256(name.encode(errors="replace")).hexdigest()[:32]
+    path = layout.conflicts / f"{name}.json"
+    write_json(path, as_json(conflict, sides), layout.tmp)
+    return path
+
+
+def record_design_conflicts(layout: Layout, groups: Iterable[list[dict[str, Any]]]) -> list[Conflict]:
+    """Record rows of designs that have one key and other facts; each may say its ``source``, where it is from."""
+    conflicts = []
+    for rows in groups:
+        one, other, name = next((rows[0], row, fact) for row in rows for fact in FACTS if rows[0][fact] != row[fact])
+        what = f"{name} in design {one['design_id']} as {one['role']} {one['unit']}"
+        conflict = Conflict(one["run_id"], one["run_id"], None, None, None, what, one[name], other[name])
+        record_conflict(layout, conflict, {f"row {at}": row for at, row in enumerate(rows, 1)})
+        conflicts.append(conflict)
+    return conflicts
+
+
+def conflict_files(layout: Layout) -> list[Path]:
+    """Return the files of the recorded conflicts, sorted by name."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(layout.conflicts.glob("*.json"))
+    return []
+
+
+def origin(runs: pa.Table, run_id: str) -> dict[str, Any]:
+    """Return the machine, code and final weights of a run in ``runs``, by column name."""
+    columns = ["host", "device", "numerics", "git_commit", "git_dirty", "torch_version", "weights_hash", "steps"]
+    return dict(runs.filter(pc.equal(runs["run_id"], run_id)).select(columns).to_pylist()[0])
+
+
+# Finishes a compaction that a kill interrupted while it exchanged tables.
+#
+# Tables are *in step* when every shard has its partners in the other tables. Tables that are in
+# step are not changed. Otherwise tables are exchanged with those in the compaction's folder
+# until all three are in step, but only with tables whose seals and keys prove that they hold the
+# same rows: no content of ``tmp/`` is trusted.
+
+READY: Final = "ready.json"
+"""A file in a compaction's folder: its tables are complete, and the exchange may have begun."""
+
+COMPACTION: Final = "compaction."
+"""Prefix of a compaction's folder in ``tmp/``."""
+
+LEFT: Final = "left by an interrupted compaction"
+
+
+def unfinished_compaction(layout: Layout) -> Path | None:
+    """Return the folder of a compaction that was ready and is not finished, or None."""
+    return next(_unfinished(layout), None)
+
+
+def _unfinished(layout: Layout) -> Iterator[Path]:
+    if is_folder(layout.tmp):
+        for folder in sorted(layout.tmp.glob(f"{COMPACTION}*")):
+            if is_folder(folder) and is_file(folder / READY):
+                yield folder
+
+
+def exchange_tables(layout: Layout, folder: Path) -> None:
+    """Exchange the tables with those in ``folder``, which hold the same rows. The caller holds the lock."""
+    for kind in ("curves", "steps", "runs"):
+        exchange(folder / kind, layout.table(kind))
+    _remove(folder)
+
+
+def finish_compaction(layout: Layout) -> list[str]:
+    """Bring the tables back into step; return the names of files that were moved to quarantine instead.
+
+    The caller holds the lock.
+
+    Raises:
+        StoreError: a shard cannot be read at the moment; nothing was changed.
+    """
+    quarantined = []
+    for folder in list(_unfinished(layout)):
+        tables = {kind: layout.table(kind) for kind in KINDS}
+        waiting = {kind: folder / kind for kind in KINDS if is_folder(folder / kind)}
+        in_step = _in_step(tables)
+        if not in_step or not all(_is_sound(kind, table) for kind, table in tables.items()):
+            kinds = [] if in_step else _to_exchange(tables, waiting)
+            for kind in kinds:
+                exchange(folder / kind, layout.table(kind))
+            if not kinds:  # the folder may hold the only whole rows of some runs
+                quarantined += [
+                    put_aside(layout, kind, folder / kind / f"{name}.parquet", LEFT)
+                    for kind in KINDS
+                    if is_folder(folder / kind)
+                    for name in sorted(shard_names(folder / kind) - {EMPTY})
+                ]
+        _remove(folder)
+    return quarantined
+
+
+def _remove(folder: Path) -> None:
+    (folder / READY).unlink()
+    flush_folder(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _in_step(tables: Mapping[str, Path]) -> bool:
+    """Return whether every runs shard has its partners, and no other table has a shard without runs."""
+    if not all(is_folder(table) for table in tables.values()):
+        return False
+    names = {kind: shard_names(table) - {EMPTY} for kind, table in tables.items()}
+    if not names["curves"] | names["steps"] <= names["runs"]:
+        return False
+    for name in sorted(names["runs"]):
+        try:
+            needed = partners(tables["runs"] / f"{name}.parquet")
+        except NotAShard:
+            continue  # a damaged shard is no reason to exchange tables
+        if any(name not in names[kind] for kind in needed):
+            return False
+    return True
+
+
+def _is_sound(kind: str, table: Path) -> bool:
+    """Return whether no shard in the folder is damaged; otherwise ``tmp/`` may have the only whole rows."""
+    for name in sorted(shard_names(table) - {EMPTY}):
+        try:
+            check_shard(table / f"{name}.parquet", kind, thorough=True)
+        except NotAShard:
+            return False
+    return True
+
+
+def _to_exchange(tables: Mapping[str, Path], waiting: Mapping[str, Path]) -> list[str]:
+    """Return the smallest set of tables that must be exchanged so that all are in step; none where that fails."""
+    same = [kind for kind in waiting if _same_rows(kind, tables[kind], waiting[kind])]
+    for count in range(1, len(same) + 1):
+        for kinds in itertools.combinations(same, count):
+            if _in_step({**tables, **{kind: waiting[kind] for kind in kinds}}):
+                return list(kinds)
+    return []
+
+
+def _same_rows(kind: str, table: Path, waiting: Path) -> bool:
+    """Return whether both folders hold only undamaged shards, with rows of the same keys."""
+    if not is_folder(table):
+        return False
+    try:
+        return _keys(kind, table) == _keys(kind, waiting)
+    except (NotAShard, FileNotFoundError):
+        return False
+
+
+def _keys(kind: str, folder: Path) -> list[tuple[str, str]]:
+    """Return the sorted keys of the folder's rows: ``run_id``, and ``step`` where the table has it."""
+    keys = []
+    for name in sorted(shard_names(folder) - {EMPTY}):
+        path = folder / f"{name}.parquet"
+        check_shard(path, kind, thorough=True)
+        columns = ["run_id"] if kind == "runs" else ["run_id", "step"]
+        rows = read_shard(path, kind, columns)
+        keys += list(zip(*(pc.cast(rows[c], "string").to_pylist() for c in columns), strict=True))
+    return sorted(keys)
+
+
+# Recovery: the repairs made when a store is opened for writing, after a kill, a crash or damage to the disk.
 
 
 class ForeignFileWarning(UserWarning):

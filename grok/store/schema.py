@@ -1,4 +1,4 @@
-"""The columns of a store: one full, ordered, typed schema per table, the same in every shard whatever the mode.
+"""The columns of a store: one full, ordered, typed schema per table, the same in every shard, each described.
 
 ``runs`` has one row per run, ``curves`` one per evaluation, ``steps`` one per optimiser
 step of a GPT run. Settings appear as ``config.<dotted name>``; lists and maps are
@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import functools
 import json
+import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from importlib.resources import files
 from typing import Any, Final
 
 import pyarrow as pa
 
 from grok.config import MODES, config_columns
-from grok.config.fields import settings_of
+from grok.config.fields import settings_of, takes_null
+from grok.config.gpt import EVENTS
 from grok.errors import StoreError
 from grok.records import StepPoint
 
 SCHEMA_VERSION: Final = 1
-"""Raised when a column changes its name, type or meaning, together with a step in ``grok.store.versions``.
+"""Raised when a column changes its name, type or meaning, together with a step in ``grok.store.schema``.
 
 A column that is only *added* needs no new number: ``store.json`` lists the columns, and ``migrate``
 fills the new one: a setting with its neutral value, an event time with null (the report then
@@ -293,3 +296,78 @@ def _neutral(mode: str, name: str) -> Any:
         return None
     value = declared[1].neutral
     return json.dumps(value, sort_keys=True, separators=(",", ":")) if isinstance(value, (list, dict)) else value
+
+
+# Upgrades tables of older schemas in memory, one schema version at a time.
+
+Migration = Callable[[str, pa.Table], pa.Table]
+
+MIGRATIONS: Final[dict[int, Migration]] = {}
+"""For version n the function ``(kind, table) -> table`` that upgrades to n + 1. An added column needs
+no entry: :func:`grok.store.schema.conform` fills it."""
+
+
+def upgrade(kind: str, table: pa.Table) -> pa.Table:
+    """Return ``table`` with the current version's columns.
+
+    Raises:
+        StoreError: the table has a newer schema, or an older one without a migration.
+    """
+    version = schema_version(table.schema.metadata, f"a shard of {kind}")
+    if version == SCHEMA_VERSION and table.schema.equals(schema(kind)):
+        return table
+    metadata = table.schema.metadata
+    while version < SCHEMA_VERSION:
+        if version not in MIGRATIONS:
+            known = min(MIGRATIONS, default=SCHEMA_VERSION)
+            raise StoreError(f"schema {version} of {kind} is too old to migrate: the oldest known schema is {known}")
+        table = MIGRATIONS[version](kind, table)
+        version += 1
+    table = table.replace_schema_metadata({**metadata, VERSION_KEY: str(version).encode(), KIND_KEY: kind.encode()})
+    return conform(kind, table)
+
+
+# The data dictionary: each column's meaning, its unit, and when it is null.
+#
+# The settings themselves describe the ``config.*`` columns (:mod:`grok.config`). A test compares this dictionary with
+# the schema; the documentation's page *Columns* is made from it (``python -m docs.generate``).
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The description of one column."""
+
+    meaning: str
+    unit: str = ""
+    """Empty: a name, a text or a flag."""
+    null: str = ""
+    """When the value is null; empty: never."""
+
+
+def _read() -> tuple[dict[str, dict[str, Column]], dict[str, tuple[str, str]]]:
+    """Return the columns by table, and the measurements, of ``columns.toml``."""
+    text = files("grok.store").joinpath("columns.toml").read_text(encoding="utf-8")
+    events = "; ".join(f"`{name}`: {words}" for name, words in EVENTS.items())
+    tables = tomllib.loads(text.replace("{events}", events))
+    measurements = {name: (meaning, settings) for name, (meaning, settings) in tables.pop("measurements").items()}
+    columns = {kind: {name: Column(**column) for name, column in table.items()} for kind, table in tables.items()}
+    return columns, measurements
+
+
+DESCRIPTIONS, MEASUREMENTS = _read()
+"""``TABLES``: the description of every column by table, without ``config.*``. ``MEASUREMENTS``: the entries of
+``curves.metrics`` by name: the meaning, and the settings that measure it (``eval.metrics``)."""
+
+
+def describe(kind: str) -> dict[str, Column]:
+    """Return the description of every column of table ``kind``, in the table's order, ``config.*`` included."""
+    described = dict(DESCRIPTIONS[kind])
+    if kind == "runs":
+        settings = {mode: settings_of(config) for mode, config in MODES.items()}
+        for name in (column.removeprefix(CONFIG) for column in schema(kind).names if column.startswith(CONFIG)):
+            having = {mode: settings[mode][name] for mode in settings if name in settings[mode]}
+            meaning = " / ".join(dict.fromkeys(rule.doc for _, rule in having.values()))
+            nulls = [f"mode={mode}" for mode in settings if mode not in having]
+            nulls += ["the setting is null"] if any(takes_null(hint) for hint, _ in having.values()) else []
+            described[CONFIG + name] = Column(meaning, null="; ".join(nulls))
+    return {name: described[name] for name in schema(kind).names}

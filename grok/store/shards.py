@@ -1,27 +1,312 @@
-"""Reads and writes one shard: its tables are committed together, checked by checksums, upgraded from older schemas."""
+"""Reads and writes one shard: its tables are committed together, sealed by checksums, upgraded, or proven damaged."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import itertools
 import os
-from collections.abc import Collection, Mapping, Sequence
+import re
+import threading
+import typing
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NoReturn
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from grok.errors import one_line
-from grok.files import flush_folder, move, remove_quietly, write_flushed
-from grok.store.damage import ForeignFile, ShardDamaged, reading
+from grok.config import config_columns
+from grok.errors import StoreError, disk_remedy, one_line
+from grok.files import disk_errors, flush_folder, move, remove_quietly, write_flushed
 from grok.store.layout import EMPTY, Layout, staged
 from grok.store.rows import Shard, with_partners
-from grok.store.schema import KIND_KEY, KINDS, PARTNERS_KEY, TABLES, schema, schema_version
-from grok.store.seal import BLANK, SEAL_KEY, check_open, check_seal, seal
-from grok.store.versions import upgrade
+from grok.store.schema import KIND_KEY, KINDS, PARTNERS_KEY, TABLES, schema, schema_version, upgrade
+from grok.untrusted import open_file, read_json_text
+
+# A shard's seal: checksums of all its bytes, stored in its own footer.
+#
+# Parquet has a checksum for every page but none for the footer. One changed bit in a footer
+# can rename a column, hide rows from a reader that filters, or crash the reading process.
+# So the footer's key-value metadata reserves a value for two checksums, which is filled in
+# when the file is complete: one of all bytes before the footer, one of the footer with the
+# value blank. Other parquet readers see one more metadata entry.
+#
+# Shards of older versions have no seal and are read without this check.
+
+SEAL_KEY: Final = b"grok.seal"
+_DIGITS: Final = 32
+BLANK: Final = b"0" * (2 * _DIGITS)
+"""The metadata's value until the file is sealed."""
+
+_BEFORE_VALUE: Final = 2
+"""Bytes between key and value in Thrift's compact protocol: the field's header, and the value's length."""
+
+_TAIL: Final = 8
+"""Bytes after the footer: its length, and ``PAR1``."""
+
+
+class SealBroken(ValueError):
+    """The file's bytes differ from those that were written; the message says where."""
+
+
+def seal(file: IO[bytes]) -> None:
+    """Fill in the checksums of a complete parquet file, opened for reading and writing."""
+    start, footer = _footer(file)
+    at = footer.index(SEAL_KEY) + len(SEAL_KEY) + _BEFORE_VALUE
+    assert footer[at : at + len(BLANK)] == BLANK, "the value is not where Thrift's compact protocol puts it"
+    body = _body_checksum(file, start)
+    file.seek(start + at)
+    file.write(body + _footer_checksum(footer, body))
+    file.seek(0, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """A shard's checksums and its footer, whose checksum was compared."""
+
+    digest: bytes
+    """Both checksums: two shards with equal digests are copies."""
+    footer: bytes
+
+    def note(self, key: bytes) -> bytes | None:
+        """Return the metadata value of ``key`` (at most 127 bytes) from the footer, or None."""
+        at = self.footer.find(bytes([len(key)]) + key)
+        if at < 0:
+            return None
+        at += 1 + len(key) + _BEFORE_VALUE
+        return self.footer[at : at + self.footer[at - 1]]
+
+
+def check_seal(path: Path, thorough: bool) -> Seal | None:
+    """Compare the footer's checksum with its bytes, and with ``thorough`` also the checksum of the other bytes.
+
+    Returns the seal, or None if the file has none.
+
+    Raises:
+        SealBroken: the bytes differ from those that were written, or the file is not parquet.
+        OSError: the file cannot be read.
+    """
+    with open_file(path, follow=True) as file:
+        return check_open(file, thorough)
+
+
+def check_open(file: IO[bytes], thorough: bool) -> Seal | None:
+    """As :func:`check_seal`, for a file that is open for reading."""
+    start, footer = _footer(file)
+    key = footer.find(SEAL_KEY)
+    if key < 0:
+        return None
+    at = key + len(SEAL_KEY) + _BEFORE_VALUE
+    value = footer[at : at + len(BLANK)]
+    blank = footer[:at] + BLANK + footer[at + len(BLANK) :]
+    if value[_DIGITS:] != _footer_checksum(blank, value[:_DIGITS]):
+        raise SealBroken("the bytes of its footer differ from those that were written")
+    if thorough and value[:_DIGITS] != _body_checksum(file, start):
+        raise SealBroken("its bytes differ from those that were written")
+    return Seal(value, footer)
+
+
+def _footer(file: IO[bytes]) -> tuple[int, bytes]:
+    """Return the footer's offset in the file, and its bytes."""
+    size = file.seek(0, 2)
+    file.seek(max(0, size - _TAIL))
+    tail = file.read(_TAIL)
+    length = int.from_bytes(tail[:4], "little")
+    if tail[4:] != b"PAR1" or not 0 < length <= size - _TAIL:
+        raise SealBroken("it does not end like a parquet file: it is truncated, or another kind of file")
+    start = size - _TAIL - length
+    file.seek(start)
+    return start, file.read(length)
+
+
+def _footer_checksum(blank: bytes, body: bytes) -> bytes:
+    return hashlib.sha256(blank + body).hexdigest()[:_DIGITS].encode()
+
+
+def _body_checksum(file: IO[bytes], length: int) -> bytes:
+    checksum, left = hashlib.sha256(), length
+    file.seek(0)
+    while left and (part := file.read(min(left, 1 << 20))):
+        checksum.update(part)
+        left -= len(part)
+    return checksum.hexdigest()[:_DIGITS].encode()
+
+
+# Decides whether a file that cannot be read is damaged (only the file's bytes can prove it), and whether a text is.
+#
+# Reading also fails for reasons outside the file: no permission, too little memory, too few
+# threads, a temporary error of a disk or a file server. A shard counts as damaged only when
+# its bytes were read whole, twice, and differ from those that were written.
+
+_OUR_NAME: Final = re.compile(r"[0-9a-f]{16}")
+"""Name of a shard that a commit or a compaction wrote."""
+
+_NUMBER: Final = r"(-?[0-9]{1,18}(\.[0-9]{1,30})?([eE][-+]?[0-9]{1,3})?|null)"
+_ENTRY: Final = rf'"[ !#-\[\]-~]{{1,100}}": ?{_NUMBER}'
+_PLAIN_MAP: Final = rf"^\{{({_ENTRY}(, ?{_ENTRY})*)?\}}$"
+"""Nearly every map of numbers: Arrow finds these, without a Python object for each."""
+_SHORT: Final = 10_000
+"""Characters of a text that cannot have too many entries."""
+
+
+class NotAShard(Exception):
+    """A file in a table's folder that cannot be used as a shard; the message says why."""
+
+
+class ShardDamaged(NotAShard):
+    """A shard of this store whose bytes differ from those that were written."""
+
+
+class ForeignFile(NotAShard):
+    """A file that this store did not write as a shard of this table, whole or not."""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn any error of the block into one of those below.
+
+    A shard that is only unreadable at the moment must never be put into quarantine.
+
+    Raises:
+        ShardDamaged: the bytes, read whole and twice, are not those that were written.
+        ForeignFile: the file was never a shard of this store.
+        StoreError: no permission, no memory, no threads, or an error of the disk or file server.
+        FileNotFoundError: the file was removed after it was listed.
+    """
+    try:
+        yield
+    except (FileNotFoundError, StoreError, NotAShard):
+        raise
+    except MemoryError as error:  # before ArrowException: Arrow's memory error is both
+        raise StoreError(f"reading {path}: not enough memory; nothing was changed") from error
+    except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
+        _judge(path, error)
+
+
+def _judge(path: Path, error: Exception) -> NoReturn:
+    """Read the file's bytes after an ``error`` of unknown cause; raise NotAShard if they prove it, else StoreError."""
+    first, second = _examined(path), _examined(path)
+    if first is not None and second is not None and str(first) == str(second):
+        raise first from error
+    number = error.errno if isinstance(error, OSError) else None
+    reason = disk_remedy(number, one_line(error))
+    raise StoreError(
+        f"reading {path}: {reason}; its bytes are whole, so nothing was changed: run the command again"
+    ) from error
+
+
+def _examined(path: Path) -> NotAShard | None:
+    """Return what is wrong with the file's bytes, or None where they are a whole shard.
+
+    Reads with Python and one thread, so that an error of Arrow's threads or files has no influence.
+
+    Raises:
+        StoreError: the bytes cannot be read, so nothing is known of them.
+        FileNotFoundError: the file was removed.
+    """
+    sealed = False
+    try:
+        with open_file(path, follow=True) as file:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # from the disk, not from memory
+            whole = io.BytesIO(file.read())
+    except FileNotFoundError:
+        raise
+    except MemoryError as error:
+        raise StoreError(f"reading {path}: not enough memory; nothing was changed") from error
+    except OSError as error:
+        with disk_errors(f"reading {path}", kept="nothing was changed"):
+            raise
+        raise AssertionError from error
+    try:
+        sealed = check_open(whole, thorough=True) is not None
+        with pq.ParquetFile(whole, page_checksum_verification=True, pre_buffer=False) as shard:
+            for group in range(shard.num_row_groups):
+                shard.read_row_group(group, use_threads=False)
+    except MemoryError as error:
+        raise StoreError(f"reading {path}: not enough memory; nothing was changed") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        ours = path.stem == EMPTY or _OUR_NAME.fullmatch(path.stem) is not None
+        return (ShardDamaged if ours and not sealed else ForeignFile)(one_line(error))
+    return None
+
+
+@functools.cache
+def threads_refused() -> str | None:
+    """Return why the system refuses the threads that Arrow reads with, or None; tried once per process.
+
+    Arrow waits forever for a thread that the system refuses.
+    """
+    release = threading.Event()
+    threads = [threading.Thread(target=release.wait) for _ in range(pa.cpu_count() + pa.io_thread_count())]
+    started: list[threading.Thread] = []
+    try:
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:
+        return str(error)
+    finally:
+        release.set()
+        for thread in started:
+            thread.join()
+    return None
+
+
+def refuse_without_threads(path: Path) -> None:
+    """Raise StoreError where the system refuses the threads that reading needs (see :func:`threads_refused`)."""
+    if (reason := threads_refused()) is not None:
+        raise StoreError(
+            f"reading {path}: the system refuses threads ({reason}); nothing was changed: raise the limit on "
+            "processes (ulimit -u) or on memory (ulimit -v)"
+        )
+
+
+@functools.cache
+def json_columns(kind: str) -> dict[str, Any]:
+    """Return the columns of table ``kind`` that hold JSON text, each with the type of its value."""
+    if kind == "curves":
+        return dict.fromkeys(("block_norms", "metrics"), dict[str, float | None])
+    if kind != "runs":
+        return {}
+    settings = {f"config.{name}": hint for name, hint in config_columns().items()}
+    typed = {name: hint for name, hint in settings.items() if typing.get_origin(hint) in (dict, list)}
+    return {"layers": dict[str, int], "own_code": dict[str, str], **typed}
+
+
+def odd_texts(kind: str, table: pa.Table) -> dict[str, tuple[pa.Array, str]]:
+    """Return the columns of ``table`` with texts that are not JSON of their type: which texts, and why the first one.
+
+    A sealed shard of another program may have them; no reader of a column then meets what it cannot take.
+    """
+    odd = {}
+    for name, hint in json_columns(kind).items():
+        if name not in table.column_names:
+            continue
+        texts = pc.unique(table[name].drop_null()) if kind != "curves" else table[name].drop_null()
+        if kind == "curves":
+            plain = pc.and_(pc.match_substring_regex(texts, _PLAIN_MAP), pc.less(pc.binary_length(texts), _SHORT))
+            texts = pc.unique(texts.filter(pc.invert(plain)))
+        reasons = {text: reason for text in texts.to_pylist() if (reason := _oddness(text, hint))}
+        if reasons:
+            odd[name] = (pa.array(reasons, pa.string()), next(iter(reasons.values())))
+    return odd
+
+
+def _oddness(text: str, hint: Any) -> str | None:
+    try:
+        read_json_text(text, hint)
+    except ValueError as error:
+        return one_line(error)
+    return None
+
+
+# Reads and writes one shard: its tables are committed together, checked by checksums, upgraded from older schemas.
 
 ROWS_PER_GROUP: Final = 65_536
 """Rows of a row group: few enough that a reader of some runs skips most of a compacted shard."""
@@ -31,7 +316,7 @@ FEW_ROWS: Final = 1_000
 
 
 def write_parquet(table: pa.Table, file: IO[bytes]) -> None:
-    """Write ``table`` with a checksum on every page, and seal it (:mod:`grok.store.seal`).
+    """Write ``table`` with a checksum on every page, and seal it (:mod:`grok.store.shards`).
 
     Most shards are small and the runs table has some 200 columns. To save the cost per
     column there are no dictionaries and statistics for columns that nobody filters by,

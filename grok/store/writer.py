@@ -14,31 +14,42 @@ import pyarrow.compute as pc
 
 from grok.errors import StoreError
 from grok.files import disk_errors, file_identity, locked, unique, write_json
-from grok.masking import without_passwords, without_secrets
-from grok.store.compact import SMALL, can_exchange, merge_shards, own_shards, rows_of
-from grok.store.compare import Conflict, difference, traces
-from grok.store.conflicts import origin, record_conflict, record_design_conflicts
-from grok.store.damage import ForeignFile, NotAShard, ShardDamaged, refuse_without_threads
 from grok.store.designs import KEY, LONGEST, Design, keys_of, settled, with_retired
 from grok.store.layout import Layout, StoreGone, check_path, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
-from grok.store.quarantine import Recovered, quarantine
 from grok.store.reader import Store
-from grok.store.recovery import drop_copies, place_designs, read_designs, recover, retire_orphans
-from grok.store.rows import Row, Shard, to_shard
+from grok.store.recovery import (
+    LEFT,
+    Recovered,
+    drop_copies,
+    finish_compaction,
+    origin,
+    place_designs,
+    quarantine,
+    read_designs,
+    record_conflict,
+    record_design_conflicts,
+    recover,
+    retire_orphans,
+)
+from grok.store.rows import Conflict, Row, Shard, difference, to_shard, traces
 from grok.store.schema import schema
 from grok.store.shards import (
     FEW_ROWS,
+    ForeignFile,
+    NotAShard,
+    ShardDamaged,
     ensure_readable,
     read_shard,
     read_whole,
+    refuse_without_threads,
     remove_staged,
     replace_table,
     stage_removal,
     write_shard,
 )
-from grok.store.unfinished import LEFT, finish_compaction
-from grok.untrusted import plain_name
+from grok.store.upkeep import SMALL, can_exchange, merge_shards, own_shards, rows_of
+from grok.untrusted import plain_name, without_passwords, without_secrets
 
 
 @dataclass(slots=True)

@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import os
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +27,77 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grok.errors import DataError
-from grok.text.open_file import OpenFile
-from grok.text.own_tokenizer import OwnTokenizer
-from grok.text.saved_tokenizer import load_tokenizer
-from grok.text.tokenizers import END_OF_TEXT, Tokenizer
+from grok.text.tokenizers import END_OF_TEXT, OwnTokenizer, Tokenizer, load_tokenizer
 from grok.text.windows import check_length
 from grok.untrusted import has_shape, is_plain, read_json_object
+
+# A file that stays open for reading: a replacement has no effect on its reader, an overwrite is detected.
+#
+# ``grok.prepare`` replaces a corpus by a rename, so a run that trains on the old one reads
+# the old bytes until it ends. Only a file that is overwritten in place changes for its readers.
+
+_PART: Final = 2**20
+
+
+class OpenFile:
+    """One file, open for reading until the object is garbage-collected.
+
+    Raises:
+        DataError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read ({error.strerror}): run `grok prepare` again") from error
+        weakref.finalize(self, os.close, self._handle)
+        self.stamp = self._stamp()
+        """Device, inode, size and modification time when the file's content was last known to be right."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return os.fstat(self._handle).st_size
+
+    def map(self, dtype: np.dtype[Any]) -> np.memmap[Any, np.dtype[Any]]:
+        """Return the content, memory-mapped for reading."""
+        with os.fdopen(os.dup(self._handle), "rb") as file:
+            return np.memmap(file, dtype=dtype, mode="r")
+
+    def read(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return the content as an array in memory."""
+        return np.frombuffer(b"".join(self._parts()), dtype=dtype)
+
+    def sha256(self) -> str:
+        """Return the hash of all bytes, in hexadecimal."""
+        hasher = hashlib.sha256()
+        for part in self._parts():
+            hasher.update(part)
+        return hasher.hexdigest()
+
+    def was_touched(self) -> bool:
+        """Return whether size or modification time differ from ``stamp``; costs one system call."""
+        return self._stamp() != self.stamp
+
+    def trust(self) -> None:
+        """Set ``stamp`` to the file's present state: the caller compares the content."""
+        self.stamp = self._stamp()
+
+    def _parts(self) -> Iterator[bytes]:
+        """Yield the content in parts; read, not memory-mapped: mapped pages count as memory in use."""
+        position = 0
+        while part := os.pread(self._handle, _PART, position):
+            yield part
+            position += len(part)
+
+    def _stamp(self) -> tuple[int, ...]:
+        now = os.fstat(self._handle)
+        return (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns)
+
+
+# A prepared corpus: token ids in memory-mapped files, document offsets, and a manifest with a hash of the data.
 
 MANIFEST_VERSION: Final = 1
 _DOCS_DTYPE: Final = np.dtype("<i8")
@@ -335,7 +402,7 @@ def data_hash(tokenizer: Mapping[str, Any], splits: Mapping[str, Mapping[str, An
     """Return the identifier of the data: a hash of ids, documents and tokeniser.
 
     The split ``test`` is left out, because no run trains on it: adding it changes no ``run_id``. A run that is
-    validated on it is named after :func:`grok.text.mixture.set_hash`, too.
+    validated on it is named after :func:`grok.text.windows.set_hash`, too.
     """
     content = {
         "version": MANIFEST_VERSION,

@@ -1,4 +1,4 @@
-"""Prepares a corpus folder from text: scan, tokenise, report, and one rename of the finished folder.
+"""Prepares a corpus folder from text: scan, split, encode on several cores, report, one rename.
 
 The text is read twice: once to count and hash it and to measure its quality, once to encode it. A new
 BPE reads the train split in between. Worker processes handle it in chunks, so memory does not grow
@@ -7,38 +7,358 @@ with the text. An existing corpus of the same bytes, tokeniser and options is no
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from grok.errors import DataError
 from grok.files import clear_unfinished, disk_errors, staged_folder
-from grok.plugins import active, fingerprints, load
-from grok.text import inspection
-from grok.text.corpus import MANIFEST_VERSION, Corpus, data_hash, fingerprint, open_corpus, tokenizer_entry
-from grok.text.encoding import encode
-from grok.text.inspection import TextScan
-from grok.text.own_tokenizer import OwnTokenizer, is_import_path
-from grok.text.parallel import Say, Throughput, in_order
-from grok.text.saved_tokenizer import load_tokenizer
+from grok.plugins import Code, activate, active, fingerprints, load
+from grok.text import quality
+from grok.text.corpus import MANIFEST_VERSION, Corpus, SplitWriter, data_hash, fingerprint, open_corpus, tokenizer_entry
+from grok.text.quality import TextScan, shared_documents
 from grok.text.sources import Piece, Source, form_of, open_source
-from grok.text.sources.files import InputDigest
-from grok.text.sources.pieces import is_blank, without_blank_documents
-from grok.text.sources.wikitext import detokenize
-from grok.text.splitting import Cut, Job, chunks_of, jobs_of
+from grok.text.sources.documents import InputDigest, detokenize, is_blank, whole_documents, without_blank_documents
 from grok.text.tokenizers import (
     END_OF_TEXT,
     ByteTokenizer,
     CharTokenizer,
+    OwnTokenizer,
     Tokenizer,
     gpt2_tokenizer,
+    is_import_path,
+    load_tokenizer,
     train_bpe,
 )
 from grok.untrusted import read_json
+
+# Processes a stream of chunks on several cores; results come in order, with lines of progress.
+
+POOL_BYTES: Final = 2**25
+"""Bytes of text below which no worker processes are started: they would cost more time than they save."""
+
+Say = Callable[[str], None]
+R = TypeVar("R")
+
+
+def pooled(workers: int, total: int) -> bool:
+    """Return whether ``total`` bytes are worth worker processes."""
+    return workers > 1 and total >= POOL_BYTES
+
+
+def in_order(function: Callable[..., R], jobs: Iterable[tuple[Any, ...]], workers: int, total: int) -> Iterator[R]:
+    """Yield ``function(*job)`` for each job in order, computed in this process or in ``workers`` processes.
+
+    At most ``2 * workers + 1`` jobs are in memory.
+
+    Raises:
+        DataError: a worker process died.
+    """
+    if not pooled(workers, total):
+        yield from (function(*job) for job in jobs)
+        return
+    from joblib.externals.loky import get_reusable_executor
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
+    executor = get_reusable_executor(max_workers=workers)
+    # Not joblib.Parallel: its generator dispatches jobs without limit while nobody reads the results.
+    pending: deque[Future[R]] = deque()
+    try:
+        for job in jobs:
+            pending.append(executor.submit(function, *job))
+            if len(pending) > 2 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except TerminatedWorkerError as error:
+        raise DataError(
+            f"a worker process died, perhaps for lack of memory: try fewer than {workers} --workers"
+        ) from error
+    finally:
+        for future in pending:
+            future.cancel()
+
+
+class Throughput:
+    """Reports the progress of a pass over the text, every few seconds."""
+
+    SECONDS: Final = 5.0
+
+    def __init__(self, what: str, total: int, say: Say) -> None:
+        self._what, self._total, self._say = what, total, say
+        self._done = 0
+        self._began = self._printed_at = time.monotonic()
+
+    def add(self, n_bytes: int) -> None:
+        """Add ``n_bytes`` to the bytes done."""
+        self._done += n_bytes
+        now = time.monotonic()
+        if now - self._printed_at >= self.SECONDS:
+            self._printed_at = now
+            rate = self._done / (now - self._began)
+            left = max(0.0, (self._total - self._done) / rate)
+            self._say(
+                f"{self._what}: {self._done / 1e6:,.0f} of about {self._total / 1e6:,.0f} MB,"
+                f" {rate / 1e6:,.1f} MB/s, about {left:,.0f} s left"
+            )
+
+    def finish(self) -> None:
+        """Report the total bytes and seconds."""
+        seconds = time.monotonic() - self._began
+        self._say(f"{self._what}: {self._done / 1e6:,.1f} MB in {seconds:,.1f} s")
+
+
+# Divides the text into splits, and each split into chunks for the workers.
+
+CHUNK_CHARACTERS: Final = 2**21
+CHUNK_PIECES: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A chunk: some pieces of one split, for one worker."""
+
+    split: str
+    texts: list[str]
+    ends: list[bool]
+    """For each text whether it ends a document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The place in the input where the train split ends and the validation split begins."""
+
+    train_documents: int
+    """Number of the input's documents in the train split."""
+    train_characters: int | None
+    """Of an input with a single document: number of its characters in the train split. Otherwise None."""
+
+    @classmethod
+    def of(cls, scans: Mapping[str, TextScan], val_fraction: float) -> Cut:
+        """Return the cut that leaves ``val_fraction`` of the documents, or of a single document's characters, for val.
+
+        Raises:
+            DataError: a source has no text, or the text is too short.
+        """
+        scan = scans["input"]
+        for name, part in scans.items():
+            if part.documents == 0:
+                raise DataError(f"{name}: it has no text")
+        if "val" in scans:
+            return cls(scan.documents, None)
+        if scan.documents == 1:
+            characters = int(scan.characters * (1 - val_fraction))
+            if not 0 < characters < scan.characters:
+                raise DataError(
+                    f"a text of {scan.characters} characters cannot be split at --val-fraction {val_fraction}: use"
+                    " more text"
+                )
+            return cls(1, characters)
+        held_out = min(max(1, round(scan.documents * val_fraction)), scan.documents - 1)
+        return cls(scan.documents - held_out, None)
+
+    def leaks(self, scans: Mapping[str, TextScan]) -> dict[str, int]:
+        """Return for each split the number of its documents that are also in train."""
+        digests = scans["input"].digests()
+        train = digests[: self.train_documents]
+        held_out = {name: scan.digests() for name, scan in scans.items() if name != "input"}
+        if self.train_characters is None and "val" not in held_out:
+            held_out["val"] = digests[self.train_documents :]
+        return {name: shared_documents(train, part) for name, part in held_out.items()}
+
+
+def chunks_of(split: str, pieces: Iterable[Piece]) -> Iterator[Job]:
+    """Yield the pieces in chunks of about ``CHUNK_CHARACTERS`` characters or ``CHUNK_PIECES`` pieces."""
+    texts: list[str] = []
+    ends: list[bool] = []
+    size = 0
+    for piece in pieces:
+        texts.append(piece.text)
+        ends.append(piece.ends_document)
+        size += len(piece.text)
+        if size >= CHUNK_CHARACTERS or len(texts) >= CHUNK_PIECES:
+            yield Job(split, texts, ends)
+            texts, ends, size = [], [], 0
+    if texts:
+        yield Job(split, texts, ends)
+
+
+def jobs_of(sources: Mapping[str, Source], cut: Cut, *, whole: bool = False) -> Iterator[Job]:
+    """Yield all text as jobs: train first, each split in order.
+
+    Args:
+        sources: ``input``, and the splits that have files of their own.
+        cut: the begin of the validation split in ``input``.
+        whole: join the pieces of each document.
+    """
+
+    def pieces(name: str) -> Iterator[Piece]:
+        kept = without_blank_documents(sources[name].pieces())
+        return whole_documents(kept) if whole else kept
+
+    stream = pieces("input")
+    if cut.train_characters is None:
+        yield from chunks_of("train", _take_documents(stream, cut.train_documents))
+        if "val" not in sources:
+            yield from chunks_of("val", stream)
+    else:
+        yield from chunks_of("train", _continuous(pieces("input"), 0, cut.train_characters))
+        yield from chunks_of("val", _continuous(pieces("input"), cut.train_characters, None))
+    for name in sources:
+        if name != "input":
+            yield from chunks_of(name, pieces(name))
+
+
+def _take_documents(pieces: Iterator[Piece], count: int) -> Iterator[Piece]:
+    """Yield the pieces of the next ``count`` documents; the iterator ``pieces`` keeps the others."""
+    while count > 0:
+        piece = next(pieces)
+        count -= piece.ends_document
+        yield piece
+
+
+def _continuous(pieces: Iterable[Piece], start: int, stop: int | None) -> Iterator[Piece]:
+    """Yield characters ``start`` to ``stop`` of one text, in pieces that end no document."""
+    position = 0
+    for piece in pieces:
+        end = position + len(piece.text)
+        text = piece.text[max(0, start - position) : None if stop is None else max(0, stop - position)]
+        if text:
+            yield Piece(text, False)
+        position = end
+
+
+# Encodes text as token files: worker processes encode chunks, this process writes them in order.
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The ids of one job."""
+
+    split: str
+    ids: NDArray[np.unsignedinteger[Any]]
+    """``[tokens]``."""
+    ends: NDArray[np.int64]
+    """``[documents that end in the job]``: number of the job's ids up to the document's end."""
+    bytes: int
+    words: int
+
+
+def encode(
+    folder: Path,
+    tokenizer: Tokenizer,
+    sources: Mapping[str, Source],
+    cut: Cut,
+    *,
+    form: str,
+    written_apart: bool,
+    workers: int,
+    total: int,
+    say: Say,
+) -> dict[str, dict[str, Any]]:
+    """Write all splits' token files into ``folder`` and return their manifest entries.
+
+    Args:
+        folder: holds ``tokenizer.json`` already.
+        tokenizer: makes the ids.
+        sources: ``input``, and the splits that have files of their own.
+        cut: the begin of the validation split in ``input``.
+        form: the name of the form of the text, whose rule counts words.
+        written_apart: apply WikiText's detokeniser.
+        workers: number of processes.
+        total: bytes of the text, about; for the progress line.
+        say: takes a line of progress.
+    """
+    names = ["train", "val", *(name for name in sources if name not in ("input", "val"))]
+    worker = functools.partial(
+        _encode_chunk,
+        file=folder / "tokenizer.json",
+        kind=tokenizer.kind,
+        eot=tokenizer_entry(tokenizer)["eot"],
+        known_hash=tokenizer.hash,
+        form=form,
+        written_apart=written_apart,
+        one_thread=pooled(workers, total),
+        code=active(),
+    )
+    progress = Throughput("encoding", total, say)
+    jobs = ((job,) for job in jobs_of(sources, cut, whole=not tokenizer.piecewise))
+    with ExitStack() as files:
+        writers = {
+            name: files.enter_context(SplitWriter(folder, name, tokenizer.vocab_size, tokenizer.dtype))
+            for name in names
+        }
+        for encoded in in_order(worker, jobs, workers, total):
+            writers[encoded.split].write(encoded.ids, encoded.ends, encoded.bytes, encoded.words)
+            progress.add(encoded.bytes)
+        progress.finish()
+        return {name: writer.finish() for name, writer in writers.items()}
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded_tokenizer(file: Path, kind: str, eot: str, known_hash: str) -> Tokenizer:
+    """Return the tokeniser, loaded once per process; with the hash in the key a changed file is loaded again."""
+    tokenizer = load_tokenizer(file, kind, eot)
+    assert tokenizer.hash == known_hash
+    return tokenizer
+
+
+def _encode_chunk(
+    job: Job,
+    *,
+    file: Path,
+    kind: str,
+    eot: str,
+    known_hash: str,
+    form: str,
+    written_apart: bool,
+    one_thread: bool,
+    code: Code,
+) -> Encoded:
+    activate(code)
+    if one_thread:  # in a worker process: parallelism comes from the number of workers
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    tokenizer = _loaded_tokenizer(file, kind, eot, known_hash)
+    texts = [detokenize(text) for text in job.texts] if written_apart else job.texts
+    parts: list[NDArray[np.unsignedinteger[Any]]] = []
+    ends: list[int] = []
+    length = 0
+    for ids, ends_document in zip(tokenizer.encode_plain(texts), job.ends, strict=True):
+        parts.append(ids)
+        length += len(ids)
+        if ends_document:
+            if tokenizer.eot_id is not None:
+                parts.append(np.array([tokenizer.eot_id], dtype=tokenizer.dtype))
+                length += 1
+            ends.append(length)
+    together = np.concatenate(parts)
+    if tokenizer.eot_id is not None and np.count_nonzero(together == tokenizer.eot_id) != len(ends):
+        raise DataError(
+            f"{job.split}: the tokeniser makes its end token {eot!r} (id {tokenizer.eot_id}) out of text inside a "
+            "document: take that text out of the input, or name a token with --eot that no text becomes"
+        )
+    return Encoded(
+        split=job.split,
+        ids=together,
+        ends=np.array(ends, dtype=np.int64),
+        bytes=sum(len(text.encode()) for text in job.texts),
+        words=sum(form_of(form).words(text) for text in job.texts),
+    )
+
+
+# Prepares a corpus folder from text: scan, tokenise, report, and one rename of the finished folder.
 
 PREPARATION_VERSION: Final = 1
 """Raised when a change of the code gives other tokens for the same text and options: older corpora are rebuilt."""
@@ -113,9 +433,9 @@ def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, boo
         )
         manifest = _manifest(request, key, digests, tokenizer, splits, cut)
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        content = inspection.report(open_corpus(folder), scans, cut.leaks(scans))
+        content = quality.report(open_corpus(folder), scans, cut.leaks(scans))
         (folder / "corpus.json").write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-        (folder / "corpus.md").write_text(inspection.to_markdown(content, request.out.name), encoding="utf-8")
+        (folder / "corpus.md").write_text(quality.to_markdown(content, request.out.name), encoding="utf-8")
     return open_corpus(request.out), False
 
 
@@ -259,7 +579,7 @@ def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> Text
 
     progress = Throughput(f"reading {name}", total, say)
     jobs = ((job.texts, job.ends) for job in chunks_of(name, without_blank_documents(counted())))
-    for chunk in in_order(inspection.scan_chunk, jobs, workers, total):
+    for chunk in in_order(quality.scan_chunk, jobs, workers, total):
         scan.add(chunk)
         progress.add(int(chunk.sizes.sum()))
     scan.quality.finish()

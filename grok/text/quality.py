@@ -1,4 +1,4 @@
-"""Measures text quality in samples of a corpus: random letters, repetition, markup, near-duplicates.
+"""The report on a text before training: counts, damage, duplicates, samples, and measures of its quality.
 
 The measures are taken of windows of 8,192 characters, one in every 131,072, so that they cost a few per cent of the
 preparation of a large corpus. Sources: Broder 1997 (minhash); Raffel et al. 2020 and Rae et al. 2021 (filters of web
@@ -7,15 +7,18 @@ text). *Disorder* is the compressed size of a window over the compressed size of
 
 from __future__ import annotations
 
+import hashlib
 import re
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from grok.text.corpus import Corpus
 
 WINDOW: Final = 8192
 EVERY: Final = 2**17
@@ -220,3 +223,307 @@ def _repeated(items: Sequence[Any]) -> float:
 
 
 _FACTORS: Final = np.random.default_rng(1).integers(2**63, 2**64 - 1, BANDS * ROWS, np.uint64) | np.uint64(1)
+
+# The report on a text before training: counts, longest and shortest documents, damage, duplicates, samples.
+
+SHORT_BYTES: Final = 20
+"""A document of fewer bytes counts as short."""
+
+_REPLACEMENT: Final = 0xFFFD
+_CONTROL: Final = np.array([c for c in range(32) if chr(c) not in "\t\n\r"])
+_LATIN_END: Final = 0x250
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkScan:
+    """Counts and hashes of a chunk's ``pieces`` pieces of text, made by one worker."""
+
+    sizes: NDArray[np.int64]
+    """``[pieces]``: UTF-8 bytes."""
+    characters: NDArray[np.int64]
+    """``[pieces]``: number of characters."""
+    ends: NDArray[np.bool_]
+    """``[pieces]``: whether the piece ends a document."""
+    digests: list[bytes]
+    """For each piece 8 bytes of BLAKE2b."""
+    codes: NDArray[np.int64]
+    """``[distinct characters]``: their code points, ascending."""
+    code_counts: NDArray[np.int64]
+    """``[distinct characters]``: how often each occurs."""
+    damaged: NDArray[np.bool_]
+    """``[pieces]``: whether the piece has U+FFFD."""
+
+
+def scan_chunk(texts: Sequence[str], ends: Sequence[bool]) -> ChunkScan:
+    """Return counts and hashes of pieces of text."""
+    encoded = [text.encode() for text in texts]
+    codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
+    counts = np.bincount(codes.astype(np.int64)) if len(codes) else np.zeros(0, dtype=np.int64)
+    present = np.flatnonzero(counts)
+    return ChunkScan(
+        sizes=np.array([len(data) for data in encoded], dtype=np.int64),
+        characters=np.array([len(text) for text in texts], dtype=np.int64),
+        ends=np.array(ends, dtype=np.bool_),
+        digests=[hashlib.blake2b(data, digest_size=8).digest() for data in encoded],
+        codes=present.astype(np.int64),
+        code_counts=counts[present].astype(np.int64),
+        damaged=np.array(["\ufffd" in text for text in texts], dtype=np.bool_),
+    )
+
+
+@dataclass(slots=True)
+class TextScan:
+    """Counts and hashes of one source, summed over its chunks; needs about 24 bytes of memory a document."""
+
+    blank_documents: int = 0
+    characters: int = 0
+    document_bytes: list[NDArray[np.int64]] = field(default_factory=list)
+    document_digests: list[NDArray[np.uint64]] = field(default_factory=list)
+    damaged_documents: int = 0
+    character_counts: dict[int, int] = field(default_factory=dict)
+    quality: Quality = field(default_factory=Quality)
+    _open_bytes: int = 0
+    _open_digest: bytes = b""
+    _open_damaged: bool = False
+
+    def add(self, chunk: ChunkScan) -> None:
+        """Add the next chunk; chunks come in the order of the text."""
+        self.characters += int(chunk.characters.sum())
+        for code, count in zip(chunk.codes.tolist(), chunk.code_counts.tolist(), strict=True):
+            self.character_counts[code] = self.character_counts.get(code, 0) + count
+        sizes: list[int] = []
+        digests: list[int] = []
+        for size, digest, ends, damaged in zip(
+            chunk.sizes.tolist(), chunk.digests, chunk.ends.tolist(), chunk.damaged.tolist(), strict=True
+        ):
+            self._open_bytes += size
+            self._open_damaged |= damaged
+            # the hash of a document in several pieces is the chained hash of the pieces
+            self._open_digest = (
+                hashlib.blake2b(self._open_digest + digest, digest_size=8).digest() if self._open_digest else digest
+            )
+            if ends:
+                sizes.append(self._open_bytes)
+                digests.append(int.from_bytes(self._open_digest, "little"))
+                self.damaged_documents += self._open_damaged
+                self._open_bytes, self._open_digest, self._open_damaged = 0, b"", False
+        self.document_bytes.append(np.array(sizes, dtype=np.int64))
+        self.document_digests.append(np.array(digests, dtype=np.uint64))
+
+    @property
+    def documents(self) -> int:
+        """Number of documents that are not blank."""
+        return sum(len(part) for part in self.document_bytes)
+
+    @property
+    def bytes(self) -> int:
+        """UTF-8 bytes of all documents."""
+        return int(sum(part.sum() for part in self.document_bytes))
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the UTF-8 bytes of each document, ``[documents]``."""
+        return np.concatenate([np.zeros(0, dtype=np.int64), *self.document_bytes])
+
+    def digests(self) -> NDArray[np.uint64]:
+        """Return a 64-bit hash of each document, ``[documents]``."""
+        return np.concatenate([np.zeros(0, dtype=np.uint64), *self.document_digests])
+
+    def describe(self) -> dict[str, Any]:
+        """Return the numbers of the report, as JSON values by name."""
+        sizes, digests = self.sizes(), self.digests()
+        count = self.character_counts
+        quantiles = np.quantile(sizes, [0.05, 0.5, 0.95]) if len(sizes) else np.zeros(3)
+        common = sorted(count.items(), key=lambda item: (-item[1], item[0]))
+        return {
+            "documents": self.documents,
+            "blank_documents": self.blank_documents,
+            "bytes": self.bytes,
+            "characters": self.characters,
+            "longest_document": {"number": int(sizes.argmax()), "bytes": int(sizes.max())} if len(sizes) else None,
+            "shortest_document": {"number": int(sizes.argmin()), "bytes": int(sizes.min())} if len(sizes) else None,
+            "document_bytes_5_50_95": [float(q) for q in quantiles],
+            "short_documents": int((sizes < SHORT_BYTES).sum()),
+            "duplicate_share": 1 - len(np.unique(digests)) / len(digests) if len(digests) else 0.0,
+            "replacement_characters": count.get(_REPLACEMENT, 0),
+            "documents_with_replacement": self.damaged_documents,
+            "control_characters": sum(count.get(int(code), 0) for code in _CONTROL),
+            "distinct_characters": len(count),
+            "share_ascii": _share(count, lambda code: code < 128),
+            "share_latin": _share(count, lambda code: code < _LATIN_END),
+            "top_characters": [[chr(code), n] for code, n in common[:20]],
+            "quality": self.quality.describe(),
+        }
+
+
+def _share(counts: Mapping[int, int], chosen: Any) -> float:
+    total = sum(counts.values())
+    return sum(n for code, n in counts.items() if chosen(code)) / total if total else 0.0
+
+
+def shared_documents(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> int:
+    """Return the number of documents in ``right`` that are also in ``left``, compared by their hashes."""
+    return int(np.isin(right, left).sum())
+
+
+def report(corpus: Corpus, scans: Mapping[str, TextScan], leaks: Mapping[str, int]) -> dict[str, Any]:
+    """Return the corpus report as JSON values: the sources' text, the splits' tokens, samples, and warnings.
+
+    Args:
+        corpus: the prepared corpus.
+        scans: the scan of each source by its name (``input``, ``val``, ``test``).
+        leaks: for each split the number of its documents that are also in ``train``.
+    """
+    texts = {name: scan.describe() for name, scan in scans.items()}
+    splits = {name: _describe_split(corpus, name) for name in corpus.splits}
+    return {
+        "hash": corpus.hash,
+        "tokenizer": {key: corpus.manifest["tokenizer"][key] for key in ("kind", "vocab_size", "eot_id", "hash")},
+        "text": texts,
+        "splits": splits,
+        "documents_also_in_train": dict(leaks),
+        "samples": {name: _samples(corpus, name) for name in corpus.splits},
+        "warnings": _warnings(texts, splits, leaks),
+    }
+
+
+def _describe_split(corpus: Corpus, name: str) -> dict[str, Any]:
+    entry = corpus.split(name)
+    used = np.zeros(corpus.vocab_size, dtype=np.int64)
+    with (corpus.path / entry["file"]).open("rb") as file:  # not memory-mapped: mapped pages count as memory in use
+        while len(ids := np.fromfile(file, dtype=np.dtype(corpus.manifest["dtype"]), count=2**22)):
+            used += np.bincount(ids, minlength=corpus.vocab_size)
+    return {
+        **{key: entry[key] for key in ("documents", "tokens", "bytes", "words")},
+        "bytes_per_token": entry["bytes"] / max(1, entry["tokens"]),
+        "ids_used": int((used > 0).sum()),
+        "ids": corpus.vocab_size,
+        "top_tokens": [[corpus.tokenizer.decode([int(i)]), int(used[i])] for i in np.argsort(-used)[:10] if used[i]],
+    }
+
+
+def _samples(corpus: Corpus, name: str) -> dict[str, str]:
+    """Return the decoded first 240 bytes or so of the first, middle, last, longest and shortest document, by label."""
+    entry = corpus.split(name)
+    tokens = round(240 * entry["tokens"] / max(1, entry["bytes"]))
+    ids, offsets = corpus.tokens(name), corpus.documents(name)
+    lengths = np.diff(offsets)
+    chosen = {"first": 0, "middle": len(lengths) // 2, "last": len(lengths) - 1}
+    chosen |= {"longest": int(lengths.argmax()), "shortest": int(lengths.argmin())}
+    samples: dict[str, str] = {}
+    seen: set[int] = set()
+    for label, i in chosen.items():
+        if i not in seen:
+            end = min(int(offsets[i + 1]), int(offsets[i]) + tokens)
+            samples[f"{label} (document {i})"] = corpus.tokenizer.decode(ids[offsets[i] : end].tolist())
+            seen.add(i)
+    return samples
+
+
+def _warnings(
+    texts: Mapping[str, Mapping[str, Any]], splits: Mapping[str, Mapping[str, Any]], leaks: Mapping[str, int]
+) -> list[str]:
+    warnings: list[str] = []
+    for name, text in texts.items():
+        characters = max(1, text["characters"])
+        if text["replacement_characters"]:
+            warnings.append(
+                f"{name}: {text['replacement_characters']:,} characters were not UTF-8 (now U+FFFD),"
+                f" in {text['documents_with_replacement']:,} of {text['documents']:,} documents"
+            )
+        if text["control_characters"] > characters / 10_000:
+            warnings.append(f"{name}: {text['control_characters']:,} control characters: the input may not be text")
+        if text["duplicate_share"] > 0.01:
+            warnings.append(
+                f"{name}: {text['duplicate_share']:.1%} of the documents repeat an earlier one, word for word"
+            )
+        if text["documents"] > 1 and text["longest_document"]["bytes"] > 0.2 * text["bytes"]:
+            share = text["longest_document"]["bytes"] / text["bytes"]
+            warnings.append(f"{name}: document {text['longest_document']['number']} alone is {share:.0%} of the text")
+        if text["short_documents"] > 0.01 * text["documents"]:
+            warnings.append(f"{name}: {text['short_documents']:,} documents have fewer than {SHORT_BYTES} bytes")
+        if text["blank_documents"]:
+            warnings.append(f"{name}: {text['blank_documents']:,} blank documents were left out")
+        warnings += warnings_of(name, text["quality"])
+    for name, count in leaks.items():
+        if count:
+            warnings.append(f"{name}: {count:,} of {splits[name]['documents']:,} documents are also in train")
+    for name, split in splits.items():
+        if split["bytes_per_token"] < 1.5 and split["ids"] > 1000:
+            warnings.append(
+                f"{name}: only {split['bytes_per_token']:.2f} bytes a token: the tokeniser may not fit this text"
+            )
+    return warnings
+
+
+def to_markdown(content: Mapping[str, Any], title: str) -> str:
+    """Return the report as a Markdown page; ``title`` is the corpus's name."""
+    tokenizer = content["tokenizer"]
+    lines = [
+        f"# Corpus {title}",
+        "",
+        f"Data hash `{content['hash'][:20]}`; tokeniser {tokenizer['kind']}, {tokenizer['vocab_size']:,} ids,"
+        f" end of text {'none' if tokenizer['eot_id'] is None else tokenizer['eot_id']}.",
+        "",
+        *_section("Warnings", [f"- {warning}" for warning in content["warnings"]] or ["None."]),
+        *_section("Splits", _split_table(content["splits"])),
+        *_section("Text", _text_table(content["text"])),
+    ]
+    for name, text in content["text"].items():
+        for fault, worst in text["quality"]["worst"].items():
+            lines += [f"## Worst samples of {name}: {fault.replace('_', ' ')}", ""]
+            for beginning in worst:
+                lines += ["````text", beginning.strip("\n"), "````", ""]
+    for name, samples in content["samples"].items():
+        lines += [f"## Samples of {name}", ""]
+        for label, text in samples.items():
+            lines += [f"**{label}**", "", "```text", text.strip("\n"), "```", ""]
+    return "\n".join(lines)
+
+
+def _section(title: str, body: Iterable[str]) -> list[str]:
+    return [f"## {title}", "", *body, ""]
+
+
+def _split_table(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    rows = ["| split | documents | tokens | bytes | words | bytes/token | ids used |", "|---|--:|--:|--:|--:|--:|--:|"]
+    for name, s in splits.items():
+        rows.append(
+            f"| {name} | {s['documents']:,} | {s['tokens']:,} | {s['bytes']:,} | {s['words']:,}"
+            f" | {s['bytes_per_token']:.3f} | {s['ids_used']:,} of {s['ids']:,} |"
+        )
+    return rows
+
+
+def _text_table(texts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    def size(document: Mapping[str, Any] | None) -> str:
+        return "none" if document is None else f"{document['bytes']:,} bytes (document {document['number']:,})"
+
+    measures: list[tuple[str, Any]] = [
+        ("documents", lambda t: f"{t['documents']:,}"),
+        ("bytes", lambda t: f"{t['bytes']:,}"),
+        ("characters", lambda t: f"{t['characters']:,}, {t['distinct_characters']:,} distinct"),
+        ("longest document", lambda t: size(t["longest_document"])),
+        ("shortest document", lambda t: size(t["shortest_document"])),
+        (
+            "document bytes, 5th/50th/95th percentile",
+            lambda t: "/".join(f"{q:,.0f}" for q in t["document_bytes_5_50_95"]),
+        ),
+        ("word-for-word duplicates", lambda t: f"{t['duplicate_share']:.2%}"),
+        ("not UTF-8 (U+FFFD)", lambda t: f"{t['replacement_characters']:,}"),
+        ("ASCII / Latin letters and signs", lambda t: f"{t['share_ascii']:.2%} / {t['share_latin']:.2%}"),
+        ("languages, by samples", lambda t: ", ".join(f"{n} {s:.0%}" for n, s in t["quality"]["languages"].items())),
+        ("near-duplicates", lambda t: f"{t['quality']['near_duplicate_share']:.2%}"),
+        ("commonest characters", lambda t: " ".join(_shown(c) for c, _ in t["top_characters"])),
+    ]
+    header = f"| | {' | '.join(texts)} |"
+    return [
+        header,
+        "|---|" + "---|" * len(texts),
+        *(f"| {name} | {' | '.join(show(t) for t in texts.values())} |" for name, show in measures),
+    ]
+
+
+def _shown(character: str) -> str:
+    if character == "|":
+        return "`\\|`"
+    return f"`{character}`" if character.isprintable() and character not in " `" else f"U+{ord(character):04X}"

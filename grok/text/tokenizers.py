@@ -1,4 +1,4 @@
-"""Tokenisers: characters, bytes, a BPE fitted here, GPT-2's BPE, any ``tokenizer.json``.
+"""Tokenisers: characters, bytes, BPE, GPT-2's, any ``tokenizer.json``, the user's own; saved, loaded, exported.
 
 Every tokeniser has at most one special token, ``<|endoftext|>``, which ends documents: its
 text becomes the id ``eot_id``. A tokeniser is saved as one JSON file, and its ``hash`` is
@@ -12,7 +12,8 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from grok.errors import DataError, one_line
+from grok.errors import DataError, GrokError, one_line
+from grok.plugins import active, load
 
 END_OF_TEXT: Final = "<|endoftext|>"
 """The text that ends a document, in source files and in decoded text."""
@@ -55,7 +57,7 @@ class Tokenizer(ABC):
     eot_id: int | None
     """Id of ``<|endoftext|>``, or None if the vocabulary has none."""
     piecewise: bool
-    """Whether the pieces that :mod:`grok.text.sources.pieces` makes of a text have the ids of the
+    """Whether the pieces that :mod:`grok.text.sources.documents` makes of a text have the ids of the
     whole text: then a long document is encoded piece by piece, in bounded memory."""
 
     @property
@@ -88,7 +90,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def to_json(self) -> str:
-        """Return the content of the file that :func:`grok.text.saved_tokenizer.load_tokenizer` reads."""
+        """Return the content of the file that :func:`grok.text.tokenizers.load_tokenizer` reads."""
 
     @cached_property
     def hash(self) -> str:
@@ -355,3 +357,218 @@ def byte_characters() -> dict[int, str]:
 
 def _code_points(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
+# A tokeniser of the user's own: fitted to text once, stored as JSON, imported only if a command names its import path.
+#
+# Its class has ``vocab_size``, ``encode(text)``, ``decode(ids)`` and ``state()`` (JSON values), and is constructed by
+# ``CLASS.fit(texts)`` and ``CLASS(state)``. The id ``vocab_size`` ends documents.
+
+_IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+def is_import_path(name: str) -> bool:
+    """Return whether ``name`` is MODULE.NAME rather than a file.
+
+    >>> is_import_path("words.Words"), is_import_path("tokenizer.json"), is_import_path("char")
+    (True, False, False)
+    """
+    return bool(_IMPORT_PATH.fullmatch(name)) and not name.endswith(".json") and not Path(name).is_file()
+
+
+class OwnTokenizer(Tokenizer):
+    """A tokeniser whose file names the user's own code.
+
+    If the command does not name that code, nothing is imported: ids are then decoded as numbers, and text cannot be
+    encoded.
+    """
+
+    kind = "own"
+    piecewise = False
+
+    def __init__(self, definition: str) -> None:
+        """``definition`` is the content of its file.
+
+        Raises:
+            DataError: the command names the code, and the code differs from that which made the ids.
+        """
+        content = json.loads(definition)
+        self._definition = definition
+        self.target, self.vocab_size = str(content["target"]), int(content["vocab_size"])
+        self._end = self.vocab_size - 1
+        self.eot_id = self._end
+        self._made: Any = None
+        place = active().targets.get(self.target)
+        if place is None:
+            return
+        if place.fingerprint != content["code"]:
+            raise DataError(
+                f"the tokeniser {self.target} has changed since these tokens were made with it (its code was "
+                f"{content['code']} and is {place.fingerprint}): run `grok prepare` again"
+            )
+        with self._errors_of("its constructor"):
+            self._made = load(self.target)(content["state"])
+
+    @classmethod
+    def fit(cls, target: str, texts: Iterable[str]) -> OwnTokenizer:
+        """Return the tokeniser that the class ``target`` fits to ``texts``.
+
+        Raises:
+            ConfigError: the class cannot be imported.
+            DataError: fitting fails, or a method is missing.
+        """
+        code = load(target)
+        try:
+            made = code.fit(texts)
+            size, state = int(made.vocab_size), json.loads(json.dumps(made.state()))
+        except Exception as error:
+            raise DataError(f"--tokenizer {target}: fit() fails ({type(error).__name__}: {error})") from error
+        content = {
+            "format": OWN_FORMAT,
+            "kind": cls.kind,
+            "target": target,
+            "code": active().targets[target].fingerprint,
+            "vocab_size": size + 1,
+            "state": state,
+        }
+        return cls(json.dumps(content))
+
+    def refuse_unnamed(self) -> None:
+        """Refuse to make ids or text without the code.
+
+        Raises:
+            DataError: the command does not name it.
+        """
+        if self._made is None:
+            raise DataError(
+                f"the tokeniser {self.target} is code outside this package, and a corpus may not choose what is "
+                f"imported: if you trust that code, name it again, data.tokenizer={self.target} for a run, "
+                f"--tokenizer-code {self.target} for `grok prepare`, --tokenizer {self.target} for another command"
+            )
+
+    @contextmanager
+    def _errors_of(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except GrokError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"the tokeniser {self.target} fails in {method} ({type(error).__name__}: {error})"
+            ) from error
+
+    def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
+        self.refuse_unnamed()
+        return [self._encode_one(text) for text in texts]
+
+    def _encode_one(self, text: str) -> Tokens:
+        with self._errors_of("encode()"):
+            ids = np.array(list(self._made.encode(text)), dtype=np.int64)
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self._end):
+            raise DataError(
+                f"{self.target} returned ids from {ids.min()} to {ids.max()}: expected 0 to {self._end - 1}, below its "
+                "vocab_size"
+            )
+        return ids.astype(self.dtype)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        parts: list[str] = []
+        run: list[int] = []
+        for i in [*ids, self._end]:
+            if i != self._end:
+                run.append(int(i))
+                continue
+            with self._errors_of("decode()"):
+                shown = self._made.decode(run) if self._made is not None else "".join(f"<{n}>" for n in run)
+            parts.append(str(shown))
+            run = []
+        return END_OF_TEXT.join(parts)
+
+    def to_json(self) -> str:
+        return self._definition
+
+
+# Loads a saved tokeniser.
+
+
+def load_tokenizer(path: Path, kind: str = "file", eot: str = END_OF_TEXT) -> Tokenizer:
+    """Return the tokeniser saved at ``path``: one of this project's files or any ``tokenizer.json``.
+
+    Raises:
+        DataError: the file is missing or is no tokeniser, or the user's own code that it names has changed.
+    """
+    try:
+        definition = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"tokeniser {path} cannot be read ({error}): expected a tokenizer.json") from error
+    try:
+        content = json.loads(definition)
+        if content.get("format") == OWN_FORMAT and content["kind"] == "byte":
+            return ByteTokenizer()
+        if content.get("format") == OWN_FORMAT and content["kind"] == "char":
+            return CharTokenizer(content["characters"], content["end_of_text"])
+        if content.get("format") == OWN_FORMAT and content["kind"] == OwnTokenizer.kind:
+            return OwnTokenizer(definition)
+        return SubwordTokenizer(definition, kind, eot)
+    except GrokError:
+        raise
+    except Exception as error:  # `tokenizers` raises plain Exception for a file that is not its own
+        raise DataError(f"tokeniser {path} cannot be read as a tokenizer.json ({error})") from error
+
+
+# Exports a tokeniser to Hugging Face's format: ``AutoTokenizer.from_pretrained`` reads the files, with equal ids.
+
+
+def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, str]:
+    """Return the content of ``tokenizer.json`` and ``tokenizer_config.json`` by file name.
+
+    The exported tokeniser adds no token before or after a text, like this project's.
+
+    Args:
+        tokenizer: the tokeniser to export.
+        context: the model's context in tokens.
+
+    Raises:
+        DataError: the tokeniser is the user's own code, which this format cannot express.
+    """
+    definition = json.loads(_definition(tokenizer))
+    definition["post_processor"] = None
+    definition["truncation"] = definition["padding"] = None
+    end = getattr(tokenizer, "eot_text", END_OF_TEXT) if tokenizer.eot_id is not None else None
+    settings: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+        "bos_token": end,
+        "eos_token": end,
+    }
+    return {
+        "tokenizer.json": json.dumps(definition, ensure_ascii=False),
+        "tokenizer_config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n",
+    }
+
+
+def _definition(tokenizer: Tokenizer) -> str:
+    if isinstance(tokenizer, SubwordTokenizer):
+        return tokenizer.to_json()
+    if isinstance(tokenizer, OwnTokenizer):
+        raise DataError(
+            f"the tokeniser {tokenizer.target} is your own code, which Hugging Face's format cannot express: "
+            "--without-tokenizer exports only the weights"
+        )
+    library = tokenizers_library()
+    if isinstance(tokenizer, CharTokenizer):
+        vocabulary = {c: i for i, c in enumerate(tokenizer.characters)}
+        # no unknown token: an unknown character is an error, as in CharTokenizer
+        theirs = library.Tokenizer(library.models.WordLevel(vocabulary))
+        theirs.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(r"[\s\S]"), "isolated")
+        theirs.decoder = library.decoders.Fuse()
+    else:
+        assert isinstance(tokenizer, ByteTokenizer)
+        vocabulary = {character: byte for byte, character in byte_characters().items()}
+        theirs = library.Tokenizer(library.models.BPE(vocabulary, []))
+        theirs.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        theirs.decoder = library.decoders.ByteLevel()
+    if tokenizer.eot_id is not None:
+        theirs.add_special_tokens([library.AddedToken(END_OF_TEXT, special=True, normalized=False)])
+    return str(theirs.to_str())

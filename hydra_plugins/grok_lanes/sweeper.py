@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
-from grok.cli.refusals import no_launcher
+from grok.commands.compose import no_launcher
 from grok.config.common import refuse_too_many_runs
 from hydra_plugins.grok_lanes._compose import ParsedOverride
 from hydra_plugins.grok_lanes._nodes import register

@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterator
 
 from chosen import recipients, supers
 
-from grok.cli.command import GO_ON, Parser, command
-from grok.cli.compose import compose
-from grok.cli.words import store_as_setting
+from grok.commands.command import GO_ON, Parser, command
+from grok.commands.compose import arithmetic, compose
+from grok.commands.words import store_as_setting
 from grok.config import RunConfig
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
 from sweeps import branch, layers, repeat
-from sweeps.settings import arithmetic
 
 HALVES = "kept=token_embedding,blocks.1,head;rest=position_embedding,blocks.0"
 PARTS = "embedding=token_embedding;positions=position_embedding;first block=blocks.0;second block=blocks.1;head=head"

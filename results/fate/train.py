@@ -25,15 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from grok.cli.command import GO_ON, Parser, command
-from grok.cli.compose import compose
+from grok.commands.command import GO_ON, Parser, command
+from grok.commands.compose import arithmetic, compose
 from grok.config import RunConfig
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
 from grok.store import Purpose, Purposes, check_path, open_store
 from grok.streams import STREAMS, Stream
 from sweeps import branch
-from sweeps.settings import arithmetic
 
 DIARY = Path(__file__).parents[1] / "diary" / "store"
 STEPS = (49, 98, 196, 392, 784, 1568)

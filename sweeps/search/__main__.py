@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from grok.cli.command import GO_ON, command
-from grok.cli.compose import Settings, compose
-from grok.cli.reference import named_lines, setting_lines
-from grok.cli.words import store_as_setting
+from grok.commands.command import GO_ON, command
+from grok.commands.compose import Settings, compose
+from grok.commands.reference import named_lines, setting_lines
+from grok.commands.words import store_as_setting
 from grok.config.fields import settings_of, walk
 from grok.errors import ConfigError
 from sweeps.search.config import NO_STUDY, Studied, refuse_unknown, split_study
@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
     if not argv or {"-h", "--help"} & set(argv):
         print(usage())
         return 0 if argv else 2
-    from sweeps.search.carry_out import carry_out
+    from sweeps.search.driver import carry_out
 
     study, raw_space, base = split_study(compose_study(store_as_setting(argv)))
     return carry_out(study, raw_space, base, ["python", "-m", "sweeps.search", *argv])

@@ -14,8 +14,8 @@ from typing import Any, Final
 from grok.config.common import LARGEST_SWEEP, refuse_too_many_runs
 from grok.config.fields import build, section, setting, settings_of
 from grok.errors import ConfigError, nearest
-from grok.masking import without_passwords
 from grok.streams import MAX_SEED
+from grok.untrusted import without_passwords
 
 OBJECTIVES: Final = (
     "median_time",
@@ -26,7 +26,7 @@ OBJECTIVES: Final = (
     "logit_acc",
     "compute",
 )
-"""Statistics over a trial's seeds; sweeps/search/objective.py defines them."""
+"""Statistics over a trial's seeds; sweeps/search/space.py defines them."""
 
 NO_STUDY: Final = "the study is missing: expected study=NAME, a file of conf/study/"
 SAMPLERS: Final = ("tpe", "gp", "cmaes", "qmc", "random", "grid", "nsga2")

@@ -1,4 +1,4 @@
-"""Carries out a study in rounds.
+"""Carries out a study in rounds, compares its best setting with the default, and writes the results.
 
 A round adds trials until ``study.parallel`` are in flight and trains one stage of each (its next seeds, or
 its next rung) in one sweep. Then it judges the trials in the order of their numbers: each is pruned, ends,
@@ -14,24 +14,49 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grok.config import RunConfig, flatten, load_config
+from optuna.exceptions import StorageInternalError
+
+from grok.commands.compose import apply
+from grok.config import RunConfig, flatten, load_config, load_configs
 from grok.config.fields import canonical_json, walk
-from grok.errors import ConfigError, TrainingError
-from grok.execute.planned import prepare_runs
+from grok.errors import ConfigError, StoreError, TrainingError, one_line
+from grok.execute import execute
+from grok.execute.groups import prepare_runs
+from grok.execute.sweep import GO_ON
 from grok.store import Purpose, Purposes, StoreWriter, check_path, open_store
+from grok.untrusted import without_passwords
 from sweeps.search.config import StudyConfig
-from sweeps.search.objective import READ_AT_HORIZON, Objective, SeedOutcome, make_objectives, read_outcomes
-from sweeps.search.proposal import propose
-from sweeps.search.record import ASKED, ENDED, STAGES, StudyRecord, open_url
-from sweeps.search.samplers import trial_limit
-from sweeps.search.space import Plain, Space, Value
-from sweeps.settings import apply
+from sweeps.search.record import (
+    ASKED,
+    COMPARED,
+    ENDED,
+    PINNED,
+    STAGES,
+    StudyRecord,
+    now,
+    open_url,
+    propose,
+    trial_limit,
+)
+from sweeps.search.space import (
+    READ_AT_HORIZON,
+    Objective,
+    Plain,
+    SeedOutcome,
+    Space,
+    Value,
+    make_objectives,
+    read_outcomes,
+    read_space,
+    refuse_impossible,
+)
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -292,7 +317,7 @@ class Search:
         """Remove the checkpoints of a finished trial's rungs, which were kept for their extension."""
         if self.study.pruner.name != "percentile" or self.default.checkpoint.keep:
             return
-        from grok.checkpoint import remove_checkpoints, run_folder
+        from grok.checkpoints import remove_checkpoints, run_folder
 
         for stage in self.stages[:-1]:
             configs = [load_config(settings) for settings in self.settings_of(params, stage)]
@@ -352,3 +377,193 @@ def _text(params: dict[str, Value]) -> str:
     return ", ".join(
         f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items()
     )
+
+
+# The comparison of a study's best setting with the default, on new seeds.
+#
+# The best of many trials looks better than it is, because chance with its seeds is a part of the choice. So
+# both settings, the new seeds and the test are recorded ("pinned") before training. ``analysis`` makes the
+# paired test.
+
+TEST: Final = "two-sided Wilcoxon signed-rank test of the seeds' paired differences, alpha 0.05"
+SIDES: Final = ("default", "best")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The pinned comparison: two settings, their seeds and the test."""
+
+    record: StudyRecord
+    pinned: dict[str, Any]
+
+    @classmethod
+    def pin(cls, search: Search, record: StudyRecord) -> Comparison:
+        """Return the pinned comparison of a finished study, which is made once and never changed.
+
+        Raises:
+            ConfigError: the study is not finished, or has no finished trial.
+        """
+        fresh = search.study.comparison
+        if (pinned := record.attribute(PINNED)) is not None:
+            first, end = pinned["seeds"]
+            if (first, end - first) != (fresh.first_seed, fresh.seeds):
+                search.tell(f"study.comparison is not used: seeds {first} to {end - 1} are pinned already.")
+            return cls(record, pinned)
+        trials = record.trials()
+        left = search.limit - sum(trial.state.is_finished() for trial in trials)
+        best = sorted(record.best(), key=lambda trial: (_first(search, trial.values), trial.number))
+        if left > 0 or not best:
+            raise ConfigError(
+                f"study.compare=true: {left} of {search.limit} trials of study {search.study.name} are still to be "
+                "made, so the best is not known; run the command without study.compare first"
+            )
+        pinned = {
+            "study": search.study.name,
+            "pinned_at": now(),
+            "searched": len(trials),
+            "trial": best[0].number,
+            "objective": search.objectives[0].name,
+            "test": TEST,
+            "default": {name: search.flat.get(name) for name in best[0].params},
+            "best": dict(best[0].params),
+            "seeds": [fresh.first_seed, fresh.first_seed + fresh.seeds],
+            "steps": search.budget,
+        }
+        with record.changing():
+            if record.attribute(PINNED) is None:  # another process may have been first
+                record.set_attribute(PINNED, pinned)
+        return cls(record, record.attribute(PINNED))
+
+    def run(self, search: Search) -> bool:
+        """Train both settings on the new seeds and record their runs; return False if interrupted.
+
+        Raises:
+            TrainingError: runs failed; nothing is recorded.
+        """
+        if self.pinned["best"] == self.pinned["default"]:
+            search.tell("The best setting is the default: there is nothing to compare.")
+            return True
+        if self.pinned["steps"] != search.budget or self.pinned["study"] != search.study.name:
+            raise StoreError(f"the comparison of {search.study.name} was pinned for {self.pinned['steps']} steps")
+        stage = Stage(tuple(range(*self.pinned["seeds"])), search.budget, True)
+        wanted = {side: search.settings_of(self.pinned[side], stage) for side in SIDES}
+        search.tell(
+            f"pinned {self.pinned['pinned_at']}: trial {self.pinned['trial']} against the default on "
+            f"{len(stage.seeds)} new seeds; {self.pinned['test']}"
+        )
+        planned = [
+            (settings, {"side": side, "trial": self.pinned["trial"] if side == "best" else None, "seed": seed})
+            for side in SIDES
+            for settings, seed in zip(wanted[side], stage.seeds, strict=True)
+        ]
+        if not search.train_as("member", planned):
+            return False
+        objective = search.objectives[0]
+        configs = {side: [load_config(settings) for settings in wanted[side]] for side in SIDES}
+        outcomes = {side: search.outcomes(configs[side], True) for side in SIDES}
+        failed = [outcome for side in SIDES for outcome in outcomes[side] if outcome.status == "failed"]
+        if failed:  # they say nothing about the setting: scores of theirs would be the worst there are
+            raise TrainingError(
+                f"{len(failed)} of {sum(map(len, outcomes.values()))} runs of the comparison failed "
+                f"({failed[0].error}): give the same command with retry_failed=true"
+            )
+        runs: dict[str, list[tuple[int, str, float]]] = {
+            side: [
+                (seed, outcome.run_id, objective.score(outcome, config))
+                for seed, outcome, config in zip(stage.seeds, outcomes[side], configs[side], strict=True)
+            ]
+            for side in SIDES
+        }
+        with self.record.changing():
+            self.record.set_attribute(COMPARED, runs)
+        sign = 1 if objective.direction == "minimize" else -1
+        gaps = [sign * (a[2] - b[2]) for a, b in zip(runs["default"], runs["best"], strict=True)]
+        values = {side: objective.value(outcomes[side], configs[side][0]) for side in SIDES}
+        search.tell(
+            f"{objective.name}: {values['best']:.6g} at trial {self.pinned['trial']}'s setting, "
+            f"{values['default']:.6g} at the default; better for {sum(g > 0 for g in gaps)} of {len(gaps)} seeds, "
+            f"worse for {sum(g < 0 for g in gaps)}"
+        )
+        return True
+
+
+def _first(search: Search, values: list[float] | None) -> float:
+    if not values or not math.isfinite(values[0]):
+        return math.inf
+    return values[0] if search.objectives[0].direction == "minimize" else -values[0]
+
+
+# Carries out a study.
+
+
+def carry_out(study: StudyConfig, raw_space: Mapping[str, Any], base: Plain, argv: Sequence[str]) -> int:
+    """Do the rest of a study, or its comparison; return the exit status.
+
+    Args:
+        raw_space: the search space as written in ``conf/study/``.
+        base: nested settings of the default run.
+        argv: the command, recorded in the store.
+
+    Raises:
+        GrokError: refused; nothing was trained.
+    """
+    space = read_space(raw_space, str(base.get("mode", "arithmetic")))
+    refuse_impossible(space, base)
+    search = Search(study, space, base, by_execution(argv), tell)
+    tell(search.plan())
+    if search.default.dry_run:
+        check_path(str(search.store_path))
+        tell(f"Nothing was trained (dry_run=true). The study would be in {search.folder}.")
+        return 0
+    if study.compare and not check_path(str(search.store_path)):
+        raise ConfigError(
+            f"study.compare=true: {search.store_path} does not exist, all {search.limit} trials of study {study.name} "
+            "are still to be made; run the command without study.compare first"
+        )
+    try:
+        record = search.record()
+        try:
+            if study.compare:
+                done = Comparison.pin(search, record).run(search)
+            else:
+                done = search.run(record)
+        except KeyboardInterrupt:
+            done = False
+        return _conclude(search, record.trials(), record.best(), done)
+    except StorageInternalError as error:
+        reason = without_passwords(one_line(error.__cause__ or error))
+        raise StoreError(f"the study's storage cannot be used ({reason}). {GO_ON}") from error
+
+
+def by_execution(argv: Sequence[str]) -> Train:
+    """Return the function that trains runs with ``grok.execute``."""
+
+    def train(settings: Sequence[Plain], design: Purposes) -> bool:
+        outcome = execute(load_configs(settings), argv=argv, design=design)
+        return set(outcome.run_ids) <= set(outcome.statuses)
+
+    return train
+
+
+def _conclude(search: Search, trials: Sequence[Any], best: Sequence[Any], done: bool) -> int:
+    store = shlex.quote(str(search.store_path))
+    finished = sum(trial.state.is_finished() for trial in trials)
+    failed = [trial for trial in trials if trial.state.name == "FAIL"]
+    line = f"{finished} of {search.limit} trials finished in {shlex.quote(str(search.folder))}."
+    if not done:
+        tell(f"Interrupted: {line} {GO_ON}")
+        return 1
+    for trial in best:
+        values = ", ".join(f"{o.name} {v:.6g}" for o, v in zip(search.objectives, trial.values, strict=True))
+        params = " ".join(f"{name}={value}" for name, value in trial.params.items())
+        tell(f"best: trial {trial.number}, {values} over {search.study.seeds} seeds: {params}")
+    if failed:
+        tell(f"{line} {len(failed)} failed (trial {failed[0].number}: {failed[0].user_attrs[REASON]}).")
+        return 1
+    tell(line if search.study.storage else f"{line} Report: grok study search {store}")
+    return 0
+
+
+def tell(text: str) -> None:
+    """Print one line at once."""
+    print(text, flush=True)

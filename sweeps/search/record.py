@@ -1,4 +1,4 @@
-"""A study in Optuna's storage: a journal file in the store, or any storage by URL.
+"""A study in Optuna's storage, its samplers, and the next settings to try, a pure function of the trials so far.
 
 A kill leaves no partial change: a trial is added at once, a stage counts when its number is written, and
 the end of a trial is one state. Changes are made under a lock, so that several processes can work on one
@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import datetime
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import optuna
+from optuna.exceptions import ExperimentalWarning
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -22,15 +26,220 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from grok.config.fields import canonical_json
 from grok.errors import ConfigError, StoreError
 from grok.files import locked
-from grok.masking import without_passwords
-from sweeps.search.config import StudyConfig
-from sweeps.search.objective import make_objectives
-from sweeps.search.proposal import SAMPLER_STATE, Proposal
-from sweeps.search.quiet import quiet
-from sweeps.search.samplers import make_pruner
+from grok.streams import Stream
+from grok.untrusted import without_passwords
+from sweeps.search.config import PrunerConfig, SamplerConfig, StudyConfig
+from sweeps.search.space import Space, Value, make_objectives
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
     from optuna.storages import BaseStorage
+    from optuna.study import Study
+
+# Optuna's samplers and pruners by name, with a study's settings.
+#
+# Every round makes a new sampler with a seed of the round. So its proposals depend only on earlier trials,
+# not on when or how often the study was stopped.
+
+SEED_BITS = 2**32 - 1
+"""Mask for the seeds of Optuna's samplers, which have 32 bits."""
+
+
+def round_seed(config: SamplerConfig, *address: str | int) -> int:
+    """Return the sampler's seed at one address of the study's search stream."""
+    return Stream("search", config.seed).at(*address).seed64() & SEED_BITS
+
+
+def make_sampler(config: SamplerConfig, space: Space, round_number: int) -> BaseSampler:
+    """Return the sampler of one round."""
+    seed = round_seed(config, "round", round_number)
+    by_chance = optuna.samplers.RandomSampler(seed=round_seed(config, "independent", round_number))
+    if config.name == "tpe":
+        return optuna.samplers.TPESampler(
+            seed=seed,
+            multivariate=True,
+            group=True,
+            constant_liar=True,
+            n_startup_trials=config.startup,
+        )
+    if config.name == "gp":
+        return optuna.samplers.GPSampler(seed=seed, independent_sampler=by_chance, n_startup_trials=config.startup)
+    if config.name == "cmaes":
+        return optuna.samplers.CmaEsSampler(
+            seed=seed,
+            independent_sampler=by_chance,
+            n_startup_trials=config.startup,
+            warn_independent_sampling=False,
+        )
+    if config.name == "qmc":
+        return _SpaceFillingSampler(
+            free_dimensions(space),
+            seed=round_seed(config, "scramble"),  # one sequence for the whole study
+            scramble=True,
+            independent_sampler=by_chance,
+            warn_asynchronous_seeding=False,
+            warn_independent_sampling=False,
+        )
+    if config.name == "nsga2":
+        return optuna.samplers.NSGAIISampler(seed=seed, population_size=config.population)
+    return optuna.samplers.RandomSampler(seed=seed)  # unused for a grid: see `grid_in_order`
+
+
+class _SpaceFillingSampler(optuna.samplers.QMCSampler):
+    """A Sobol sequence over the study's space from the first trial on.
+
+    Optuna's sampler infers the space from a finished trial, and in the first round there is none.
+    """
+
+    def __init__(self, space: dict[str, BaseDistribution], **options: Any) -> None:
+        super().__init__(**options)
+        self._space = space
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
+        return dict(self._space)
+
+
+def free_dimensions(space: Space) -> dict[str, BaseDistribution]:
+    """Return the distributions of the numeric settings without a condition."""
+    return {d.name: d.distribution() for d in space.dimensions if not d.choices and not d.when}
+
+
+class _PercentileHere(optuna.pruners.PercentilePruner):
+    """Compares a trial's value at this step with those of the others at this step.
+
+    Optuna takes the trial's best value at any step. A censored time grows with the step, so its best would be that of
+    the first one, and no later step would stop a trial that never generalises.
+    """
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        here = copy(trial)
+        here.intermediate_values = dict(sorted(trial.intermediate_values.items())[-1:])
+        return super().prune(study, here)
+
+
+def make_pruner(config: PrunerConfig) -> BasePruner:
+    """Return the study's pruner."""
+    if config.name == "wilcoxon":
+        return optuna.pruners.WilcoxonPruner(p_threshold=config.p, n_startup_steps=config.first_seeds)
+    if config.name == "percentile":
+        return _PercentileHere(config.percentile, n_startup_trials=config.startup)
+    return optuna.pruners.NopPruner()
+
+
+def trial_limit(study: StudyConfig, space: Space, base: Mapping[str, Value]) -> int:
+    """Return the number of trials: ``study.trials``, or the size of the grid if it is smaller.
+
+    Raises:
+        ConfigError: the grid is too large.
+    """
+    return min(study.trials, len(grid_in_order(study, space, base))) if study.sampler.name == "grid" else study.trials
+
+
+def grid_in_order(study: StudyConfig, space: Space, base: Mapping[str, Value]) -> list[dict[str, Value]]:
+    """Return every setting of the study's grid once, in random order, after the default if ``default_first``.
+
+    In random order, so that a study with fewer trials than settings covers the whole grid. Optuna's grid
+    sampler is not used, because it repeats settings that differ only in inactive dimensions.
+
+    Raises:
+        ConfigError: the grid is too large.
+    """
+    points = space.grid(study.sampler.points, base)
+    default = space.default(base) if study.default_first else None
+    order = Stream("search", study.sampler.seed).at("grid").permutation(len(points))
+    return [*([default] if default is not None else []), *(points[i] for i in order if points[i] != default)]
+
+
+# Hides Optuna's log lines and its warnings about experimental features.
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Show only Optuna's errors inside the context."""
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
+# The next settings to try, as a pure function of the trials so far and of the round.
+#
+# The sampler works on a copy of the study in memory. So a study that was killed and continued proposes the
+# same trials as one that was not.
+
+SAMPLER_STATE: Final = "sampler_state"
+"""User attribute of a trial: the sampler's attributes of the study at its proposal."""
+FIXED: Final = "fixed_params"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One proposed trial."""
+
+    params: dict[str, Value]
+    distributions: dict[str, Any]
+    system_attrs: dict[str, Any]
+    sampler_state: dict[str, Any] = field(default_factory=dict)
+
+
+def propose(
+    study: StudyConfig,
+    space: Space,
+    base: Mapping[str, Value],
+    history: Sequence[FrozenTrial],
+    round_number: int,
+    count: int,
+) -> list[Proposal]:
+    """Return the ``count`` trials of a round.
+
+    Args:
+        base: the default's settings, by dotted name.
+        history: all trials of earlier rounds, in order, in their state at the start of this round.
+    """
+    directions = [objective.direction for objective in make_objectives(study)]
+    with quiet():
+        sampler = make_sampler(study.sampler, space, round_number)
+        memory = optuna.create_study(
+            storage=optuna.storages.InMemoryStorage(), sampler=sampler, directions=directions, study_name=study.name
+        )
+        for trial in history:
+            memory.add_trial(trial)
+        if history:
+            for key, value in history[-1].user_attrs.get(SAMPLER_STATE, {}).items():
+                memory._storage.set_study_system_attr(memory._study_id, key, value)
+        for values in _starting_points(study, space, base, len(history), count):
+            memory.enqueue_trial(values)
+        for _ in range(count):
+            space.suggest(memory.ask(), base)
+    state = dict(memory._storage.get_study_system_attrs(memory._study_id))
+    return [
+        Proposal(
+            params=dict(trial.params),
+            distributions=dict(trial.distributions),
+            system_attrs={key: value for key, value in trial.system_attrs.items() if key != FIXED},
+            sampler_state=state,
+        )
+        for trial in memory.get_trials()[len(history) :]
+    ]
+
+
+def _starting_points(
+    study: StudyConfig, space: Space, base: Mapping[str, Value], made: int, count: int
+) -> Sequence[dict[str, Value]]:
+    """Return the settings of a round that the sampler does not choose: those of a grid, and the default as trial 0."""
+    if study.sampler.name == "grid":
+        return grid_in_order(study, space, base)[made : made + count]
+    default = space.default(base) if study.default_first and not made else None
+    return [default] if default is not None else []
+
+
+# A study in Optuna's storage: a journal file in the store, or any storage by URL.
 
 DEFINITION: Final = "definition"
 OPTUNA: Final = "optuna"
@@ -67,7 +276,7 @@ class StudyRecord:
             self._study = (optuna.load_study if exists else self._create)(
                 storage=storage,
                 study_name=study.name,
-                sampler=optuna.samplers.RandomSampler(seed=0),  # unused: sweeps.search.proposal samples
+                sampler=optuna.samplers.RandomSampler(seed=0),  # unused: sweeps.search.record samples
                 pruner=make_pruner(study.pruner),
             )
             self._check_definition(json.loads(canonical_json(dict(definition))))

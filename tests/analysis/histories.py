@@ -22,14 +22,13 @@ import pyarrow.parquet as pq
 
 import grok
 from analysis.observations import Observations
-from analysis.populations import populations
-from analysis.purposes import asked, places, roles
+from analysis.populations import asked, places, populations, roles
 from analysis.studies.branching import pairs
-from analysis.studies.crossed_designs import designs as crossed_designs
-from analysis.studies.repeats import repeats
-from analysis.studies.transplants import transplants
+from analysis.studies.crossed import designs as crossed_designs
+from analysis.studies.layers import transplants
+from analysis.studies.repeatability import repeats
 from grok.arithmetic.outcome import event_times
-from grok.cli.compose import compose
+from grok.commands.compose import arithmetic, compose
 from grok.config import ArithmeticConfig, identify
 from grok.execute import execute
 from grok.execute.retry import Totals
@@ -39,7 +38,6 @@ from grok.store import Row, open_store
 from grok.streams import Stream
 from sweeps import branch, layers, repeat
 from sweeps.search.__main__ import main as search
-from sweeps.settings import arithmetic
 from tests.analysis.simulate import MACHINE, NUMERICS, Truth, curve
 
 STEPS, LONGER, EVERY, AT = 3000, 6000, 500, 1500

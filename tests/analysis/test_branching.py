@@ -12,7 +12,7 @@ import pytest
 
 from analysis.observations import Observations
 from analysis.populations import populations
-from analysis.statistics.offspring import between_parents, normal_scores
+from analysis.statistics.repeatability import between_parents, normal_scores
 from analysis.studies import QUESTIONS, Missing, ask
 from analysis.studies.branching import DIVERGED, Branching, pairs
 from grok.store import DamagedShardWarning

@@ -8,8 +8,7 @@ import pytest
 from analysis.figures import drawings
 from analysis.statistics.estimate import NotEnoughData
 from analysis.studies import ask
-from analysis.studies.conditions import Comparison
-from analysis.studies.contrasts import bound_of, ratio_of_times
+from analysis.studies.conditions import Comparison, bound_of, ratio_of_times
 from tests.analysis.simulate import Truth, simulate
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.statistics.resampling import generator
+from analysis.statistics.estimate import generator
 from analysis.studies.val_shuffle import shared_updates, variance_ratio
 from tests.analysis.questions import ask
 from tests.analysis.simulate import Truth, simulate

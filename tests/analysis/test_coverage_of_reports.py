@@ -13,7 +13,7 @@ import pytest
 
 from analysis.criteria import DIARY
 from analysis.observations import Observations
-from analysis.statistics.resampling import generator
+from analysis.statistics.estimate import generator
 from analysis.studies import ask
 from tests.analysis.simulate import Truth, simulate
 

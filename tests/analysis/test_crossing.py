@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from analysis.statistics.crossing import crossed, densest, filled
-from analysis.statistics.resampling import generator
+from analysis.statistics.estimate import generator
+from analysis.statistics.variance_shares import crossed, densest, filled
 
 
 def grid(*levels: range) -> np.ndarray:

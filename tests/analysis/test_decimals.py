@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.decimals import rounded, write_csv
+from analysis.statistics.estimate import rounded, write_csv
 
 
 def test_last_bits_change_no_file(tmp_path: Path) -> None:

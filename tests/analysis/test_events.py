@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.events import ADDED, with_event_times
-from analysis.observations import Observations
+from analysis.observations import ADDED, Observations, with_event_times
 from tests.analysis.simulate import Truth, census, simulate
 
 

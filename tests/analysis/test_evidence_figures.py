@@ -11,8 +11,7 @@ import pytest
 
 from analysis.figures import evidence
 from analysis.figures.style import RC
-from analysis.statistics.lognormal import fit
-from analysis.statistics.survival import Times
+from analysis.statistics.survival import Times, fit
 from tests.analysis.simulate import census, simulate
 
 EXAMPLES = 24_753

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.few_times import geometric_mean, growth, least_ratio, ratio_of_times
-from analysis.statistics.survival import Times
+from analysis.statistics.survival import Times, geometric_mean, growth, least_ratio, ratio_of_times
 
 
 def at(*steps: float) -> Times:

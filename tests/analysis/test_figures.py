@@ -11,12 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from analysis.figures.causes import rows_chart
-from analysis.figures.chart import Axis
-from analysis.figures.curves import phase_portrait, seed_curves
+from analysis.figures.curves import phase_portrait, seed_curves, time_histogram
 from analysis.figures.evidence import census_iconic
-from analysis.figures.histograms import time_histogram
 from analysis.figures.render import draw
-from analysis.figures.style import BLUE, LIGHT, PALETTE, Drawing, canvas, log_axis, log_ticks
+from analysis.figures.style import BLUE, LIGHT, PALETTE, ChartAxis, Drawing, canvas, log_axis, log_ticks
 from tests.analysis.questions import ask
 from tests.analysis.simulate import Truth, simulate
 
@@ -89,7 +87,7 @@ def test_a_logarithmic_axis_has_two_labels_or_more(ends: tuple[int, int], least:
 def test_names_of_several_lines_do_not_overlap() -> None:
     name = "precision=float32 (default); optim.weight_decay=0.1 (default)"
     frame = pd.DataFrame([{"name": name, "value": 0.5, "low": 0.1, "high": 0.9}] * 5)
-    chart = rows_chart(frame, [BLUE] * 5, Axis("share", 0, 1), {})
+    chart = rows_chart(frame, [BLUE] * 5, ChartAxis("share", 0, 1), {})
     figure = draw("any", "Any", "", [chart], frame).figure
     figure.draw_without_rendering()
     extents = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]

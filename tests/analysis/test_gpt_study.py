@@ -13,8 +13,7 @@ from analysis.answers import compile_report
 from analysis.figures import drawings
 from analysis.observations import Observations
 from analysis.studies import ask
-from analysis.studies.gpt import shares_seeds
-from analysis.studies.published import WIKITEXT_103
+from analysis.studies.gpt import WIKITEXT_103, shares_seeds
 from analysis.writing import write_report
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult, StepPoint

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.importance import explained, explained_by_groups, median_interval
-from analysis.statistics.resampling import generator
+from analysis.statistics.estimate import NotEnoughData, generator
+from analysis.statistics.prediction import explained, explained_by_groups, median_interval
 
 
 def test_a_setting_with_an_inner_best_matters_and_an_idle_one_does_not() -> None:

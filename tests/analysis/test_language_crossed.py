@@ -11,7 +11,7 @@ import pytest
 
 from analysis.figures import drawings
 from analysis.observations import Observations
-from analysis.statistics.resampling import generator
+from analysis.statistics.estimate import generator
 from analysis.studies.crossed import Crossed
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult

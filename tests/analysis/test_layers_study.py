@@ -11,10 +11,9 @@ import pytest
 from matplotlib.collections import PathCollection
 
 from analysis.figures import drawings
-from analysis.statistics.spread import variance_ratio
+from analysis.statistics.variance_shares import variance_ratio
 from analysis.studies.layers import QUESTION as Q_LAYERS
-from analysis.studies.layers import Layers
-from analysis.studies.transplants import transplants
+from analysis.studies.layers import Layers, transplants
 from grok.store.designs import Purpose
 from grok.streams import derive_seed
 from tests.analysis.questions import ask

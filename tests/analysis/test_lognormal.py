@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.lognormal import fit
-from analysis.statistics.resampling import generator
-from analysis.statistics.survival import Times
+from analysis.statistics.estimate import NotEnoughData, generator
+from analysis.statistics.survival import Times, fit
 from tests.analysis.test_survival import lognormal, observe
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from analysis.statistics.estimate import generator
 from analysis.statistics.modes import LARGEST, dip, p_of_one_mode
-from analysis.statistics.resampling import generator
 
 
 def test_the_dip_of_two_points_of_mass_is_half() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from analysis.observations import Observations, differing_settings, is_random_seed
-from analysis.rerun import rerun_command
+from analysis.proposals import rerun_command
 from grok.streams import derive_seed
 from tests.analysis.simulate import Truth, census, simulate
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.offspring import between_parents, kept_distance, normal_scores
-from analysis.statistics.resampling import generator
+from analysis.statistics.estimate import NotEnoughData, generator
+from analysis.statistics.repeatability import between_parents, kept_distance, normal_scores
 from benchmarks.coverage import ADDITIVE, TENTH, WORLDS, World, redraws, table
 
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from analysis.criteria import DIARY
-from analysis.statistics.resampling import generator
+from analysis.criteria import DIARY, FEW_CUT_OFF, outcome, wrong_log_odds
+from analysis.statistics.estimate import generator
 from analysis.statistics.variance_shares import Cells, variance_shares
-from analysis.studies.outcomes import FEW_CUT_OFF, outcome, wrong_log_odds
 from tests.analysis.simulate import Truth, simulate
 
 INIT, ORDER, CHAOS = 0.7, 0.2, 0.1

@@ -11,12 +11,11 @@ import pytest
 
 from analysis.observations import Observations
 from analysis.populations import populations
-from analysis.proposals import proposal
-from analysis.rerun import code_needed
+from analysis.proposals import code_needed, proposal
 from analysis.studies import QUESTIONS, seeds
 from analysis.studies.base import Missing
-from analysis.studies.families import families
-from grok.cli.compose import compose
+from analysis.studies.conditions import families
+from grok.commands.compose import compose
 from tests.analysis.simulate import census, simulate
 
 MINE = {"_target_": "mine.task", "bits": 6}

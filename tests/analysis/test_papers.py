@@ -12,9 +12,8 @@ import pytest
 from analysis.figures import drawings
 from analysis.observations import as_text, differing_settings
 from analysis.studies import Study
-from analysis.studies.paper_arms import EMA, OPENAI, PAPERS, PRIETO
-from analysis.studies.papers import _judged_lead, _moves
-from grok.cli.compose import compose
+from analysis.studies.papers import EMA, OPENAI, PAPERS, PRIETO, _judged_lead, _moves
+from grok.commands.compose import compose
 from grok.config import flatten, load_config
 from tests.analysis.questions import BY_NAME, ask, needs
 from tests.analysis.simulate import Truth, simulate

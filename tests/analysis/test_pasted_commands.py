@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.documents import searches
+from analysis.observations import searches
 from analysis.proposals import amount
 from grok.store import open_store
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from analysis.answers import provenance
 from analysis.observations import Observations
-from analysis.populations import FEWEST, Populations, populations
-from analysis.provenance import provenance
-from analysis.purposes import STREAMS
+from analysis.populations import FEWEST, RUN_STREAMS, Populations, populations
 from grok.store.designs import Purpose
 from grok.streams import derive_seed
 from tests.analysis.questions import BY_NAME, ask
@@ -31,7 +30,7 @@ def scan(stream: str, n: int, **overrides: object) -> list[Truth]:
 
 def test_master_seeds_are_one_population_that_draws_every_stream() -> None:
     (p,) = of(census(12, np.random.default_rng(0))).every
-    assert p.varies == STREAMS
+    assert p.varies == RUN_STREAMS
     assert p.fixed == {}
     assert p.name == ""
     assert list(p.seeds) == list(range(12))
@@ -108,7 +107,7 @@ def test_repeats_coupled_runs_and_small_groups_stay_outside() -> None:
 
 def typed(truth: Truth, seed: int = 0, **changes: object) -> Truth:
     """The streams of a random seed, typed one by one under another master seed."""
-    streams = {f"seeds.{stream}": derive_seed(truth.overrides["seed"], stream) for stream in STREAMS}
+    streams = {f"seeds.{stream}": derive_seed(truth.overrides["seed"], stream) for stream in RUN_STREAMS}
     return Truth({**truth.overrides, "seed": seed, **streams, **changes}, truth.time, truth.fast)
 
 
@@ -131,7 +130,7 @@ def test_a_run_that_two_plans_ask_for_has_the_seed_of_the_census(first: str) -> 
     asked = [(run, Purpose(unit={"seed": s})) for s, run in enumerate(runs)]
     plans = [Planned("sweep", asked), sweep(runs)]  # type: ignore[arg-type]
     (p,) = populations(simulate(runs, *(plans if first == "census" else plans[::-1]))).every
-    assert (p.varies, p.seeds.tolist()) == (STREAMS, list(range(40)))
+    assert (p.varies, p.seeds.tolist()) == (RUN_STREAMS, list(range(40)))
 
 
 @pytest.mark.parametrize("choice", ["given", "best"])
@@ -205,6 +204,6 @@ def test_no_two_runs_of_a_population_share_a_drawn_seed(cells: list[tuple[int, i
     ]
     for p in of(truths).every:
         assert len(p) >= FEWEST
-        for stream in STREAMS:
+        for stream in RUN_STREAMS:
             assert p.rows[f"seed_{stream}"].nunique() == (len(p) if stream in p.varies else 1)
         assert p.rows["config.optim.weight_decay"].nunique() == 1

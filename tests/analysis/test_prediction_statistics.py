@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from analysis.statistics import prediction
-from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.estimate import NotEnoughData, generator
 from analysis.statistics.prediction import (
     OutOfFold,
     auroc,
@@ -17,7 +17,6 @@ from analysis.statistics.prediction import (
     screen,
     spearman,
 )
-from analysis.statistics.resampling import generator
 
 
 def sample(rng: np.random.Generator, n: int, shift: float, rate: float = 0.2) -> tuple[np.ndarray, np.ndarray]:

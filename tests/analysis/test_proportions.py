@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.estimate import NotEnoughData, generator
 from analysis.statistics.proportions import (
     RARE,
     at_any_time,
@@ -24,7 +24,6 @@ from analysis.statistics.proportions import (
     unequal_rates,
     wilson,
 )
-from analysis.statistics.resampling import generator
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 10), (3, 10), (18, 2073), (2073, 2073), (1, 1)])

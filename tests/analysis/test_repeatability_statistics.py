@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.multiplicity import benjamini_hochberg, holm
+from analysis.statistics.estimate import NotEnoughData, benjamini_hochberg, generator, holm
 from analysis.statistics.repeatability import agreement, mean_correlation, rank_scores
-from analysis.statistics.resampling import generator
 
 
 def table(rng: np.random.Generator, units: int, conditions: int, share: float) -> np.ndarray:

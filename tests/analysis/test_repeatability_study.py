@@ -12,13 +12,11 @@ import pytest
 from analysis.observations import Observations
 from analysis.populations import populations
 from analysis.statistics.proportions import clopper_pearson
-from analysis.statistics.replication import Verdict, replication
-from analysis.statistics.spread import median
-from analysis.studies.families import decay_families
-from analysis.studies.hits import Hit
+from analysis.statistics.repeatability import Verdict, replication
+from analysis.statistics.variance_shares import median
+from analysis.studies.conditions import decay_families
+from analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_device, _by_margin, _held, verdict
 from analysis.studies.repeatability import Test as KindTest
-from analysis.studies.repeatability import _between_streams, _by_device, _by_margin, _held, verdict
-from analysis.studies.units import Kind, Unit
 from grok.store.designs import Purpose
 from tests.analysis.questions import ask, needs
 from tests.analysis.simulate import (

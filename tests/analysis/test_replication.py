@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.replication import Counts, Replication, Verdict, mean_share, more_often, replication
-from analysis.statistics.resampling import generator
+from analysis.statistics.estimate import NotEnoughData, generator
+from analysis.statistics.repeatability import Counts, Replication, Verdict, mean_share, more_often, replication
 
 STRONG, WEAK, NONE = 0.95, 0.2, 0.0
 

@@ -16,15 +16,14 @@ import pandas as pd
 import pytest
 
 from analysis import factorial, histogram, layers, regimes, repeatability, report, super_seeds
-from analysis.answers import compile_report
+from analysis.answers import compile_report, pending
 from analysis.figures.style import PALETTE
 from analysis.observations import Observations
 from analysis.page import cell, with_terms
-from analysis.provenance import pending
 from analysis.studies import QUESTIONS
 from analysis.writing import write_report
 from grok.store import StoreWriter
-from grok.store.testing import example_row, failed
+from grok.store.contract import example_row, failed
 from grok.terminal import CONTROL
 from tests.analysis.simulate import Truth, census, plans, row, simulate, sweep, write
 

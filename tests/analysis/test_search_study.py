@@ -11,9 +11,8 @@ import pytest
 
 from analysis.figures import drawings
 from analysis.observations import Observations
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.paired import paired
-from analysis.statistics.resampling import generator
+from analysis.statistics.estimate import NotEnoughData, generator
+from analysis.statistics.proportions import paired
 from analysis.studies import ask
 from analysis.studies.search import _ends, _paired, result_of
 from grok.store import DamagedShardWarning, StoreWriter

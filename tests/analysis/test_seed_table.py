@@ -11,15 +11,15 @@ import pytest
 
 from analysis.answers import compile_report
 from analysis.observations import Observations
-from analysis.rerun import rerun_command, rerun_commands
+from analysis.proposals import rerun_command, rerun_commands
 from analysis.studies import ask, seeds
 from analysis.studies.regimes import ORDERS
 from analysis.writing import write_report
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult
 from grok.store import Row, StoreWriter, open_store
-from grok.store.rerun import rerun_command as full_command
-from grok.store.testing import failed
+from grok.store.contract import failed
+from grok.store.provenance import rerun_command as full_command
 from grok.streams import STREAMS, derive_seed
 from tests.analysis.simulate import MACHINE, Truth, census, row, simulate, write
 

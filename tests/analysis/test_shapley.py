@@ -7,8 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.resampling import generator
+from analysis.statistics.estimate import NotEnoughData, generator
 from analysis.statistics.shapley import Additivity, additivity, attribute, p_of_no_pattern, shapley_values
 
 NAMES = ["embedding", "blocks.0", "blocks.1", "head"]

@@ -12,12 +12,12 @@ import pytest
 
 from analysis.criteria import held_by
 from analysis.figures import drawings
-from analysis.figures.chart import Points
 from analysis.figures.curves import phase_portrait
 from analysis.figures.evidence import census_iconic
+from analysis.figures.style import Points
 from analysis.observations import Observations
+from analysis.statistics.estimate import generator
 from analysis.statistics.proportions import at_any_time, share
-from analysis.statistics.resampling import generator
 from analysis.statistics.variance_shares import variance_shares
 from analysis.studies import QUESTIONS, Missing
 from analysis.studies.regimes import AFTER, BEFORE, TOGETHER, Regimes

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.resampling import generator
+from analysis.statistics.estimate import NotEnoughData, generator
 from analysis.statistics.survival import (
     Times,
     kaplan_meier,

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.resampling import generator
+from analysis.statistics.estimate import NotEnoughData, generator
 from analysis.statistics.variance_shares import CHAOS, Cells, bounded, carried, variance_shares
 from benchmarks.coverage import MIXED, PAIRS, effects_of, grid, sampled, table
 

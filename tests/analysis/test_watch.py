@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis import report, watch
+from analysis import report
 from grok.errors import StoreError
 from tests.analysis.simulate import census, write
 
@@ -39,7 +39,7 @@ def test_a_page_follows_its_store(
         lambda: write(truths, store),
         lambda: pages.append(page.read_text()),
     ]
-    monkeypatch.setattr(watch.time, "sleep", sleeping(*acts))
+    monkeypatch.setattr(report.time, "sleep", sleeping(*acts))
     assert report.main([str(store), "--out", str(tmp_path / "out"), "--watch", "--every", "7"]) == 0
     assert ["2 trajectories" in text for text in pages] == [True, False]
     assert "4 trajectories" in pages[1]
@@ -57,14 +57,14 @@ def test_nothing_new_is_not_written_again(tmp_path: Path, monkeypatch: pytest.Mo
     page = tmp_path / "out" / "report.html"
     times: list[int] = []
     look = lambda: times.append(page.stat().st_mtime_ns)  # noqa: E731
-    monkeypatch.setattr(watch.time, "sleep", sleeping(look, look, look))
+    monkeypatch.setattr(report.time, "sleep", sleeping(look, look, look))
     assert report.main([str(store), "--out", str(tmp_path / "out"), "--watch"]) == 0
     assert len(set(times)) == 1
 
 
 def test_a_store_that_is_being_merged_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = write(census(2, np.random.default_rng(0)), tmp_path / "store")
-    read, failures = watch.Observations.read, iter([StoreError("a shard is gone"), StoreError("a shard is gone")])
+    read, failures = report.Observations.read, iter([StoreError("a shard is gone"), StoreError("a shard is gone")])
 
     def flaky(path: Path) -> object:
         error = next(failures, None)
@@ -72,8 +72,8 @@ def test_a_store_that_is_being_merged_is_read_again(tmp_path: Path, monkeypatch:
             raise error
         return read(path)
 
-    monkeypatch.setattr(watch.Observations, "read", flaky)
-    monkeypatch.setattr(watch.time, "sleep", sleeping(lambda: None, lambda: None, lambda: None))
+    monkeypatch.setattr(report.Observations, "read", flaky)
+    monkeypatch.setattr(report.time, "sleep", sleeping(lambda: None, lambda: None, lambda: None))
     assert report.main([str(store), "--out", str(tmp_path / "out"), "--watch"]) == 0
     assert (tmp_path / "out" / "report.html").is_file()
 

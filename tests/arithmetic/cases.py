@@ -12,7 +12,7 @@ from benchmarks import settings
 from benchmarks.settings import TINY
 from grok.arithmetic.engine import train
 from grok.arithmetic.rows import Batch, shares
-from grok.arithmetic.vocabulary import FIRST_NUMBER
+from grok.arithmetic.task import FIRST_NUMBER
 from grok.config import ArithmeticConfig, load_config
 from grok.records import Checkpoint, Event, Job, RunResult
 

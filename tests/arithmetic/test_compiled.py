@@ -20,15 +20,13 @@ from torch.nn import functional as F
 from torch.utils._filelock import FileLock
 
 from grok.arithmetic import engine
-from grok.arithmetic.fused import FusedModel
-from grok.arithmetic.initial import initial_parameters
-from grok.arithmetic.lanes import no_noise
+from grok.arithmetic.lanes import FusedModel, no_noise
 from grok.arithmetic.program import OneLaneProgram
-from grok.arithmetic.rows import RowPlan
-from grok.arithmetic.shared_rows import take_rows
-from grok.arithmetic.table import split
+from grok.arithmetic.rows import RowPlan, take_rows
+from grok.arithmetic.task import split
+from grok.arithmetic.weights import initial_parameters
 from grok.errors import TrainingError
-from grok.numerics.compiled import OneGraph, compiler, first_look, remove_unfinished_kernels, with_whole_cache
+from grok.numerics import OneGraph, compiler, first_look, remove_unfinished_kernels, with_whole_cache
 from tests.arithmetic.cases import curve, make_batch, results, tiny
 
 
@@ -68,7 +66,7 @@ def test_a_compiled_step_gives_the_gradients_of_the_readable_one_in_float64(
 ) -> None:
     """The traced graph as it is, and with kernels: these take half a minute, and the golden file compiles others."""
     if not kernels:
-        monkeypatch.setattr("grok.numerics.compiled._compiled", lambda graph, options: graph)
+        monkeypatch.setattr("grok.numerics._compiled", lambda graph, options: graph)
     over = {"precision": "float64", "model": {"positions": "sinusoidal", "norm": "pre", "layers": 1}}
     plain, compiled = (OneLaneProgram(tiny(**over, numerics={"compile": c})) for c in (False, True))
     config = plain.config
@@ -88,7 +86,7 @@ def test_a_failed_compile_stops_with_the_setting_to_use(monkeypatch: pytest.Monk
     def refuse(*graph_and_options: object) -> None:
         raise InvalidCxxCompiler  # what a machine without a compiler takes seconds to say
 
-    monkeypatch.setattr("grok.numerics.compiled._compiled", refuse)
+    monkeypatch.setattr("grok.numerics._compiled", refuse)
     config = tiny(numerics={"compile": True})
     with pytest.raises(TrainingError, match=r"numerics\.compile=false"):
         results(config)
@@ -183,7 +181,7 @@ def test_kernels_are_kept_in_a_folder_of_this_project_unless_another_is_named(
 @pytest.mark.slow
 def test_a_truncated_library_is_made_anew_with_the_same_bits(tmp_path: Path) -> None:
     code = (
-        "import torch; from grok.numerics.compiled import OneGraph; x = torch.linspace(0, 1, 4096); "
+        "import torch; from grok.numerics import OneGraph; x = torch.linspace(0, 1, 4096); "
         "(y,) = OneGraph(lambda x: [(x * 3).exp().sin()])(x); print(y.double().sum().item().hex())"
     )
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from grok.arithmetic.engine import train
-from grok.arithmetic.initial import initial_parameters
 from grok.arithmetic.model import Transformer
-from grok.arithmetic.table import split
-from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
+from grok.arithmetic.task import FIRST_NUMBER, Vocabulary, split
+from grok.arithmetic.weights import initial_parameters
 from grok.config import ArithmeticConfig
 from grok.errors import CheckpointError
 from grok.records import Checkpoint, Job, Progress, RunResult

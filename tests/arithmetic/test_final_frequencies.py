@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from grok.arithmetic import outcome
-from grok.arithmetic.final_frequencies import THRESHOLD, add_final_losses
-from grok.arithmetic.initial import initial_parameters
-from grok.arithmetic.table import split
-from grok.arithmetic.vocabulary import FIRST_NUMBER, Vocabulary
-from grok.checkpoint import load_checkpoint, load_weights, run_folder
+from grok.arithmetic.engine import THRESHOLD, add_final_losses
+from grok.arithmetic.task import FIRST_NUMBER, Vocabulary, split
+from grok.arithmetic.weights import initial_parameters
+from grok.checkpoints import load_checkpoint, load_weights, run_folder
 from grok.config import ArithmeticConfig
 from grok.execute import execute
 from grok.records import CurvePoint

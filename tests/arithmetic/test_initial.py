@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from grok.arithmetic.initial import initial_parameters, parameter_shapes
-from grok.arithmetic.measure import norms
+from grok.arithmetic.measures import norms
+from grok.arithmetic.weights import initial_parameters, parameter_shapes
 from grok.config import ArithmeticConfig, load_config
 from grok.errors import ConfigError
-from grok.numerics.ulps import move_by_ulps
-from grok.store.testing import example_point
+from grok.numerics import move_by_ulps
+from grok.store.contract import example_point
 from grok.streams import Stream, layer_seeds
 from tests.arithmetic.cases import tiny
 

@@ -12,18 +12,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from grok.arithmetic.initial import initial_parameters
-from grok.arithmetic.interventions import orthogonal_gradients, stable_logits
-from grok.arithmetic.mechanism import (
-    circuit_metrics,
-    discrete_logarithms,
-    fourier_metrics,
-    gini,
-    logit_metrics,
-)
-from grok.arithmetic.stacked import train_stacked
-from grok.arithmetic.table import Equations, all_equations
-from grok.arithmetic.vocabulary import FIRST_NUMBER
+from grok.arithmetic.gpu import train_stacked
+from grok.arithmetic.measures import circuit_metrics, discrete_logarithms, fourier_metrics, gini, logit_metrics
+from grok.arithmetic.optimizer import orthogonal_gradients, stable_logits
+from grok.arithmetic.task import FIRST_NUMBER, Equations, all_equations
+from grok.arithmetic.weights import initial_parameters
 from grok.config import identify
 from grok.config.arithmetic import TaskConfig
 from grok.errors import ConfigError

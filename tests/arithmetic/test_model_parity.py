@@ -12,15 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grok.arithmetic.backends import OneLane
-from grok.arithmetic.fused import FusedModel
-from grok.arithmetic.initial import initial_parameters
-from grok.arithmetic.lanes import LaneModel
+from grok.arithmetic.gpu.lanes import StackedLanes
+from grok.arithmetic.lanes import FusedModel, LaneModel, OneLane
 from grok.arithmetic.model import CausalSelfAttention, Transformer
 from grok.arithmetic.rows import Batch, RowPlan
-from grok.arithmetic.stacked.backend import StackedLanes
-from grok.arithmetic.table import split
-from grok.arithmetic.vocabulary import Vocabulary
+from grok.arithmetic.task import Vocabulary, split
+from grok.arithmetic.weights import initial_parameters
 from grok.config import ArithmeticConfig
 from tests.arithmetic.cases import make_batch, tiny
 

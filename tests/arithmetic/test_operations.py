@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grok.arithmetic.operations import S5, answers
-from grok.arithmetic.table import all_equations, split
-from grok.arithmetic.vocabulary import Vocabulary
+from grok.arithmetic.task import S5, Vocabulary, all_equations, answers, split
 from grok.config.arithmetic import (
     MODULAR_OPERATIONS,
     NEVER_BY_ZERO,

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grok.arithmetic.order import BatchOrder
+from grok.arithmetic.task import BatchOrder
 
 
 @given(st.integers(1, 300), st.integers(1, 64), st.integers(0, 2**63 - 1), st.integers(0, 3))

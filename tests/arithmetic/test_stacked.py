@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grok.arithmetic.engine import never, train
-from grok.arithmetic.initial import initial_parameters
+from grok.arithmetic.gpu import train_stacked
+from grok.arithmetic.gpu.engine import Stack
 from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.run import ArithmeticRun
-from grok.arithmetic.stacked import train_stacked
-from grok.arithmetic.stacked.engine import Stack
-from grok.arithmetic.table import split
+from grok.arithmetic.task import split
+from grok.arithmetic.weights import initial_parameters
 from grok.config import ArithmeticConfig, identify
 from grok.errors import ConfigError
 from grok.records import Checkpoint, Event, Job, RunResult

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from grok.arithmetic.engine import never
-from grok.arithmetic.stacked import train_stacked
-from grok.arithmetic.stacked.captured import Captured
-from grok.arithmetic.stacked.engine import Stack
+from grok.arithmetic.gpu import train_stacked
+from grok.arithmetic.gpu.engine import Stack
+from grok.arithmetic.gpu.step import Captured
 from grok.config import ArithmeticConfig
 from grok.records import Checkpoint, Job, RunResult
 from tests.arithmetic.cases import curve, jobs, results, tiny
@@ -99,7 +99,7 @@ def test_steps_are_queued_without_a_wait() -> None:
     """CUDA's own check raises at any operation that makes the host wait."""
     stack = Stack(jobs(*[tiny(seed=s) for s in range(8)]), lanes=8, device=torch.device("cuda"), graphs=False)
     for lane in range(8):
-        from grok.arithmetic.stacked.engine import Seat
+        from grok.arithmetic.gpu.engine import Seat
 
         list(stack._seat(lane, Seat(stack.waiting.popleft())))
     stack._shuffle()
@@ -116,7 +116,7 @@ def test_steps_are_queued_without_a_wait() -> None:
 
 
 def test_steps_and_evaluations_keep_to_the_estimate_of_their_memory() -> None:
-    from grok.arithmetic.stacked.width import memory_of
+    from grok.arithmetic.gpu.engine import memory_of
 
     config = tiny(model={"d_model": 128, "d_ff": 512}, train={"batch_size": 60})
     torch.cuda.empty_cache()

@@ -9,14 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from grok.arithmetic.gpu.lanes import StackedLanes
+from grok.arithmetic.gpu.optimizer import Coefficients
+from grok.arithmetic.gpu.state import GOLDEN, LaneState, dropout, keys_of, mixed, places
+from grok.arithmetic.gpu.step import TrainingStep
 from grok.arithmetic.optimizer import learning_rate
 from grok.arithmetic.run import ArithmeticRun
-from grok.arithmetic.stacked.backend import StackedLanes
-from grok.arithmetic.stacked.noise import GOLDEN, dropout, keys_of, mixed, places
-from grok.arithmetic.stacked.optimizer import Coefficients
-from grok.arithmetic.stacked.state import LaneState
-from grok.arithmetic.stacked.step import TrainingStep
-from grok.arithmetic.vocabulary import FIRST_NUMBER
+from grok.arithmetic.task import FIRST_NUMBER
 from grok.streams import Stream
 from tests.arithmetic.cases import jobs, tiny
 
@@ -41,7 +40,7 @@ def test_the_device_finds_the_batches_of_the_order(seeds: dict[str, int]) -> Non
 
 
 def test_long_orders_are_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grok.arithmetic.stacked.state.SORTED_AT_ONCE", 130)  # two lanes of 60 at a time
+    monkeypatch.setattr("grok.arithmetic.gpu.state.SORTED_AT_ONCE", 130)  # two lanes of 60 at a time
     state = LaneState(tiny(), 5, torch.device("cpu"))
     streams = [Stream("order", s).at(3) for s in range(5)]
     state.shuffle(list(enumerate(streams)))

@@ -14,14 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
+from grok.arithmetic.gpu.engine import Seat, Stack, step_flops
+from grok.arithmetic.gpu.lanes import group_rows, sum_grouped_rows
+from grok.arithmetic.gpu.state import LaneState
+from grok.arithmetic.gpu.step import Captured, EvaluationPass, TrainingStep, model_of, without_limit
 from grok.arithmetic.program import OneLaneProgram
-from grok.arithmetic.stacked.backend import group_rows, sum_grouped_rows
-from grok.arithmetic.stacked.captured import Captured
-from grok.arithmetic.stacked.engine import Seat, Stack
-from grok.arithmetic.stacked.state import LaneState
-from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep, model_of, without_limit
-from grok.arithmetic.stacked.width import step_flops
-from grok.arithmetic.table import split
+from grok.arithmetic.task import split
 from grok.config import ArithmeticConfig, identify
 from grok.errors import TrainingError
 from tests.arithmetic.cases import FEW, VARIANTS, default_config, jobs, tiny
@@ -169,8 +167,8 @@ def test_a_compiler_can_take_a_step_whole(variant: str, monkeypatch: pytest.Monk
     def traced(function: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
         return without_limit(torch.compile(function, dynamic=False, fullgraph=True, backend="aot_eager"))
 
-    monkeypatch.setattr("grok.arithmetic.stacked.step.compiled", traced)
-    monkeypatch.setattr("grok.numerics.compiled._compiled", lambda graph, options: graph)
+    monkeypatch.setattr("grok.arithmetic.gpu.step.compiled", traced)
+    monkeypatch.setattr("grok.numerics._compiled", lambda graph, options: graph)
     ends = []
     for compile in (False, True):
         # in float32 the update turns a gradient that is nothing but rounding, as the keys' biases', into a step
@@ -251,7 +249,7 @@ def test_one_process_compiles_any_number_of_programs(monkeypatch: pytest.MonkeyP
         return eager(function, dynamic=how["dynamic"], fullgraph=how["fullgraph"], backend="eager")
 
     monkeypatch.setattr(torch, "compile", traced)
-    monkeypatch.setattr("grok.arithmetic.stacked.step.OneGraph", lambda function, options: function)
+    monkeypatch.setattr("grok.arithmetic.gpu.step.OneGraph", lambda function, options: function)
     with torch._dynamo.config.patch(recompile_limit=2):
         for d_ff in range(1, 4):
             shape = {"layers": 1, "d_ff": d_ff, "norm": "none", "final_norm": False}
@@ -275,8 +273,8 @@ def test_what_a_failed_compilation_left_is_gone_before_the_step_is_made_anew(mon
         alive.append([ref() is not None for ref in left])
         build(self)
 
-    monkeypatch.setattr("grok.arithmetic.stacked.step.compiled", broken)
-    monkeypatch.setattr("grok.arithmetic.stacked.step.OneGraph", lambda function, options: function)
+    monkeypatch.setattr("grok.arithmetic.gpu.step.compiled", broken)
+    monkeypatch.setattr("grok.arithmetic.gpu.step.OneGraph", lambda function, options: function)
     monkeypatch.setattr(Stack, "_build", watched)
     config = tiny(numerics={"compile": True, "auto_fallback": True})
     with pytest.warns(RuntimeWarning, match="runs uncompiled"):
@@ -306,7 +304,7 @@ def test_graphs_can_be_left_out_by_a_setting() -> None:
 def test_an_evaluation_in_several_passes_is_that_in_one(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     state = seated(4, precision="float64")
     whole = EvaluationPass(state, compile=False)
-    monkeypatch.setattr("grok.arithmetic.stacked.step.evaluation_passes", lambda n: passes)
+    monkeypatch.setattr("grok.arithmetic.gpu.step.evaluation_passes", lambda n: passes)
     parts = EvaluationPass(state, compile=False)
     assert (whole.passes, parts.passes, parts.examples) == (1, passes, 61)
     for evaluation in (whole, parts):

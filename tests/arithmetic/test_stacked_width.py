@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.profiler import profile
 
-from grok.arithmetic.stacked.state import LaneState
-from grok.arithmetic.stacked.step import EvaluationPass, TrainingStep
-from grok.arithmetic.stacked.width import idle_lanes, lanes_in, memory_of, width_on
+from grok.arithmetic.gpu.engine import idle_lanes, lanes_in, memory_of, width_on
+from grok.arithmetic.gpu.state import LaneState
+from grok.arithmetic.gpu.step import EvaluationPass, TrainingStep
 from grok.errors import ConfigError
 from tests.arithmetic.cases import FEW, VARIANTS, default_config, tiny
 

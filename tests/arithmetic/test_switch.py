@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from grok.arithmetic.engine import train
-from grok.arithmetic.interventions import move_weights
-from grok.arithmetic.lane import Lane
-from grok.arithmetic.order import BatchOrder
-from grok.arithmetic.run import ArithmeticRun
-from grok.arithmetic.stacked import train_stacked
-from grok.arithmetic.stacked.engine import Stack
-from grok.arithmetic.stacked.step import TrainingStep
+from grok.arithmetic.gpu import train_stacked
+from grok.arithmetic.gpu.engine import Stack
+from grok.arithmetic.gpu.step import TrainingStep
+from grok.arithmetic.optimizer import move_weights
+from grok.arithmetic.run import ArithmeticRun, Lane
+from grok.arithmetic.task import BatchOrder
 from grok.config import ArithmeticConfig, identify, load_config
 from grok.errors import ConfigError
 from grok.records import Checkpoint, Event, Job, RunResult
@@ -161,7 +160,7 @@ def test_ulps_move_all_tensors_at_an_address_of_their_own() -> None:
 
 
 def cases_names(run: ArithmeticRun) -> list[str]:
-    from grok.arithmetic.initial import parameter_shapes
+    from grok.arithmetic.weights import parameter_shapes
 
     return list(parameter_shapes(run.config))
 

@@ -86,7 +86,7 @@ def _as_module(name: str) -> str | None:
         return f"python -m benchmarks.{name.removeprefix('bench ')}"
     if entry is None or entry.module in ("benchmarks", "grok.__main__"):
         return None
-    module = "grok.store" if entry.module == "grok.cli.store" else entry.module.removesuffix(".__main__")
+    module = "grok.store" if entry.module == "grok.commands.store" else entry.module.removesuffix(".__main__")
     return " ".join(["python -m", module, *entry.words])
 
 

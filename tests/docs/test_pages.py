@@ -17,7 +17,7 @@ from docs.generate import FOLDER
 from grok import run
 from grok.__main__ import COMMANDS as CONSOLE
 from grok.store import StoreWriter
-from grok.store.testing import example_rows
+from grok.store.contract import example_rows
 from grok.text.preparation import Request, prepare
 from sweeps.search import __main__ as search
 from tests.docs.pages import PAGES, ROOT, blocks, commands, links
@@ -108,7 +108,7 @@ def test_a_run_can_be_planned(
         place.append(f"plugin_path={ROOT / 'examples'}")
     for word in words:
         if word.startswith("init_from="):
-            from grok.config.gpt_model import ModelConfig
+            from grok.config.gpt import ModelConfig
             from grok.gpt.hf import save_hf_folder
             from grok.gpt.model import GPT
 
@@ -148,7 +148,7 @@ def test_every_module_of_a_command_exists() -> None:
 MODULE = re.compile(r"python3? -m ((?:grok|analysis|sweeps|benchmarks)(?:\.\w+)?)")
 """A command by its module's name."""
 
-NAMES_MODULES = {"docs/running.md", "grok/store/rerun.py", "Makefile"}
+NAMES_MODULES = {"docs/running.md", "grok/store/provenance.py", "Makefile"}
 """The table of modules, and what must run where ``grok`` is not on the path."""
 
 

@@ -10,9 +10,8 @@ import pytest
 from docs import generate
 from docs.generate import PAGES
 from grok.arithmetic import outcome
-from grok.cli.reference import run_help
-from grok.store.dictionary import TABLES, describe
-from grok.store.schema import CONFIG, schema
+from grok.commands.reference import run_help
+from grok.store.schema import CONFIG, DESCRIPTIONS, describe, schema
 from tests.docs.pages import ROOT
 
 
@@ -40,10 +39,12 @@ def test_settings_have_the_default_that_is_declared() -> None:
     assert page.index(gpt) > page.index("mode=gpt")
 
 
-@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("kind", DESCRIPTIONS)
 def test_every_column_is_described_and_no_other(kind: str) -> None:
     plain = [name for name in schema(kind).names if not name.startswith(CONFIG)]
-    assert set(TABLES[kind]) == set(plain), "grok/store/columns.toml describes the columns of grok/store/schema.py"
+    assert set(DESCRIPTIONS[kind]) == set(plain), (
+        "grok/store/columns.toml describes the columns of grok/store/schema.py"
+    )
     assert list(describe(kind)) == schema(kind).names
 
 
@@ -55,9 +56,9 @@ def test_the_thresholds_of_the_events_are_those_of_the_code() -> None:
         "grokked_for_good_step": outcome.GENERALISED_VAL_ACC,
     }
     for name, value in said.items():
-        assert f" {value} " in TABLES["runs"][name].meaning, name
-    assert f" {outcome.LOSS_FALL:.0%} " in TABLES["runs"]["val_loss_peak_step"].meaning
-    assert f" {outcome.NORM_FALL:.0%} " in TABLES["runs"]["weight_norm_peak_step"].meaning
+        assert f" {value} " in DESCRIPTIONS["runs"][name].meaning, name
+    assert f" {outcome.LOSS_FALL:.0%} " in DESCRIPTIONS["runs"]["val_loss_peak_step"].meaning
+    assert f" {outcome.NORM_FALL:.0%} " in DESCRIPTIONS["runs"]["weight_norm_peak_step"].meaning
     assert outcome.PERSISTENCE == 2, "the descriptions say: of two evaluations in a row"
 
 

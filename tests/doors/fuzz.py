@@ -261,7 +261,7 @@ def main() -> int:
     failures = 0
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         world = World(Path(place))
-        for name in ("torch", "analysis.report", "sweeps.search.carry_out", "grok.gpt.generate", "matplotlib.figure"):
+        for name in ("torch", "analysis.report", "sweeps.search.driver", "grok.gpt.generate", "matplotlib.figure"):
             importlib.import_module(name)
         for number in range(given.first, given.first + given.cases):
             case = Case.of(number, world.run, world.language)

@@ -15,7 +15,7 @@ from grok.arithmetic.engine import train
 from grok.config import identify
 from grok.config.gpt import GptConfig
 from grok.execute import worker
-from grok.execute.planned import PlannedRun
+from grok.execute.groups import PlannedRun
 from grok.gpt.training import engine as gpt
 from grok.records import Job, RunResult
 from grok.store import Provenance, Row, StoreWriter, open_store

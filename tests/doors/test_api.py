@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 import grok
-from grok.api import _as_words
-from grok.cli.compose import values_of
+from grok.commands.compose import values_of
+from grok.run import _as_words
 from grok.store import StoreWriter
 from tests.analysis.simulate import census, write
 from tests.doors.conftest import TINY, Door, environment

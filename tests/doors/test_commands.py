@@ -116,7 +116,7 @@ def test_force_trains_again_as_the_next_replicate(door: Door, tmp_path: Path) ->
 
 
 def test_saved_weights_are_those_of_the_run(door: Door, tmp_path: Path) -> None:
-    from grok.checkpoint import load_weights, run_folder
+    from grok.checkpoints import load_weights, run_folder
     from grok.runs import weights_hash
 
     assert door("seed=2", *TINY, "save=init,final", "store.path=S").status == 0

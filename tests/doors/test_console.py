@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from grok.__main__ import COMMANDS, main
-from grok.cli.command import command
-from grok.cli.completion import of_line
+from grok.commands.command import command
+from grok.commands.reference import of_line
 from grok.config import MODES
 from grok.config.fields import settings_of
 from grok.errors import ConfigError, TrainingError
 from grok.store import StoreWriter
-from grok.store.testing import example_rows
+from grok.store.contract import example_rows
 from grok.terminal import one_line, readable_output
 from tests.doors.conftest import TINY, Ended, environment
 
@@ -206,7 +206,7 @@ class TestOutput:
 
     def test_no_character_stops_a_command(self) -> None:
         code = (
-            "from grok.cli.command import command\n"
+            "from grok.commands.command import command\n"
             "@command()\n"
             "def main(argv):\n"
             "    print('2 × 3 – grün')\n"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from grok.checkpoint import (
+from grok.checkpoints import (
     Origin,
     checkpoint_steps,
     load_checkpoint,
@@ -26,11 +26,11 @@ from grok.checkpoint import (
     run_folder,
     save_checkpoint,
 )
-from grok.cli.store import main
+from grok.commands.store import main
 from grok.config import identify
 from grok.errors import OtherRunsCheckpoint
 from grok.execute import worker
-from grok.execute.planned import PlannedRun
+from grok.execute.groups import PlannedRun
 from grok.execute.resume import checkpoint_to_resume
 from grok.records import Checkpoint, Event, Job, RunResult
 from grok.store import Provenance, StoreWriter, open_store

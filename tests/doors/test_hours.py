@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from grok.checkpoint import checkpoint_steps, run_folder
-from grok.cli.store import main as store_command
+from grok.checkpoints import checkpoint_steps, run_folder
+from grok.commands.store import main as store_command
 from grok.gpt.training.engine import GptRun
 from grok.store import open_store
 from grok.text.preparation import Request, prepare

@@ -15,7 +15,7 @@ from grok.execute import worker
 from grok.processes import Owner
 from grok.records import Checkpoint, Progress
 from grok.store import StoreWriter, open_store
-from grok.store.in_flight import OWNER, write_in_flight
+from grok.store.reader import OWNER, write_in_flight
 from tests.doors.conftest import Door
 from tests.gpt.conftest import prepare_text, text_of
 

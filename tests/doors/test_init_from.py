@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grok.checkpoint import load_weights, run_folder
+from grok.checkpoints import load_weights, run_folder
 from grok.gpt.hf import load_hf_folder
 from grok.store import open_store
 from tests.doors.conftest import Door

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from analysis import report
-from grok.checkpoint import checkpoint_steps, load_weights, run_folder, save_checkpoint
+from grok.checkpoints import checkpoint_steps, load_weights, run_folder, save_checkpoint
 from grok.execute import worker
 from grok.gpt.training.stability import abandoned_id
 from grok.records import Checkpoint

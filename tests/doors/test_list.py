@@ -11,7 +11,7 @@ import pytest
 
 from analysis import listing
 from grok import show
-from grok.cli.filters import matching
+from grok.commands.words import matching
 from grok.errors import ConfigError
 from grok.store import Purpose, Purposes, StoreWriter
 from tests.analysis.simulate import census, row

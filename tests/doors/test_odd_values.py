@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grok.cli.compose import values_of
-from grok.cli.store import main as store_main
-from grok.cli.words import store_as_setting as store_words
+from grok.commands.compose import values_of
+from grok.commands.store import main as store_main
+from grok.commands.words import store_as_setting as store_words
 from grok.config.values import literal
-from grok.masking import HIDDEN
 from grok.store import StoreWriter
-from grok.store.testing import example_rows
+from grok.store.contract import example_rows
+from grok.untrusted import HIDDEN
 from tests.doors.conftest import Door, environment
 
 LONG = "x" * 300
@@ -73,13 +73,13 @@ REFUSED = {
     "report: a long name": ("analysis.report", ["S", "--out", LONG], "File name too long"),
     "study: a long name": ("analysis.study", ["census", "S", "--out", LONG], "File name too long"),
     "show: a long name": ("grok.show", ["x", "--store", "S", "--out", LONG], "File name too long"),
-    "merge: into nothing": ("grok.cli.store", ["merge", "S", "T", "--into", ""], "a store is empty"),
-    "merge: into a folder of itself": ("grok.cli.store", ["merge", "S", "--into", "S/inner"], "inside the store"),
-    "merge: into its runs": ("grok.cli.store", ["merge", "S", "T", "--into", "S/runs/x"], "inside the store"),
+    "merge: into nothing": ("grok.commands.store", ["merge", "S", "T", "--into", ""], "a store is empty"),
+    "merge: into a folder of itself": ("grok.commands.store", ["merge", "S", "--into", "S/inner"], "inside the store"),
+    "merge: into its runs": ("grok.commands.store", ["merge", "S", "T", "--into", "S/runs/x"], "inside the store"),
     "a sweep into a store's folder": ("grok.run", ["store.path=S/inner", "dry_run=true"], "inside the store"),
     "a store that is an address": ("grok.run", ["store.path=s3://bucket/S", "dry_run=true"], "a store is a folder"),
     "experiment: a list": ("grok.run", ["experiment=[]", "dry_run=true"], "experiment=[] is not known"),
-    "merge: into itself": ("grok.cli.store", ["merge", "S", "--into", "S"], "cannot be merged into itself"),
+    "merge: into itself": ("grok.commands.store", ["merge", "S", "--into", "S"], "cannot be merged into itself"),
 }  # fmt: skip
 
 

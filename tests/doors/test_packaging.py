@@ -57,9 +57,9 @@ def test_an_installed_wheel_plans_from_any_folder(wheel: Path, tmp_path: Path) -
     dependencies = next(path for path in sys.path if path.endswith("site-packages"))
     environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{dependencies}"}
     code = (
-        "import sys, grok, grok.run, grok.cli.compose, hydra_plugins.grok_lanes.launcher as launcher; "
+        "import sys, grok, grok.run, grok.commands.compose, hydra_plugins.grok_lanes.launcher as launcher; "
         f"assert grok.__file__.startswith({str(site)!r}) and launcher.__file__.startswith({str(site)!r}); "
-        "assert grok.cli.compose.conf_source() == 'pkg://grok.conf'; "
+        "assert grok.commands.compose.conf_source() == 'pkg://grok.conf'; "
         "sys.exit(grok.run.main(['-m', 'experiment=nanda', 'seed=range(0,3)', 'dry_run=true']))"
     )
     done = subprocess.run(

@@ -10,10 +10,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from grok.cli.compose import conf_source
+from grok.commands.compose import conf_source
 from grok.config import ArithmeticConfig, flatten, load_config, load_configs
 from grok.errors import ConfigError
-from grok.execute.planned import data_hash
+from grok.execute.groups import data_hash
 from grok.store import open_store
 from tests.doors.conftest import Door
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grok import run, show
-from grok.cli.textplot import Line, draw
+from grok.show import Line, draw
 from grok.store import StoreWriter, open_store
-from grok.store.testing import example_row, failed
+from grok.store.contract import example_row, failed
 from tests.doors.conftest import TINY, Door
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=32)

@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from grok.checkpoint import checkpoint_steps, run_folder
+from grok.checkpoints import checkpoint_steps, run_folder
 from grok.store import StoreWriter, open_store
+from grok.store.contract import example_row, with_other_bits
 from grok.store.merge import merge
-from grok.store.testing import example_row, with_other_bits
-from grok.store.verify import verify
+from grok.store.upkeep import verify
 from tests.doors.conftest import TINY, Door
 
 WORDS = (*TINY, "train.steps=12", "executor=inline")

@@ -11,7 +11,7 @@ import pytest
 COUNT = """
 import resource
 import torch
-from grok.execute.allocation import keep_freed_memory
+from grok.execute.worker import keep_freed_memory
 
 def page_faults():
     for turn in range(20):
@@ -40,7 +40,7 @@ LARGE = """
 import re
 import torch
 from pathlib import Path
-from grok.execute.allocation import use_large_pages
+from grok.execute.worker import use_large_pages
 
 agreed = use_large_pages()
 held = torch.ones(10 << 20)  # 40 MiB

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grok import plan
-from grok.cli.presets import gpt_settings
+from grok.commands.compose import gpt_settings
 from grok.config import GptConfig
 from grok.config.gpt import PRESETS
 from grok.errors import ConfigError
-from grok.execute.planned import prepare_runs
+from grok.execute.groups import prepare_runs
 from grok.gpt.initial import build_model
-from grok.gpt.logging.log import Log
+from grok.gpt.log import Log
 from grok.gpt.training.optimizer import batch_ramp
 from grok.gpt.training.schedules import Ramp
 from grok.text.corpus import Corpus, open_corpus

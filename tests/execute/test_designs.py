@@ -14,22 +14,20 @@ import pandas as pd
 import pytest
 
 import grok
-from analysis.documents import searches
-from grok.cli.compose import compose
+from analysis.observations import searches
+from grok.commands.compose import arithmetic, compose
 from grok.config import ArithmeticConfig, GptConfig, identify
 from grok.config.gpt import TrainConfig as GptTrain
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
-from grok.execute.plan import StoredRuns, make_plan
-from grok.execute.planned import PlannedRun, prepare_runs
-from grok.execute.record import design_of_sweep, with_replicates
+from grok.execute.groups import PlannedRun, prepare_runs
+from grok.execute.plan import StoredRuns, design_of_sweep, make_plan, with_replicates
 from grok.records import RunResult
 from grok.run import main as run
 from grok.store import Provenance, Row, StoreWriter, open_store
-from grok.store.verify import verify
+from grok.store.upkeep import verify
 from sweeps import branch, layers, repeat
 from sweeps.search.__main__ import main as search
-from sweeps.settings import arithmetic
 from tests.execute.conftest import tiny
 
 TINY = [

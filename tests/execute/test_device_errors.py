@@ -12,12 +12,11 @@ import torch
 
 from grok.execute import worker
 from grok.execute.executors.base import InlineExecutor
-from grok.execute.groups import Group
-from grok.execute.planned import prepare_runs
+from grok.execute.groups import Group, prepare_runs
 from grok.execute.worker import WorkerSettings, run_group_in_worker
-from grok.numerics.device import is_device_error
+from grok.runs import is_device_error
 from grok.store import StoreWriter
-from grok.store.testing import MACHINE
+from grok.store.contract import MACHINE
 from tests.execute.conftest import tiny
 
 GROUP = Group(tuple(prepare_runs([tiny(0), tiny(1)])))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grok.cli.presets import gpt_settings
+from grok.commands.compose import gpt_settings
 from grok.execute.estimate import PROCESS_BYTES, bytes_per_worker
-from grok.execute.planned import prepare_runs
+from grok.execute.groups import prepare_runs
 from grok.text.preparation import Request, prepare
 
 

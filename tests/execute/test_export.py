@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from grok.cli.store import main as store_command
+from grok.commands.store import main as store_command
 from grok.execute.export import export
 from grok.records import RunResult
 from grok.store import StoreWriter, open_store
-from grok.store.testing import example_design, example_rows
+from grok.store.contract import example_design, example_rows
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from grok.execute import ledger
-from grok.execute.ledger import Ledger
+from grok.execute import live
+from grok.execute.live import Ledger
 from grok.store import StoreWriter, open_store
-from grok.store.testing import example_row
+from grok.store.contract import example_row
 
 
 def test_a_row_that_is_dropped_is_not_said_to_be_stored(tmp_path: Path) -> None:
@@ -27,8 +27,8 @@ def test_a_row_that_is_dropped_is_not_said_to_be_stored(tmp_path: Path) -> None:
 def test_a_silent_engine_stops_neither_the_store_nor_the_signs_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger, "TICK", 0.01)
-    monkeypatch.setattr(ledger, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(live, "TICK", 0.01)
+    monkeypatch.setattr(live, "HEARTBEAT", 0.01)
     row = example_row(0)
     stored: list[str] = []
     with StoreWriter(tmp_path / "S") as writer:

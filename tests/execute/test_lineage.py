@@ -10,13 +10,11 @@ import pytest
 
 import grok.store.provenance
 from grok.execute import worker
-from grok.execute.groups import Group
-from grok.execute.lineage import Lineage
-from grok.execute.planned import prepare_runs
-from grok.execute.worker import WorkerSettings, run_group
+from grok.execute.groups import Group, prepare_runs
+from grok.execute.worker import Lineage, WorkerSettings, run_group
 from grok.records import Checkpoint, Job
 from grok.store import StoreWriter, open_store
-from grok.store.testing import MACHINE
+from grok.store.contract import MACHINE
 from tests.execute.conftest import tiny
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from grok.config import identify
-from grok.execute.logs import RunLogs
-from grok.execute.planned import PlannedRun
+from grok.execute.export import RunLogs
+from grok.execute.groups import PlannedRun
 from grok.plugins import activate, code_of
 from grok.store import StoreWriter, open_store
-from grok.store.rerun import rerun_command
-from grok.store.testing import example_rows, failed
+from grok.store.contract import example_rows, failed
+from grok.store.provenance import rerun_command
 from tests.arithmetic.cases import tiny
 from tests.doors.conftest import TINY, Door
 from tests.doors.conftest import door as door

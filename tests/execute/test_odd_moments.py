@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from grok.config import load_config
-from grok.execute.planned import prepare_runs
+from grok.execute.groups import prepare_runs
 from grok.records import RunResult
 from grok.store import Provenance, Row, StoreWriter, open_store
 from tests.doors.conftest import TINY, start

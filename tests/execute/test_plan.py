@@ -18,12 +18,9 @@ from grok.config import ArithmeticConfig, RunConfig, load_config
 from grok.errors import ConfigError
 from grok.execute import execute, refusals
 from grok.execute.estimate import EVALUATED_AT_ONCE, bytes_per_worker, seconds_to_train
-from grok.execute.groups import LARGEST, lane_groups
-from grok.execute.plan import Plan, StoredRuns, make_plan, shared_settings
-from grok.execute.planned import PlannedRun, prepare_runs
-from grok.execute.pool import WorkerPool
-from grok.execute.record import design_of_sweep, with_replicates
-from grok.numerics.machine import memory_limit, usable_cores, usable_memory
+from grok.execute.groups import LARGEST, PlannedRun, lane_groups, prepare_runs
+from grok.execute.plan import Plan, StoredRuns, WorkerPool, design_of_sweep, make_plan, shared_settings, with_replicates
+from grok.processes import memory_limit, usable_cores, usable_memory
 from grok.records import CurvePoint, RunResult
 from grok.store import Provenance, Row, Store, StoreWriter, open_store
 from tests.execute.conftest import tiny
@@ -252,10 +249,10 @@ def test_the_estimate_cuts_an_evaluation_as_the_engine_does() -> None:
 def test_workers_are_as_many_as_cores_and_memory_allow(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = prepare_runs([ArithmeticConfig(seed=s) for s in range(100)])
     shared = ArithmeticConfig(device="cpu")
-    monkeypatch.setattr("grok.execute.pool.usable_cores", lambda: 64)
+    monkeypatch.setattr("grok.execute.plan.usable_cores", lambda: 64)
     each = bytes_per_worker(runs, 1)
     for memory, workers in ((100 * each, 64), (13.9 * each, 13), (0.5 * each, 1)):
-        monkeypatch.setattr("grok.execute.pool.usable_memory", lambda memory=memory: int(memory))
+        monkeypatch.setattr("grok.execute.plan.usable_memory", lambda memory=memory: int(memory))
         force = WorkerPool.of(shared, runs)
         assert force.workers == workers
         assert ("for more there is not enough memory" in str(force)) == (workers < 64)

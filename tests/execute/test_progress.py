@@ -18,7 +18,7 @@ from grok.execute.live import LiveFolder
 from grok.execute.progress import ProgressView, Standing
 from grok.execute.retry import Totals
 from grok.store import open_store
-from grok.store.in_flight import OWNER
+from grok.store.reader import OWNER
 from tests.doors.conftest import TINY, Door, environment
 
 

@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grok.execute.executors.base import WorkerDied
-from grok.execute.groups import Group, lane_groups
+from grok.execute.groups import Group, lane_groups, prepare_runs
 from grok.execute.live import LiveFolder
-from grok.execute.planned import prepare_runs
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import GroupReport
 from tests.execute.conftest import tiny

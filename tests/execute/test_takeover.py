@@ -13,16 +13,15 @@ from pathlib import Path
 import pytest
 
 from grok.execute.executors.base import InlineExecutor
-from grok.execute.groups import Group, lane_groups
+from grok.execute.groups import Group, PlannedRun, lane_groups, prepare_runs
 from grok.execute.live import LiveFolder
-from grok.execute.planned import PlannedRun, prepare_runs
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings
 from grok.processes import Owner
 from grok.store import StoreWriter, open_store
+from grok.store.contract import MACHINE
 from grok.store.layout import Layout
 from grok.store.leases import STALE_AFTER, Leases
-from grok.store.testing import MACHINE
 from tests.execute.conftest import tiny
 
 RUNS = prepare_runs([tiny(seed) for seed in range(3)])

@@ -9,11 +9,10 @@ from pathlib import Path
 import torch
 
 from grok import run
-from grok.execute.groups import Group
-from grok.execute.planned import prepare_runs
+from grok.execute.groups import Group, prepare_runs
 from grok.execute.worker import WorkerSettings, run_group
 from grok.store import Provenance, StoreWriter
-from grok.store.testing import example_rows
+from grok.store.contract import example_rows
 from tests.doors.conftest import TINY
 
 

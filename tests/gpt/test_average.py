@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from grok import average, evaluate, generate
-from grok.checkpoint import load_checkpoint, run_folder, save_checkpoint
-from grok.cli.trained import find_run
+from grok.checkpoints import load_checkpoint, run_folder, save_checkpoint
+from grok.commands.trained import find_run
 from grok.config.gpt import GptConfig
 from grok.records import Checkpoint
 from grok.store import StoreWriter

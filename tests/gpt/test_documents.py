@@ -14,7 +14,7 @@ from torch import Tensor
 from grok.config.gpt import GptConfig
 from grok.errors import DataError
 from grok.execute.refusals import refuse_unusable_data, refuse_without_effect
-from grok.gpt import head
+from grok.gpt import parts
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
 from grok.gpt.training.numerics import Numerics
@@ -71,7 +71,7 @@ def test_the_loss_is_that_of_each_document_alone(
     settings: Build, monkeypatch: pytest.MonkeyPatch, model_settings: dict[str, Any], chunked: bool
 ) -> None:
     if chunked:
-        monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", 5 * VOCABULARY)
+        monkeypatch.setitem(parts.CHUNK_ELEMENTS, "cpu", 5 * VOCABULARY)
     config = settings(**{f"model__{name}": value for name, value in model_settings.items()})
     cpu = torch.device("cpu")
     model = build_model(config, vocab_size=VOCABULARY, device=cpu, dtype=torch.float64)

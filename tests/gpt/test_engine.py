@@ -17,7 +17,7 @@ from grok.config import identify
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError, DataError, TrainingError
 from grok.gpt.initial import build_model
-from grok.gpt.training import gradient
+from grok.gpt.training import trainer as gradient
 from grok.gpt.training.numerics import Compiled, Numerics
 from grok.gpt.training.optimizer import learning_rate
 from grok.gpt.training.trainer import Trainer
@@ -377,7 +377,7 @@ def test_sweep_of_two_seeds_is_two_runs(settings: Build) -> None:
 def test_the_tag_says_what_a_machine_chooses(settings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     """oneDNN's products gain nothing for language models on Zen 4; grouped queries are read without copies."""
     for model, path in (("AMD EPYC 25-17-1", "plain"), ("AMD EPYC 26-2-1", "onednn")):
-        monkeypatch.setattr("grok.numerics.products.processor_model", lambda model=model: model)
+        monkeypatch.setattr("grok.numerics.processor_model", lambda model=model: model)
         monkeypatch.setattr("grok.gpt.training.numerics.processor_model", lambda model=model: model)
         assert Numerics.of(settings(), "cpu").products == path
         assert Numerics.of(settings(numerics={"compile": False, "path": "onednn"}), "cpu").products == "onednn"

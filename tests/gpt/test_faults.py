@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grok.checkpoint import save_checkpoint
+from grok.checkpoints import save_checkpoint
 from grok.config import load_config
 from grok.execute.resume import StoredCheckpoints
 from grok.gpt.training import engine

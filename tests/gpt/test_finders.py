@@ -14,12 +14,10 @@ import torch
 
 from grok import find
 from grok.config.gpt import GptConfig
-from grok.gpt.planning.batch_finder import Size, alike, best, measure
-from grok.gpt.planning.lr_finder import range_test, steepest
-from grok.gpt.training.checkpoint import capture
-from grok.gpt.training.history import History
+from grok.gpt.planning.finders import Size, alike, best, measure, range_test, steepest
+from grok.gpt.training.checkpoint import History, capture
 from grok.gpt.training.numerics import Numerics
-from grok.gpt.training.pieces import refuse_changing_shapes
+from grok.gpt.training.schedules import refuse_changing_shapes
 from grok.gpt.training.trainer import Trainer
 from grok.text.corpus import Corpus
 from tests.gpt.conftest import differences, result_of, run
@@ -116,7 +114,7 @@ def test_the_limit_of_a_container_ends_the_sizes(
     (size,) = measure(trainer, largest=1, repeats=1)
     for factor, sizes in ((1.5, 1), (4, 2)):
         limit = int(factor * size.process)
-        monkeypatch.setattr("grok.gpt.planning.batch_finder.memory_limit", lambda limit=limit: limit)
+        monkeypatch.setattr("grok.gpt.planning.finders.memory_limit", lambda limit=limit: limit)
         assert len(list(measure(trainer, largest=2, repeats=1))) == sizes
 
 

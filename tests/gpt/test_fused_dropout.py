@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from grok.config.gpt import GptConfig
-from grok.gpt.attention import attend
-from grok.gpt.dropout import draw_masks, kernels_seeded
+from grok.gpt.parts import attend, draw_masks, kernels_seeded
 from grok.gpt.training.numerics import Numerics
 from grok.records import RunResult
 from grok.streams import Stream

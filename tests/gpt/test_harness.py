@@ -15,11 +15,11 @@ import torch
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 lm_eval = pytest.importorskip("lm_eval", reason="the extra `tasks` is not installed")
 
-from grok.checkpoint import Origin  # noqa: E402
-from grok.cli.task_scores import page  # noqa: E402
-from grok.cli.trained import TrainedRun  # noqa: E402
+from grok.checkpoints import Origin  # noqa: E402
+from grok.commands.trained import TrainedRun  # noqa: E402
 from grok.config.gpt import GptConfig  # noqa: E402
 from grok.errors import ConfigError, DataError  # noqa: E402
+from grok.evaluate import page  # noqa: E402
 from grok.execute.refusals import refuse_unusable_tasks  # noqa: E402
 from grok.gpt.evaluate import score_split  # noqa: E402
 from grok.gpt.generate import Sampler, generate  # noqa: E402

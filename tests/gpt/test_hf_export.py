@@ -12,16 +12,22 @@ from typing import Any
 import pytest
 import torch
 
-from grok.cli.presets import gpt_settings
+from grok.commands.compose import gpt_settings
 from grok.config.gpt import PRESETS, GptConfig
 from grok.errors import DataError
 from grok.gpt.hf import save_hf_folder
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
 from grok.streams import Stream
-from grok.text.export import tokenizer_files
-from grok.text.own_tokenizer import OwnTokenizer
-from grok.text.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, gpt2_tokenizer, train_bpe
+from grok.text.tokenizers import (
+    ByteTokenizer,
+    CharTokenizer,
+    OwnTokenizer,
+    Tokenizer,
+    gpt2_tokenizer,
+    tokenizer_files,
+    train_bpe,
+)
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers", reason="the extra `hf` is not installed")

@@ -7,9 +7,8 @@ import warnings
 import pytest
 
 from grok.config import load_config
-from grok.config.gpt import GptConfig
-from grok.config.gpt_model import ModelConfig
-from grok.gpt.hf.source import Source, with_source
+from grok.config.gpt import GptConfig, ModelConfig
+from grok.gpt.hf.folder import Source, with_source
 from grok.hf import imported_run_id
 
 SETTINGS = {"mode": "gpt", "experiment": "gpt/imported", "data": {"path": "corpus"}, "model": {"vocab_size": 50}}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from grok.cli.trained import find_run
+from grok.commands.trained import find_run
 from grok.errors import CheckpointError
 from grok.gpt.hf import load_hf_folder
 from grok.hf import main as hf_door

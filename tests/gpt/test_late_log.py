@@ -11,7 +11,7 @@ import torch
 
 import grok.gpt.training.trainer as trainer_module
 from grok.config.gpt import GptConfig
-from grok.gpt.logging.log import Log
+from grok.gpt.log import Log
 from grok.gpt.training.optimizer import (
     nonzero,
     nonzero_by_norm,

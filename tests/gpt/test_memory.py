@@ -10,9 +10,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from grok.config.gpt import GptConfig
-from grok.gpt import head
+from grok.gpt import parts
 from grok.gpt.flops import count_parameters
-from grok.gpt.planning import memory
+from grok.gpt.planning import planner
 from grok.gpt.planning.planner import layout, layouts
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
@@ -114,7 +114,7 @@ def test_the_planner_knows_the_peak_of_a_step(settings: Build, corpus: Corpus, c
 
 
 def test_the_planner_knows_how_many_logits_exist_at_once() -> None:
-    assert head.CHUNK_ELEMENTS == {"cpu": memory.LOGITS_ON_CPU, "cuda": memory.LOGITS_ON_GPU}
+    assert parts.CHUNK_ELEMENTS == {"cpu": planner.LOGITS_ON_CPU, "cuda": planner.LOGITS_ON_GPU}
 
 
 def test_no_layout_shards_moments_of_8_bits(settings: Build) -> None:

@@ -15,15 +15,14 @@ from hypothesis import strategies as st
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError, ConfigError, DataError
-from grok.execute.planned import prepare_runs
+from grok.execute.groups import prepare_runs
 from grok.execute.refusals import refuse_unusable_data
-from grok.gpt.training.texts import open_data
+from grok.gpt.training.batches import open_data
 from grok.records import Checkpoint
-from grok.store.rerun import overrides
+from grok.store.provenance import overrides
 from grok.text.corpus import Corpus
-from grok.text.mixture import _DRAWN_AT_ONCE, MixtureOrder, shares_by_hash
 from grok.text.preparation import Request, prepare
-from grok.text.windows import BlockOrder
+from grok.text.windows import _DRAWN_AT_ONCE, BlockOrder, MixtureOrder, shares_by_hash
 from tests.gpt.conftest import differences, prepare_text, result_of, run, text_of
 
 Build = Callable[..., GptConfig]

@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grok.config import identify, load_config
-from grok.config.gpt import PRESETS, GptConfig
-from grok.config.gpt_model import ModelConfig
+from grok.config.gpt import PRESETS, GptConfig, ModelConfig
 from grok.errors import ConfigError
-from grok.gpt import head
-from grok.gpt.attention import alibi, alibi_slopes, attend, rounded_softmax
+from grok.gpt import parts
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT, parameter_count
-from grok.numerics.ulps import move_by_ulps
+from grok.gpt.parts import alibi, alibi_slopes, attend, rounded_softmax
+from grok.numerics import move_by_ulps
 from grok.streams import Stream
 
 CPU = torch.device("cpu")
@@ -228,12 +227,12 @@ def test_chunked_head_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch, voca
     y = torch.from_numpy(stream.at("y").integers(50, vocab_size))
     grads = []
     for elements in (2**24, 29 * 7):
-        monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", elements)
+        monkeypatch.setitem(parts.CHUNK_ELEMENTS, "cpu", elements)
         x = torch.from_numpy(stream.at("x").normal(50 * 8).reshape(50, 8)).requires_grad_()
         w = torch.from_numpy(stream.at("w").normal(29 * 8).reshape(29, 8)).requires_grad_()
-        loss = head.mean_loss(x, w, y, vocab_size)
+        loss = parts.mean_loss(x, w, y, vocab_size)
         (3 * loss).backward()
-        losses, hits = head.score(x, w, y, vocab_size)
+        losses, hits = parts.score(x, w, y, vocab_size)
         assert losses.mean().item() == pytest.approx(loss.item(), rel=1e-12)
         assert hits.dtype == torch.bool
         grads.append((loss.detach(), x.grad, w.grad))
@@ -243,12 +242,12 @@ def test_chunked_head_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch, voca
 
 @pytest.mark.parametrize("elements", [2**24, 29 * 7], ids=["whole", "in chunks"])
 def test_z_loss_is_in_the_gradient_and_not_in_the_value(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
-    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", elements)
+    monkeypatch.setitem(parts.CHUNK_ELEMENTS, "cpu", elements)
     stream = Stream("eval", 1)
     y = torch.from_numpy(stream.at("y").integers(50, 20))
     x = torch.from_numpy(stream.at("x").normal(50 * 8).reshape(50, 8)).requires_grad_()
     w = torch.from_numpy(stream.at("w").normal(29 * 8).reshape(29, 8)).requires_grad_()
-    loss = head.mean_loss(x, w, y, 20, z_loss=0.3)
+    loss = parts.mean_loss(x, w, y, 20, z_loss=0.3)
     logits = (x @ w.T)[:, :20]
     plain = torch.nn.functional.cross_entropy(logits, y)
     expected = torch.autograd.grad(plain + 0.3 * logits.exp().sum(1).log().square().mean(), [x, w])
@@ -259,7 +258,7 @@ def test_z_loss_is_in_the_gradient_and_not_in_the_value(monkeypatch: pytest.Monk
 
 def test_the_chunked_head_keeps_small_gradients_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """A probability of 1 / 4096 over 2048 rows is below what fp16 holds; the loss scale comes later."""
-    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", 4096 * 512)
+    monkeypatch.setitem(parts.CHUNK_ELEMENTS, "cpu", 4096 * 512)
     stream = Stream("eval", 3)
     y = torch.from_numpy(stream.at("y").integers(2048, 20))
     scored = y != 0
@@ -270,7 +269,7 @@ def test_the_chunked_head_keeps_small_gradients_in_half_precision(monkeypatch: p
         for half in (False, True):
             x, w = features.clone().requires_grad_(), weights.clone().requires_grad_()
             with torch.autocast("cpu", torch.float16, enabled=half):
-                loss = head.mean_loss(x, w, y, 4096, scored=counted)
+                loss = parts.mean_loss(x, w, y, 4096, scored=counted)
             (2.0**16 * loss).backward()  # type: ignore[no-untyped-call]
             assert x.grad is not None and w.grad is not None
             grads.append((x.grad, w.grad[20:], w.grad[:20]))
@@ -341,15 +340,15 @@ def test_swiglu_is_its_formula(settings: Build) -> None:
 @pytest.mark.parametrize("rows", [7, 50])
 def test_the_head_through_onednn_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     stream = Stream("eval", 2)
-    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", 29 * rows)
+    monkeypatch.setitem(parts.CHUNK_ELEMENTS, "cpu", 29 * rows)
     y = torch.from_numpy(stream.at("y").integers(50, 20))
     found = []
     for path, dtype in (("plain", torch.float64), ("onednn", torch.float32)):
         x = torch.from_numpy(stream.at("x").normal(50 * 8).reshape(50, 8)).to(dtype).requires_grad_()
         w = torch.from_numpy(stream.at("w").normal(29 * 8).reshape(29, 8)).to(dtype).requires_grad_()
-        loss = head.mean_loss(x, w, y, 20, path)
+        loss = parts.mean_loss(x, w, y, 20, path)
         loss.backward()  # type: ignore[no-untyped-call]
-        losses, _ = head.score(x, w, y, 20, path)
+        losses, _ = parts.score(x, w, y, 20, path)
         found.append([t.double() for t in (loss.detach(), x.grad, w.grad, losses.detach()) if t is not None])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from grok.checkpoint import load_checkpoint, save_checkpoint
+from grok.checkpoints import load_checkpoint, save_checkpoint
 from grok.config import identify
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError

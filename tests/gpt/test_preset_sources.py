@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from grok.cli.presets import gpt_settings
+from grok.commands.compose import gpt_settings
 from grok.config import flatten
 from grok.config.gpt import PRESETS
 from grok.gpt.training.optimizer import batch_ramp, learning_rate

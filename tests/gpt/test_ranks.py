@@ -19,17 +19,17 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from grok import hf
-from grok.checkpoint import checkpoint_steps, load_checkpoint, save_checkpoint
-from grok.cli.presets import gpt_settings
+from grok.checkpoints import checkpoint_steps, load_checkpoint, save_checkpoint
+from grok.commands.compose import gpt_settings
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
-from grok.execute.ranks import refuse_unsharable
-from grok.gpt.dropout import draw_masks
+from grok.execute.sweep import refuse_unsharable
 from grok.gpt.flops import count_parameters
+from grok.gpt.parts import draw_masks
 from grok.gpt.planning.planner import layout
 from grok.gpt.training.checkpoint import from_checkpoint
-from grok.gpt.training.pieces import pieces
+from grok.gpt.training.schedules import pieces
 from grok.processes import Rank
 from grok.records import Checkpoint, RunResult
 from grok.streams import Stream

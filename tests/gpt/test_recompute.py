@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grok.checkpoint import checkpoint_steps, remove_checkpoints, save_checkpoint
+from grok.checkpoints import checkpoint_steps, remove_checkpoints, save_checkpoint
 from grok.config.gpt import GptConfig
 from grok.records import Checkpoint
 from tests.gpt.conftest import differences, result_of, run

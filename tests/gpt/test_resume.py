@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from grok.checkpoint import DamagedCheckpointWarning, load_checkpoint, run_folder, save_checkpoint
+from grok.checkpoints import DamagedCheckpointWarning, load_checkpoint, run_folder, save_checkpoint
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError
 from grok.execute.resume import named_checkpoint
-from grok.gpt import head
+from grok.gpt import parts
 from grok.gpt.training.checkpoint import from_checkpoint
 from grok.gpt.training.engine import train
 from grok.gpt.training.numerics import Numerics
@@ -222,7 +222,7 @@ def test_another_tag_is_shown_or_refused(settings: Build) -> None:
 
 KILLED = """
 import json, sys
-from grok.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
+from grok.checkpoints import has_checkpoint, load_checkpoint, save_checkpoint
 from grok.config import load_config
 from grok.gpt.training.engine import train
 from grok.records import Checkpoint, Job, RunResult
@@ -279,7 +279,7 @@ def test_killed_processes_end_with_the_same_bits(settings: Build, corpus: Any, t
 def test_compiled_runs_resume_to_the_bit_and_agree_with_eager_ones(
     settings: Build, monkeypatch: pytest.MonkeyPatch, logits: int
 ) -> None:
-    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", logits)
+    monkeypatch.setitem(parts.CHUNK_ELEMENTS, "cpu", logits)
     config = settings(numerics__compile=True, model__dropout=0.1)
     whole = result_of(run(config))
     assert ";compiled=whole;" in whole.numerics
@@ -309,7 +309,7 @@ def test_the_compiled_gradient_is_the_gradient(
     settings: Build, corpus: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], logits: int, near: float
 ) -> None:
     """Of the loss itself, in float64 to rounding; loss scale and micro-batches included."""
-    monkeypatch.setitem(head.CHUNK_ELEMENTS, "cpu", logits)
+    monkeypatch.setitem(parts.CHUNK_ELEMENTS, "cpu", logits)
     found = []
     for compiled in (False, True):
         config = settings(**{"precision": "float64", "numerics__compile": compiled, **changes})

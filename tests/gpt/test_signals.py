@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grok.config.stability import EVENTS, StabilityConfig
-from grok.gpt.training.signals import Signal, onset
-from grok.gpt.training.stability import Watch
+from grok.config.gpt import EVENTS, StabilityConfig
+from grok.gpt.training.stability import Signal, Watch, onset
 from grok.records import StepPoint
 from grok.streams import Stream
 

@@ -14,7 +14,7 @@ import pytest
 
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
-from grok.gpt.logging.sinks import EVALUATION_NAMES, STEP_NAMES, TensorBoard, numbers
+from grok.gpt.sinks import EVALUATION_NAMES, STEP_NAMES, TensorBoard, numbers
 from grok.gpt.training.engine import train
 from grok.plugins import Code, activate, code_of, load
 from grok.records import Checkpoint, Job, StepPoint

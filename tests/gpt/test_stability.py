@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from grok.checkpoint import load_checkpoint, save_checkpoint
+from grok.checkpoints import load_checkpoint, save_checkpoint
 from grok.config.gpt import GptConfig, StabilityConfig
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.stability import Branch, Incident, Watch, abandoned_id, return_step

@@ -13,9 +13,9 @@ import torch
 
 from grok.config.gpt import GptConfig
 from grok.gpt.flops import MACHINES, count_parameters, peak_of_device
-from grok.gpt.training import usage
+from grok.gpt.training import trainer
 from grok.gpt.training.numerics import Numerics
-from grok.gpt.training.usage import Usage
+from grok.gpt.training.trainer import Usage
 
 Build = Callable[..., GptConfig]
 
@@ -44,7 +44,7 @@ def test_a_slower_form_of_a_device_has_no_known_peak(name: str) -> None:
 
 
 def test_mfu_is_six_flops_a_parameter_and_attention(settings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "device_model", lambda device: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(trainer, "device_model", lambda device: "NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
     config = settings(precision="bf16")
     numerics = replace(Numerics.of(config, "cpu"), device=torch.device("cuda"), devices=2)
@@ -58,7 +58,7 @@ def test_mfu_is_six_flops_a_parameter_and_attention(settings: Build, monkeypatch
 def test_the_peak_is_that_of_this_process_alone() -> None:
     """Not of the one that started it, and not only of the present."""
     code = (
-        "from grok.numerics.machine import peak_of_process\n"
+        "from grok.processes import peak_of_process\n"
         "before = peak_of_process(); large = bytearray(b'1' * 2**26); del large; print(before, peak_of_process())"
     )
     ballast = b"1" * 2**28

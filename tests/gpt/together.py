@@ -17,11 +17,11 @@ from unittest import mock
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from grok.checkpoint import load_checkpoint, run_folder, save_checkpoint
+from grok.checkpoints import load_checkpoint, run_folder, save_checkpoint
 from grok.config import load_config
 from grok.config.gpt import GptConfig
-from grok.execute.ranks import let_go, take_part
 from grok.execute.resume import StoredCheckpoints
+from grok.execute.sweep import let_go, take_part
 from grok.gpt.training.engine import train
 from grok.gpt.training.trainer import Trainer
 from grok.processes import Rank

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from grok.cli.compose import compose as settings_of_a_run
+from grok.commands.compose import compose as settings_of_a_run
 from hydra_plugins.grok_lanes._compose import Composer
 from hydra_plugins.grok_lanes.sweeper import count, expand
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from grok.cli.compose import compose
+from grok.commands.compose import compose
 from tests.quick_settings import SLOW_COPIES, copied
 
 

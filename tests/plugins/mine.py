@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grok.config import ArithmeticConfig
-from grok.execute.planned import prepare_runs
+from grok.execute.groups import prepare_runs
 from tests.arithmetic.cases import tiny
 
 MINE = """

@@ -17,7 +17,7 @@ from analysis.observations import Observations
 from grok import show
 from grok.config import identify
 from grok.config.arithmetic import METRICS
-from grok.execute.planned import prepare_runs
+from grok.execute.groups import prepare_runs
 from grok.plugins import Code, activate
 from grok.store import open_store
 from sweeps import repeat
@@ -265,6 +265,6 @@ def test_only_runs_of_this_code_are_repeated(write: Write, door: Door, capfd: py
 def test_a_crash_of_own_code_names_its_line(write: Write, tmp_path: Path) -> None:
     """A single run is trained in the command's own process, which such a crash ends."""
     write(crash="import ctypes\ndef crash():\n    ctypes.string_at(0)")
-    code = "from grok.cli.command import command; import crash; command()(lambda words: crash.crash())([])"
+    code = "from grok.commands.command import command; import crash; command()(lambda words: crash.crash())([])"
     ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGSEGV and 'crash.py", line 3 in crash' in ended.stderr

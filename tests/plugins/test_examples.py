@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from grok.__main__ import main
-from grok.cli.compose import compose
+from grok.commands.compose import compose
 from grok.config import load_config
-from grok.execute.planned import prepare_runs
+from grok.execute.groups import prepare_runs
 from grok.execute.refusals import refuse_unusable_code
 from grok.plugins import Operation, activate, build, code_of
 from tests.plugins.conftest import Write  # noqa: F401 (its module forgets the code behind each test)

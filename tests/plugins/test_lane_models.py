@@ -11,15 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grok.arithmetic.engine import seat, train
-from grok.arithmetic.initial import initial_parameters
 from grok.arithmetic.lanes import no_noise
 from grok.arithmetic.model import MLP, Transformer
-from grok.arithmetic.own_model import tokens_of
-from grok.arithmetic.own_program import OwnLaneProgram
-from grok.arithmetic.table import shapes_of, split
+from grok.arithmetic.task import shapes_of, split
+from grok.arithmetic.user import OwnLaneProgram, tokens_of
+from grok.arithmetic.weights import initial_parameters
 from grok.config import ArithmeticConfig
 from grok.errors import GrokError
-from grok.execute.planned import prepare_runs
+from grok.execute.groups import prepare_runs
 from grok.execute.refusals import refuse_unusable_code
 from grok.records import Checkpoint, Job, RunResult
 from tests.arithmetic.cases import curve, events, results, tiny
@@ -27,7 +26,7 @@ from tests.plugins.conftest import Write
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MINE = """
-from grok.arithmetic.initial import parameter_shapes
+from grok.arithmetic.weights import parameter_shapes
 from grok.arithmetic.lanes import LaneModel
 from dataclasses import replace
 

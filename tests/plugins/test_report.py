@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from analysis.answers import _takes_one, own_studies
 from analysis.figures.style import in_style
 from analysis.observations import Observations
-from analysis.own import _takes_one, own_studies
 from analysis.report import main as report
 from analysis.writing import write_studies
 from grok.errors import ConfigError
 from grok.plugins import label
 from grok.store import Purpose, Purposes, StoreWriter
-from grok.store.testing import example_rows
+from grok.store.contract import example_rows
 from tests.analysis.simulate import census, simulate
 from tests.plugins.conftest import Write
 

@@ -12,12 +12,9 @@ import torch
 from torch.nn import functional as F
 
 from grok.arithmetic.engine import seat
-from grok.arithmetic.own_faults import own_code_of
-from grok.arithmetic.own_lane import numbers_of
-from grok.arithmetic.own_model import initial_of_module, tokens_of
 from grok.arithmetic.run import ArithmeticRun
-from grok.arithmetic.table import examples_of, split_examples
-from grok.arithmetic.vocabulary import FIRST_NUMBER
+from grok.arithmetic.task import FIRST_NUMBER, examples_of, split_examples
+from grok.arithmetic.user import initial_of_module, numbers_of, own_code_of, tokens_of
 from grok.errors import ConfigError, GrokError
 from grok.records import Checkpoint, Job, RunResult
 from grok.streams import Stream
@@ -44,12 +41,10 @@ def test_a_module_of_ones_own_walks_the_lanes_trajectory() -> None:
     (lane,) = results(tiny(precision="float64"))
     config = own(precision="float64", model={"plugin": {"_target_": "mine.Same"}})
     (first,) = [e for e in events(tiny(precision="float64", save="init")) if isinstance(e, RunResult)]
-    from grok.arithmetic import own_lane
+    from grok.arithmetic import user
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            own_lane, "initial_of_module", lambda c, d: {n: t.clone() for n, t in first.tensors["init"].items()}
-        )
+        patch.setattr(user, "initial_of_module", lambda c, d: {n: t.clone() for n, t in first.tensors["init"].items()})
         (module,) = results(config)
     for ours, theirs in zip(curve(module).values(), curve(lane).values(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)

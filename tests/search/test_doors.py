@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from grok.commands.compose import apply
 from grok.config import load_config
 from sweeps.search.__main__ import compose_study, main
-from sweeps.search.carry_out import by_execution
 from sweeps.search.config import split_study
-from sweeps.search.driver import Search
+from sweeps.search.driver import Search, by_execution
 from sweeps.search.space import read_space
-from sweeps.settings import apply
 
 TINY = (
     "task.modulus=7",

@@ -10,15 +10,14 @@ import optuna
 import pytest
 from optuna.trial import TrialState, create_trial
 
-from analysis.documents import searches
+from analysis.observations import searches
 from grok.errors import ConfigError, TrainingError
 from grok.plugins import Code, activate
 from grok.store import open_store
-from sweeps.search.comparison import Comparison
 from sweeps.search.config import PrunerConfig
-from sweeps.search.driver import Search
-from sweeps.search.objective import SeedOutcome
-from sweeps.search.samplers import make_pruner
+from sweeps.search.driver import Comparison, Search
+from sweeps.search.record import make_pruner
+from sweeps.search.space import SeedOutcome
 from tests.search.world import BASE, World
 
 STUDY = {"trials": 30, "seeds": 5, "parallel": 5, "sampler": {"startup": 8}}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from analysis.documents import searches
+from analysis.observations import searches
 from sweeps.search.record import StudyRecord, open_url
 from tests.doors.conftest import environment
 from tests.search.world import Killed, World, trials

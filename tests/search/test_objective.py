@@ -13,7 +13,7 @@ from grok.errors import ConfigError
 from grok.store import open_store
 from sweeps.search.__main__ import compose_study
 from sweeps.search.config import StudyConfig, split_study
-from sweeps.search.objective import Objective, SeedOutcome, operations_per_step, read_outcomes
+from sweeps.search.space import Objective, SeedOutcome, operations_per_step, read_outcomes
 from tests.analysis.simulate import Truth, row, write
 
 CONFIG = load_config({})

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grok.commands.compose import apply
 from grok.config import flatten, load_config
 from grok.errors import ConfigError
 from sweeps.search.space import Dimension, read_space, refuse_impossible
-from sweeps.settings import apply
 
 CONDITIONAL = {
     "optim": {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from grok.store import StoreWriter
-from grok.store.testing import example_design, example_rows
+from grok.store.contract import example_design, example_rows
 
 
 @pytest.fixture

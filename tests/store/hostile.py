@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from analysis.report import main as report
-from grok.cli.store import main as store_command
+from grok.commands.store import main as store_command
 from grok.store import StoreWriter, open_store
+from grok.store.contract import example_design, example_rows
 from grok.store.layout import Layout
 from grok.store.rows import Shard, to_shard
 from grok.store.schema import KINDS
 from grok.store.shards import write_shard
-from grok.store.testing import example_design, example_rows
 from sweeps.search.config import StudyConfig
 from sweeps.search.record import StudyRecord
 

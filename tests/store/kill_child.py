@@ -13,9 +13,9 @@ from unittest.mock import patch
 
 from grok.store import StoreWriter
 from grok.store import writer as writer_module
-from grok.store.compact import compact
+from grok.store.contract import example_design, example_rows, failed
 from grok.store.merge import merge
-from grok.store.testing import example_design, example_rows, failed
+from grok.store.upkeep import compact
 
 TOUCHES = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate", "ctypes.dlsym")
 

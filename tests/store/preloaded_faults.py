@@ -26,10 +26,10 @@ from typing import Final
 
 import torch
 
-from grok.checkpoint import load_checkpoint, load_weights, save_checkpoint, save_weights
+from grok.checkpoints import load_checkpoint, load_weights, save_checkpoint, save_weights
 from grok.errors import GrokError
 from grok.records import Checkpoint
-from grok.store.restore import restore
+from grok.store.merge import restore
 from grok.store.schema import TABLES
 from grok.streams import Stream
 from tests.store.kill_child import ACTIONS, prepare

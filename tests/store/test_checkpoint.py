@@ -15,26 +15,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
-from grok import checkpoint as checkpoints
-from grok import tensors as tensors_module
-from grok import untrusted
-from grok.checkpoint import (
+from grok import checkpoints, untrusted
+from grok import checkpoints as tensors_module
+from grok.checkpoints import (
     DamagedCheckpointWarning,
     checkpoint_steps,
     damaged_checkpoints,
     has_checkpoint,
     load_checkpoint,
     load_weights,
+    read_shards,
     read_state,
     remove_checkpoints,
     run_folder,
     save_checkpoint,
+    save_tensors,
     save_weights,
 )
 from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.execute.resume import checkpoint_to_resume
 from grok.records import Checkpoint
-from grok.tensors import read_shards, save_tensors
 
 GENERATOR = torch.Generator().manual_seed(0)
 WEIGHT = torch.randn(4, 6, generator=GENERATOR)
@@ -207,7 +207,7 @@ RIVAL = """
 import sys
 import torch
 from pathlib import Path
-from grok.checkpoint import remove_checkpoints, save_checkpoint
+from grok.checkpoints import remove_checkpoints, save_checkpoint
 from grok.records import Checkpoint
 print("ready", flush=True)
 sys.stdin.readline()
@@ -277,7 +277,7 @@ def test_a_fresh_process_loads_it_and_a_disk_that_refuses_leaves_it(folder: Path
     save_checkpoint(folder, checkpoint(1))
     script = """
 import resource, signal, sys, torch
-from grok.checkpoint import load_checkpoint, save_checkpoint
+from grok.checkpoints import load_checkpoint, save_checkpoint
 from grok.errors import CheckpointError
 from grok.records import Checkpoint
 found = load_checkpoint(sys.argv[1])

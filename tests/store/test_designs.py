@@ -13,19 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grok.cli.store import main
+from grok.commands.store import main
 from grok.errors import StoreError
 from grok.store import DamagedShardWarning, Purpose, Purposes, StoreWriter, open_store
 from grok.store import writer as writer_module
-from grok.store.contract import assert_contract, contents, read_raw
+from grok.store.contract import assert_contract, contents, example_design, example_rows, read_raw
 from grok.store.designs import Design, decoded
 from grok.store.layout import Layout
-from grok.store.merge import merge
-from grok.store.restore import restore
+from grok.store.merge import merge, restore
 from grok.store.schema import schema
 from grok.store.shards import replace_table
-from grok.store.testing import example_design, example_rows
-from grok.store.verify import verify
+from grok.store.upkeep import verify
 
 RUN_IDS = [row.result.run_id for row in example_rows(range(6))]
 

@@ -9,18 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grok.cli.store import main
+from grok.commands.store import main
 from grok.errors import StoreError
 from grok.store import DamagedShardWarning, ForeignFileWarning, StoreGone, StoreWriter, open_store
-from grok.store.compact import compact
-from grok.store.contract import assert_contract, contents
+from grok.store.contract import assert_contract, contents, example_row, example_rows, failed, with_other_bits
 from grok.store.layout import Layout
 from grok.store.rows import Shard, to_shard
 from grok.store.schema import TABLES
-from grok.store.seal import SEAL_KEY
-from grok.store.shards import concat, read_whole, write_shard
-from grok.store.testing import example_row, example_rows, failed, with_other_bits
-from grok.store.verify import verify
+from grok.store.shards import SEAL_KEY, concat, read_whole, write_shard
+from grok.store.upkeep import compact, verify
 
 
 def foreign_files(store: Path) -> dict[str, Path]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from grok.checkpoint import load_weights, remove_checkpoints, run_folder, save_checkpoint, save_weights
-from grok.cli.store import main
+from grok.checkpoints import load_weights, remove_checkpoints, run_folder, save_checkpoint, save_weights
+from grok.commands.store import main
 from grok.errors import CheckpointError, StoreError
 from grok.execute.live import LiveFolder
 from grok.files import exchange
@@ -21,16 +21,13 @@ from grok.records import Checkpoint
 from grok.run import main as run
 from grok.show import main as show
 from grok.store import StoreWriter, open_store
-from grok.store.contract import assert_contract, contents
-from grok.store.damage import odd_texts
+from grok.store.contract import assert_contract, contents, example_rows
 from grok.store.layout import Layout
-from grok.store.merge import merge
-from grok.store.restore import restore
+from grok.store.merge import merge, restore
 from grok.store.rows import with_partners
 from grok.store.schema import KINDS, TABLES
-from grok.store.shards import concat, read_whole, write_parquet
-from grok.store.testing import example_rows
-from grok.store.verify import verify
+from grok.store.shards import concat, odd_texts, read_whole, write_parquet
+from grok.store.upkeep import verify
 from grok.untrusted import is_plain, plain_name, read_json
 from tests.store.hostile import COMMANDS, FEW, every_command, fill, outside_state, with_run_ids, with_texts
 
@@ -355,7 +352,7 @@ def test_names_and_numbers_of_every_kind_that_is_written_are_read() -> None:
 
 
 def test_the_commands_are_all_of_them() -> None:
-    from grok.cli.store import parser
+    from grok.commands.store import parser
 
     (group,) = (a for a in parser()._actions if a.dest == "command")
     assert {name.partition(" ")[0] for name in COMMANDS} - {"report"} == set(group.choices or ())

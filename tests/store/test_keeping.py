@@ -9,20 +9,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grok.cli.store import main
+from grok.commands.store import main
 from grok.errors import StoreError
 from grok.records import StepPoint
-from grok.store import DamagedShardWarning, StoreWriter, open_store, versions
+from grok.store import DamagedShardWarning, StoreWriter, open_store
 from grok.store import schema as schema_module
-from grok.store import verify as verify_module
-from grok.store.compact import compact
-from grok.store.contract import assert_contract, contents, read_raw
+from grok.store import schema as versions
+from grok.store import upkeep as verify_module
+from grok.store.contract import assert_contract, contents, example_row, example_rows, failed, read_raw, with_other_bits
 from grok.store.layout import Layout
-from grok.store.migrate import migrate
 from grok.store.schema import KINDS, TABLES, VERSION_KEY, schema
 from grok.store.shards import write_parquet
-from grok.store.testing import example_row, example_rows, failed, with_other_bits
-from grok.store.verify import verify
+from grok.store.upkeep import compact, migrate, verify
 
 
 @pytest.fixture
@@ -182,7 +180,7 @@ class TestVerify:
     def test_a_commit_between_two_renames_is_no_orphan(self, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         last, later = sorted((store / "runs").iterdir())[0], store / "runs.later"
         last.rename(later)
-        monkeypatch.setattr("grok.store.verify.time.sleep", lambda seconds: later.rename(last))
+        monkeypatch.setattr("grok.store.upkeep.time.sleep", lambda seconds: later.rename(last))
         assert not [problem for problem in verify(store) if "orphan" in problem]
 
     def test_rows_that_were_copied_in_by_hand(self, store: Path) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from grok.store import StoreWriter, open_store
-from grok.store.contract import assert_contract, contents, read_raw
+from grok.store.contract import assert_contract, contents, example_rows, read_raw
 from grok.store.designs import KEY, keys_of
 from grok.store.schema import TABLES
-from grok.store.testing import example_rows
 from grok.streams import Stream
 from tests.store.kill_child import ACTIONS, STUDY, plan, prepare
 
@@ -122,7 +121,7 @@ def test_a_kill_at_every_touch(tmp_path: Path, action: str) -> None:
 WORKER = """
 import sys
 from grok.store import StoreWriter, open_store
-from grok.store.testing import example_rows
+from grok.store.contract import example_rows
 from tests.store.kill_child import plan
 rows = example_rows(range(int(sys.argv[2])))
 print("ready", flush=True)

@@ -13,9 +13,9 @@ import pytest
 
 from grok.processes import Owner, alive_here
 from grok.store import StoreWriter, open_store
+from grok.store.contract import example_row, failed
 from grok.store.layout import Layout
 from grok.store.leases import Leases
-from grok.store.testing import example_row, failed
 
 CLAIMANT = """
 import sys

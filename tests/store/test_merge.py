@@ -8,16 +8,15 @@ import pytest
 import torch
 
 from grok import files
-from grok.checkpoint import load_checkpoint, load_weights, run_folder, save_checkpoint, save_weights
-from grok.cli.store import main
+from grok.checkpoints import load_checkpoint, load_weights, run_folder, save_checkpoint, save_weights
+from grok.commands.store import main
 from grok.errors import StoreError
 from grok.records import Checkpoint
 from grok.store import StoreWriter, open_store
-from grok.store.contract import assert_contract, contents
+from grok.store.contract import assert_contract, contents, example_row, example_rows, failed, with_other_bits
 from grok.store.merge import merge
 from grok.store.schema import TABLES
-from grok.store.testing import example_row, example_rows, failed, with_other_bits
-from grok.store.verify import verify
+from grok.store.upkeep import verify
 
 
 class TestMerge:

@@ -16,15 +16,15 @@ import pytest
 
 from analysis.report import main as report
 from analysis.search import main as search
-from grok.cli.store import main as store_command
+from grok.commands.store import main as store_command
 from grok.errors import GrokError
 from grok.run import main as train
 from grok.show import main as show
 from grok.store import StoreWriter, open_store
+from grok.store.contract import example_design, example_row, example_rows
 from grok.store.designs import keys_of
 from grok.store.schema import KEYS, TABLES
-from grok.store.seal import SealBroken, check_seal
-from grok.store.testing import example_design, example_row, example_rows
+from grok.store.shards import SealBroken, check_seal
 from sweeps.branch import main as branch
 from sweeps.repeat import main as repeat
 from tests.store.hostile import fill, outside_state

@@ -15,13 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grok.cli.store import main
+from grok.commands.store import main
 from grok.errors import StoreError
 from grok.store import StoreWriter, open_store
-from grok.store.compact import compact
-from grok.store.contract import assert_contract
-from grok.store.testing import example_rows
-from grok.store.verify import verify
+from grok.store.contract import assert_contract, example_rows
+from grok.store.upkeep import compact, verify
 
 
 def shards(store: Path) -> dict[str, bytes]:
@@ -118,7 +116,7 @@ def test_bytes_that_change_between_two_looks_prove_nothing(store: Path, monkeypa
 IN_NEED = """
 import os, resource, sys
 import pandas, pyarrow.dataset
-from grok.cli.store import main
+from grok.commands.store import main
 os.getuid() == 0 and os.setuid(65534)
 what, limit = sys.argv[1], int(sys.argv[2])
 if limit >= 0:

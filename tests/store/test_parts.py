@@ -15,22 +15,22 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from grok.checkpoint import (
+from grok.checkpoints import (
     DamagedCheckpointWarning,
     checkpoint_steps,
+    content_hash,
     damaged_checkpoints,
     has_checkpoint,
     load_checkpoint,
     read_state,
     run_folder,
     save_checkpoint,
+    split,
 )
-from grok.cli.store import main
+from grok.commands.store import main
 from grok.execute.resume import checkpoint_to_resume
-from grok.parts import split
 from grok.records import Checkpoint
 from grok.store import StoreWriter
-from grok.tensors import content_hash
 
 SNAPSHOTS = 3
 
@@ -183,7 +183,7 @@ def test_a_checkpoint_without_parts_has_no_folder_for_them(folder: Path) -> None
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from grok.checkpoint import save_checkpoint
+from grok.checkpoints import save_checkpoint
 from tests.store.test_parts import at
 
 CHANGES = ("open", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "shutil.rmtree")

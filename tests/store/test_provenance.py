@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import grok
+from grok.store.contract import example_row
 from grok.store.provenance import Provenance, git_state, git_state_of, installed
-from grok.store.testing import example_row
 from grok.store.writer import StoreWriter
 
 

@@ -12,7 +12,7 @@ import pytest
 from grok.errors import StoreError
 from grok.records import StepPoint
 from grok.store import Row, StoreWriter, open_store
-from grok.store.testing import example_row, example_rows
+from grok.store.contract import example_row, example_rows
 
 
 def diverged(seed: int) -> Row:

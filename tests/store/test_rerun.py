@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from grok.config import RunConfig, identify, load_config
 from grok.config.arithmetic import OPERATIONS
 from grok.config.values import literal
-from grok.store.rerun import overrides, rerun_command
+from grok.store.provenance import overrides, rerun_command
 from grok.streams import STREAMS
 
 

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from grok.cli.store import main
+from grok.commands.store import main
 from grok.records import StepPoint
 from grok.store import StoreWriter, open_store
-from grok.store.contract import assert_contract, contents
-from grok.store.restore import restore
+from grok.store.contract import assert_contract, contents, example_row, example_rows, failed, with_other_bits
+from grok.store.merge import restore
 from grok.store.schema import TABLES
-from grok.store.testing import example_row, example_rows, failed, with_other_bits
 
 
 @pytest.fixture

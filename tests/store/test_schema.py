@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from grok.config import config_columns
 from grok.errors import StoreError
 from grok.records import CurvePoint, StepPoint
+from grok.store.contract import MACHINE, example_row, example_rows
 from grok.store.rows import curves_table, run_row, to_shard
 from grok.store.schema import TABLES, conform, schema, to_table
-from grok.store.testing import MACHINE, example_row, example_rows
 
 RUNS = """
 run_id trajectory_id config_id parent_run_id branch_step mode seed seed_split seed_init seed_order replicate status

@@ -7,11 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from grok.store import DamagedShardWarning, StoreWriter, open_store
-from grok.store.contract import assert_contract
+from grok.store.contract import assert_contract, example_rows
 from grok.store.schema import schema
-from grok.store.seal import SEAL_KEY, SealBroken, check_seal
-from grok.store.testing import example_rows
-from grok.store.verify import verify
+from grok.store.shards import SEAL_KEY, SealBroken, check_seal
+from grok.store.upkeep import verify
 
 
 def footer_of(whole: bytes) -> int:

@@ -18,14 +18,13 @@ from typing import Any
 import pytest
 import torch
 
-from grok.checkpoint import run_folder, save_weights
+from grok.checkpoints import run_folder, save_weights
 from grok.errors import StoreError
 from grok.records import StepPoint
 from grok.store import DamagedShardWarning, Row, StoreWriter, check_path, open_store
-from grok.store.compact import SMALL
-from grok.store.contract import assert_contract
+from grok.store.contract import assert_contract, example_row, example_rows, failed
 from grok.store.schema import SCHEMA_VERSION
-from grok.store.testing import example_row, example_rows, failed
+from grok.store.upkeep import SMALL
 
 
 def ids(rows: list[Row]) -> set[str]:
@@ -120,7 +119,7 @@ def test_a_disk_that_refuses_leaves_nothing_half_written(tmp_path: Path) -> None
 import resource, signal, sys
 from grok.errors import StoreError
 from grok.store import StoreWriter
-from grok.store.testing import example_rows
+from grok.store.contract import example_rows
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with StoreWriter(sys.argv[1]) as writer:
     writer.commit(example_rows(range(2)))
@@ -380,7 +379,7 @@ def test_other_numerics_are_a_duplicate_and_no_conflict(tmp_path: Path) -> None:
 def test_threads_and_processes_write_side_by_side(tmp_path: Path) -> None:
     path = tmp_path / "S"
     script = (
-        "import sys\nfrom grok.store import StoreWriter\nfrom grok.store.testing import example_rows\n"
+        "import sys\nfrom grok.store import StoreWriter\nfrom grok.store.contract import example_rows\n"
         "with StoreWriter(sys.argv[1], thorough=False) as writer:\n"
         "    for start in range(0, 40, 4): writer.commit(example_rows(range(start, start + 4)))\n"
     )

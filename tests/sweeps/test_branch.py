@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from grok.cli.compose import compose
+from grok.commands.compose import arithmetic, compose
 from grok.run import main
 from grok.store import open_store
 from grok.streams import STREAMS
 from sweeps.branch import Conditions, candidates, drawn_parents, redrawn_seeds
 from sweeps.branch import main as branch
-from sweeps.settings import arithmetic
 
 TINY = [
     "task.operation=x+y", "task.modulus=7", "model.d_model=8", "model.heads=2", "model.d_ff=8", "model.layers=1",

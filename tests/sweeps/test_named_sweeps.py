@@ -11,7 +11,7 @@ import pytest
 
 import sweeps.layers
 from grok.__main__ import main as grok
-from grok.cli.compose import compose
+from grok.commands.compose import arithmetic, compose
 from grok.config import RunConfig, identify
 from grok.execute import Outcome
 from grok.run import main
@@ -19,7 +19,6 @@ from grok.store import open_store
 from grok.streams import derive_seed
 from sweeps.layers import combinations, factors
 from sweeps.layers import main as layers
-from sweeps.settings import arithmetic
 from tests.doors.conftest import Door
 from tests.doors.conftest import door as door  # runs grok.run in an empty folder
 from tests.gpt.conftest import prepare_text, text_of

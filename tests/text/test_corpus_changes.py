@@ -11,7 +11,7 @@ import pytest
 
 from grok.config.gpt import GptConfig
 from grok.errors import DataError
-from grok.execute.planned import data_hash
+from grok.execute.groups import data_hash
 from grok.text.corpus import Corpus, open_corpus
 from grok.text.preparation import Request, prepare
 

@@ -15,10 +15,9 @@ import torch
 
 from grok import evaluate, generate, hf, prepare
 from grok import run as train
-from grok.checkpoint import run_folder, save_checkpoint
-from grok.cli.trained import find_run
-from grok.config.gpt import EvalConfig, GptConfig, TrainConfig
-from grok.config.gpt_model import ModelConfig
+from grok.checkpoints import run_folder, save_checkpoint
+from grok.commands.trained import find_run
+from grok.config.gpt import EvalConfig, GptConfig, ModelConfig, TrainConfig
 from grok.errors import DataError
 from grok.gpt.training.engine import train as engine
 from grok.records import Checkpoint, Job

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from grok.config.gpt import GptConfig
-from grok.config.gpt_model import ModelConfig
+from grok.config.gpt import GptConfig, ModelConfig
 from grok.errors import DataError
 from grok.gpt.evaluate import score_split
 from grok.gpt.initial import build_model

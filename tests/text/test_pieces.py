@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grok.text.sources import pieces
-from grok.text.sources.pieces import Piece, documents_of
+from grok.text.sources import documents as pieces
+from grok.text.sources.documents import Piece, documents_of
 from grok.text.tokenizers import SubwordTokenizer, train_bpe
 
 WORDS = [

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grok import plan as door
-from grok.cli.presets import gpt_settings
-from grok.config.gpt import GptConfig, TrainConfig
-from grok.config.gpt_model import ModelConfig
+from grok.commands.compose import gpt_settings
+from grok.config.gpt import GptConfig, ModelConfig, TrainConfig
 from grok.errors import ConfigError
 from grok.gpt.initial import build_model
 from grok.gpt.model import parameter_count

@@ -24,11 +24,11 @@ from grok.errors import DataError
 from grok.gpt.training.batches import Batches
 from grok.gpt.training.stability import Branch
 from grok.processes import host_in_names
-from grok.text import parallel, preparation, splitting
+from grok.text import preparation
 from grok.text.corpus import Corpus, check_vocabulary, open_corpus
 from grok.text.preparation import Request, prepare
-from grok.text.sources import pieces
-from grok.text.sources.fables import write
+from grok.text.sources import documents as pieces
+from grok.text.sources.documents import write_fables
 from grok.text.tokenizers import END_OF_TEXT
 from tests.text.conftest import ARTICLES
 
@@ -54,7 +54,7 @@ def test_documents_end_with_their_token_and_come_back(
     tokenizer = data.draw(st.sampled_from(["char", "byte", "bpe"]))
     fraction = data.draw(st.sampled_from([0.01, 0.3, 0.9]))
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(splitting, "CHUNK_CHARACTERS", data.draw(st.integers(1, 60)))
+    monkey.setattr(preparation, "CHUNK_CHARACTERS", data.draw(st.integers(1, 60)))
     corpus, _ = prepare(request(folder, folder / "d.jsonl", tokenizer=tokenizer, val_fraction=fraction, vocab_size=270))
     monkey.undo()
     found = texts(corpus, "train") + texts(corpus, "val")
@@ -82,7 +82,7 @@ def test_one_text_is_cut_by_characters_and_has_no_end(tmp_path: Path) -> None:
 
 
 def test_the_hash_names_content_not_form_or_path(tmp_path: Path) -> None:
-    stories = list(write(40, 0))
+    stories = list(write_fables(40, 0))
     (tmp_path / "s.txt").write_text(f"\n{END_OF_TEXT}\n".join(stories))
     pq.write_table(pa.table({"text": stories}), tmp_path / "s.parquet")
     one, _ = prepare(request(tmp_path, tmp_path / "s.txt", form="tinystories", out="a"))
@@ -142,11 +142,11 @@ def test_a_tokeniser_file_serves_a_second_corpus(tmp_path: Path) -> None:
 
 
 def test_workers_and_chunks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "s.txt").write_text(f"\n{END_OF_TEXT}\n".join([*write(400, 2), "\n".join(write(300, 3))]))
+    (tmp_path / "s.txt").write_text(f"\n{END_OF_TEXT}\n".join([*write_fables(400, 2), "\n".join(write_fables(300, 3))]))
     asked = request(tmp_path, tmp_path / "s.txt", form="tinystories", tokenizer="bpe", vocab_size=400, out="one")
     plain, _ = prepare(asked)
-    monkeypatch.setattr(parallel, "POOL_BYTES", 1)
-    monkeypatch.setattr(splitting, "CHUNK_CHARACTERS", 5000)
+    monkeypatch.setattr(preparation, "POOL_BYTES", 1)
+    monkeypatch.setattr(preparation, "CHUNK_CHARACTERS", 5000)
     monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 3000)
     pooled, _ = prepare(
         request(tmp_path, tmp_path / "s.txt", form="tinystories", tokenizer="bpe", vocab_size=400, out="two", workers=2)
@@ -170,7 +170,7 @@ def test_wikitext_counts_stand_for_the_source(tmp_path: Path) -> None:
 
 
 def test_the_report_sees_what_is_wrong(tmp_path: Path) -> None:
-    good = list(write(60, 0))
+    good = list(write_fables(60, 0))
     documents = [*good, good[3], good[4], "x", "bad \ufffd\ufffd text, and long enough", "  ", good[5]]
     (tmp_path / "d.jsonl").write_text("\n".join(json.dumps({"text": d}) for d in documents))
     corpus, _ = prepare(request(tmp_path, tmp_path / "d.jsonl", tokenizer="char", val_fraction=0.03))
@@ -326,7 +326,7 @@ def test_published_samples(samples: Callable[[str], Path], tmp_path: Path) -> No
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc, which is Linux's")
 def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
     """Three times the text takes the same memory: one process, whose peak the system counts."""
-    text = f"\n{END_OF_TEXT}\n".join(write(2000, 0)) + f"\n{END_OF_TEXT}\n"
+    text = f"\n{END_OF_TEXT}\n".join(write_fables(2000, 0)) + f"\n{END_OF_TEXT}\n"
     peaks = []
     for megabytes in (30, 90):
         file = tmp_path / f"{megabytes}.txt"

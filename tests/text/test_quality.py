@@ -13,10 +13,10 @@ import pytest
 from grok.text import quality
 from grok.text.preparation import Request, prepare
 from grok.text.quality import BANDS, EVERY, Quality, measure, near_duplicates, signature
-from grok.text.sources.fables import write
+from grok.text.sources.documents import write_fables
 
 DRAW = random.Random(0)
-GOOD = list(write(120, 0))
+GOOD = list(write_fables(120, 0))
 RANDOM = ["".join(DRAW.choices("abcdefghijklmnopqrstuvwxyz     ", k=900)) for _ in range(360)]
 SPAM = [f"Buy cheap watches at shop number {i} today and save a lot of money on it! " * 12 for i in range(360)]
 HTML = [f'<div class="c{i}"><a href="/p/{i}">{text[:120]}</a><br/></div>' * 4 for i, text in enumerate(GOOD * 3)]

@@ -17,11 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grok.errors import DataError
-from grok.text.sources import open_source, pieces
-from grok.text.sources.fables import write
-from grok.text.sources.files import json_values, natural_key
-from grok.text.sources.pieces import documents_of, without_blank_documents
-from grok.text.sources.wikitext import articles, detokenize, lines_of, lines_of_rows, word_count
+from grok.text.sources import documents, open_source
+from grok.text.sources.documents import (
+    articles,
+    detokenize,
+    documents_of,
+    json_values,
+    lines_of,
+    lines_of_rows,
+    natural_key,
+    without_blank_documents,
+    word_count,
+    write_fables,
+)
 from grok.text.tokenizers import END_OF_TEXT
 from tests.text.conftest import ARTICLES
 
@@ -55,7 +63,7 @@ def test_documents_do_not_depend_on_chunks(parts: list[str], cuts: list[int], st
         return
     whole = [p.text for p in documents_of([text], strip=strip)]
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(pieces, "PIECE_CHARACTERS", longest)
+    monkey.setattr(documents, "PIECE_CHARACTERS", longest)
     found, open_text = [], ""
     for piece in documents_of(chunked(text, cuts), strip=strip):
         open_text += piece.text
@@ -69,7 +77,7 @@ def test_documents_do_not_depend_on_chunks(parts: list[str], cuts: list[int], st
 
 
 def test_long_documents_come_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 1000)
+    monkeypatch.setattr(documents, "PIECE_CHARACTERS", 1000)
     text = "\n".join(f"line {i} of a long text" for i in range(2000))
     found = list(documents_of(chunked(text, list(range(0, len(text), 700)))))
     assert "".join(p.text for p in found) == text
@@ -78,7 +86,7 @@ def test_long_documents_come_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_one_story_list_from_every_form(tmp_path: Path) -> None:
-    stories = list(write(30, 4))
+    stories = list(write_fables(30, 4))
     (tmp_path / "v1.txt").write_text(f"\n{END_OF_TEXT}\n".join(stories) + f"\n{END_OF_TEXT}\n")
     (tmp_path / "v2.txt.gz").write_bytes(gzip.compress(f" \n{END_OF_TEXT}".join(stories).encode()))
     (tmp_path / "v3.txt.xz").write_bytes(lzma.compress(END_OF_TEXT.join(stories).encode()))
@@ -242,7 +250,7 @@ def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
 
 def test_hugging_face_datasets_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
-    stories = list(write(5, 1))
+    stories = list(write_fables(5, 1))
     (folder := tmp_path / "data").mkdir()
     pq.write_table(pa.table({"text": stories}), folder / "train.parquet")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
@@ -255,9 +263,9 @@ def test_hugging_face_datasets_from_a_local_folder(tmp_path: Path, monkeypatch: 
 
 
 def test_fables_agree_with_themselves() -> None:
-    stories = list(write(300, 0))
-    assert stories == list(write(300, 0)) and list(write(10, 0)) == stories[:10]
-    assert list(write(10, 1)) != stories[:10]
+    stories = list(write_fables(300, 0))
+    assert stories == list(write_fables(300, 0)) and list(write_fables(10, 0)) == stories[:10]
+    assert list(write_fables(10, 1)) != stories[:10]
     assert len(set(stories)) > 290
     for story in stories:
         pronoun = " She lived" in story

@@ -18,9 +18,7 @@ from hypothesis import strategies as st
 
 from grok.errors import DataError
 from grok.text.preparation import Request, prepare
-from grok.text.saved_tokenizer import load_tokenizer
-from grok.text.sources.fables import write
-from grok.text.sources.pieces import _SAFE_CUT
+from grok.text.sources.documents import _SAFE_CUT, write_fables
 from grok.text.tokenizers import (
     END_OF_TEXT,
     ByteTokenizer,
@@ -28,13 +26,14 @@ from grok.text.tokenizers import (
     SubwordTokenizer,
     Tokenizer,
     gpt2_tokenizer,
+    load_tokenizer,
     token_dtype,
     tokenizers_library,
     train_bpe,
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60).filter(lambda t: END_OF_TEXT not in t)
-bpe = train_bpe(write(60, 0), 400)
+bpe = train_bpe(write_fables(60, 0), 400)
 
 
 @settings(max_examples=150, deadline=None)
@@ -102,10 +101,10 @@ def test_saved_tokenisers_are_the_same(tmp_path: Path) -> None:
 
 
 def test_a_bpe_is_a_function_of_its_text() -> None:
-    again = train_bpe(write(60, 0), 400)
+    again = train_bpe(write_fables(60, 0), 400)
     assert again.hash == bpe.hash
     assert bpe.vocab_size == 400 and bpe.eot_id == 0
-    assert train_bpe(write(60, 1), 400).hash != bpe.hash
+    assert train_bpe(write_fables(60, 1), 400).hash != bpe.hash
     with pytest.raises(DataError, match="at least 257"):
         train_bpe(["a"], 256)
 

@@ -4,7 +4,6 @@ A folder is what ``from_pretrained`` reads: ``config.json``, ``model.safetensors
 """
 
 from grok.gpt.hf.folder import load_hf_folder, save_hf_folder
-from grok.gpt.hf.forms import form_of, hf_config, to_hf
-from grok.gpt.hf.gpt2 import load_hf
+from grok.gpt.hf.forms import form_of, hf_config, load_hf, to_hf
 
 __all__ = ["form_of", "hf_config", "load_hf", "load_hf_folder", "save_hf_folder", "to_hf"]

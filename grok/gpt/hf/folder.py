@@ -1,23 +1,27 @@
-"""A model folder of ``transformers``: it is written in one file, with the tokeniser, and read in one file or shards."""
+"""A model folder of ``transformers``: written in one file, read in one file or shards, also as initial weights."""
 
 from __future__ import annotations
 
 import json
+import warnings
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from grok.errors import CheckpointError
-from grok.gpt.hf import mpt
-from grok.gpt.hf.forms import hf_config, to_hf
-from grok.gpt.hf.gpt2 import fitted, load_hf, model_config
+from grok.config.gpt import GptConfig, ModelConfig
+from grok.config.values import literal
+from grok.errors import CheckpointError, ConfigError
+from grok.gpt.hf import forms
+from grok.gpt.hf.forms import fitted, hf_config, load_hf, model_config, to_hf
 from grok.gpt.model import GPT
-from grok.numerics.unallocated import unallocated
-from grok.text.export import tokenizer_files
-from grok.text.tokenizers import Tokenizer
+from grok.numerics import unallocated
+from grok.runs import weights_hash
+from grok.text.tokenizers import Tokenizer, tokenizer_files
 from grok.untrusted import is_plain, read_json_object
 
 WEIGHTS: Final = "model.safetensors"
@@ -40,7 +44,7 @@ def save_hf_folder(
     config = hf_config(model, tokenizer.eot_id if tokenizer is not None else None)
     files = {"config.json": _json(config)}
     if "auto_map" in config:
-        files[f"{mpt.MODULE}.py"] = mpt.CODE
+        files[f"{forms.MPT_MODULE}.py"] = forms.MPT_CODE
     if tokenizer is not None and tokenizer_too:
         files |= tokenizer_files(tokenizer, model.config.context)
     try:
@@ -121,3 +125,103 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _json(content: dict[str, Any]) -> str:
     return json.dumps(content, indent=2) + "\n"
+
+
+# Initial weights of a run from a folder of ``transformers``: ``init_from=FOLDER``.
+
+TRAINING: Final = frozenset(
+    {"dropout", "dropout_embedding", "dropout_residual", "dropout_attention", "init", "init_residual", "qk_scaling",
+     "softmax", "vocab_multiple"}
+)  # fmt: skip
+"""Settings of the model that do not depend on its weights: the command decides them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A folder's model: its settings and the hash of its weights."""
+
+    model: ModelConfig
+    sha256: str
+
+
+def read_source(folder: str) -> tuple[Source, GPT]:
+    """Return settings and hash of the model in ``folder``, and the model in float32 on the CPU.
+
+    Raises:
+        CheckpointError: the folder has no GPT-2, or it is damaged.
+    """
+    model = load_hf_folder(folder)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    settings = replace(model.config, vocab_size=model.vocab_size)
+    return Source(settings, weights_hash(weights)), model
+
+
+def with_source(config: GptConfig, source: Source) -> GptConfig:
+    """Return ``config`` with the model of ``source``: settings that the command does not give are the folder's.
+
+    Raises:
+        ConfigError: the command or its preset gives another value to a setting of the model.
+    """
+    usual, model = ModelConfig(), config.model
+    wrong, taken = [], {}
+    for name in (f.name for f in fields(ModelConfig) if f.name not in TRAINING):
+        own, theirs = getattr(model, name), getattr(source.model, name)
+        shorter = name == "context" and own < theirs and own != usual.context
+        if own == theirs or shorter:
+            continue
+        if config.experiment is None and own == getattr(usual, name):
+            taken[name] = theirs
+            if name == "context" and own < theirs:
+                warnings.warn(
+                    f"init_from={config.init_from}: model.context={theirs} is the folder's; {own} is the default and "
+                    "counts as not given, so a shorter context must be another number",
+                    stacklevel=2,
+                )
+        else:
+            wrong.append(f"model.{name}={literal(own)} (the folder's: {literal(theirs)})")
+    if wrong:
+        whose = "" if config.experiment is None else f" and experiment={config.experiment}"
+        raise ConfigError(
+            f"init_from={config.init_from}{whose}: the command describes another model, {', '.join(wrong)}; leave out "
+            "these settings and experiment=... (model.context may be shorter)"
+        )
+    if config.seeds.layers:
+        raise ConfigError(
+            f"seeds.layers with init_from={config.init_from}: no weights are drawn; leave one of them out"
+        )
+    if config.init_hash not in (None, source.sha256):
+        raise ConfigError(
+            f"init_from={config.init_from} holds weights {source.sha256[:12]}, expected "
+            f"init_hash={config.init_hash[:12]}: give the folder that has them"
+        )
+    return replace(
+        config,
+        experiment=config.experiment or "gpt/imported",
+        model=replace(model, **taken),
+        init_hash=source.sha256,
+    )
+
+
+def initial_weights(config: GptConfig, model: GPT) -> dict[str, Tensor]:
+    """Return the weights in the folder ``config.init_from`` by name, in the shapes of ``model``.
+
+    ``model`` may be on the meta device. A shorter context takes the first positions. Rows that pad the
+    vocabulary are 0.
+
+    Raises:
+        CheckpointError: the weights are missing, or changed after the run was named.
+    """
+    assert config.init_from is not None
+    source, theirs = read_source(config.init_from)
+    if source.sha256 != config.init_hash:
+        raise CheckpointError(
+            f"init_from={config.init_from} holds other weights ({source.sha256[:12]}) than when this run was named "
+            f"({str(config.init_hash)[:12]}): put the folder back, or give the command again"
+        )
+    weights, fitting = dict(theirs.named_parameters()), {}
+    for name, p in model.named_parameters():
+        own = weights[name].detach()
+        fitting[name] = torch.zeros(p.shape, dtype=own.dtype)
+        rows = min(len(own), len(p))
+        fitting[name][:rows] = own[:rows]
+    return fitting

@@ -1,16 +1,407 @@
-"""Export: the Hugging Face form of a model, and its weights and ``config.json`` in this form."""
+"""Models in the Hugging Face forms GPT-2, Llama, MPT and GPT-NeoX: their weights and ``config.json``."""
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from grok.config.gpt_model import ModelConfig
-from grok.errors import ConfigError
-from grok.gpt.hf import gpt2, llama, mpt, neox
+from grok.config import load_config
+from grok.config.gpt import GptConfig, ModelConfig
+from grok.errors import CheckpointError, ConfigError
 from grok.gpt.model import GPT
+
+# Our tensors' names in a Hugging Face form.
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a form calls our modules."""
+
+    outside: Mapping[str, str]
+    """The modules outside the blocks."""
+    blocks: str
+    """The form's list of blocks."""
+    inside: Mapping[str, str]
+    """The modules of a block."""
+
+    def of(self, name: str) -> str:
+        """Return the form's name of our tensor ``name``.
+
+        >>> Names({"head": "lm_head"}, "h", {"mlp.up": "c_fc"}).of("blocks.3.mlp.up.bias")
+        'h.3.c_fc.bias'
+        """
+        module, _, kind = name.rpartition(".")
+        if module in self.outside:
+            return f"{self.outside[module]}.{kind}"
+        _, layer, part = module.split(".", 2)
+        return f"{self.blocks}.{layer}.{self.inside[part]}.{kind}"
+
+
+# GPT-2 in Hugging Face's form: export and import.
+#
+# Hugging Face's ``Conv1D`` computes ``x @ W``, so its matrices are the transposes of ours. Each tensor of ours is one
+# of
+# theirs. A model without biases is exported with biases of zero.
+
+_NAMES: Final = Names(
+    {
+        "token_embedding": "transformer.wte",
+        "position_embedding": "transformer.wpe",
+        "final_norm": "transformer.ln_f",
+        "head": "lm_head",
+    },
+    "transformer.h",
+    {
+        "norm1": "ln_1",
+        "attention.qkv": "attn.c_attn",
+        "attention.out": "attn.c_proj",
+        "norm2": "ln_2",
+        "mlp.up": "mlp.c_fc",
+        "mlp.down": "mlp.c_proj",
+    },
+)
+_OF_TOKENS: Final = ("token_embedding.weight", "head.weight")  # they may have rows beyond the vocabulary
+_TRANSPOSED: Final = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+_ACTIVATIONS: Final = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu"}
+_BUFFERS: Final = re.compile(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)")  # the causal mask in old files
+_NEEDED: Final = ("n_layer", "n_embd", "n_head", "n_positions", "vocab_size")
+_FLAGS: Final = ("tie_word_embeddings", "scale_attn_weights", "scale_attn_by_inverse_layer_idx")
+_REFUSED: Final = {"add_cross_attention": False, "is_encoder_decoder": False, "pruned_heads": {}}
+"""Settings that our model lacks, with the value at which they do not change the output."""
+
+
+def gpt2_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return our tensors under Hugging Face's names and in its layout."""
+    theirs = {_NAMES.of(name): tensor for name, tensor in tensors.items()}
+    return {n: t.t().contiguous() if n.endswith(_TRANSPOSED) else t for n, t in theirs.items()}
+
+
+def gpt2_config(c: ModelConfig) -> dict[str, Any]:
+    """Return the ``config.json`` of a GPT-2 without its vocabulary."""
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "activation_function": _ACTIVATIONS[c.activation],
+        "attn_pdrop": c.dropout_attention,
+        "embd_pdrop": c.dropout_embedding,
+        "resid_pdrop": c.dropout_residual,
+        "layer_norm_epsilon": c.norm_eps,
+        "n_ctx": c.context,
+        "n_positions": c.context,
+        "n_embd": c.d_model,
+        "n_head": c.heads,
+        "n_inner": c.d_ff,
+        "n_layer": c.layers,
+    }
+
+
+@torch.no_grad()
+def load_hf(model: GPT, weights: Mapping[str, Tensor], settings: Mapping[str, Any] | None = None) -> None:
+    """Copy Hugging Face's weights into ``model``. ``settings`` is the content of ``config.json``.
+
+    If it scales attention's scores in another way, the query's weights are multiplied by the difference.
+
+    Raises:
+        CheckpointError: a tensor is missing, unknown, of another shape, of integers or not finite.
+    """
+    c, parameters = model.config, dict(model.named_parameters())
+    for name, tensor in fitted(model, weights).items():
+        target = parameters[name][: model.vocab_size] if name in _OF_TOKENS else parameters[name]
+        target.copy_(tensor)
+        if ".attention.qkv." in name:
+            target[: c.d_model] *= query_factor(c, int(name.split(".")[1]), settings or {})
+
+
+def fitted(model: GPT, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return Hugging Face's weights under our names and in our layout. ``model`` may be on the meta device.
+
+    Raises:
+        CheckpointError: a tensor is missing, unknown, of another shape, of integers or not finite.
+    """
+    left = {n if n.startswith("lm_head.") else f"transformer.{n.removeprefix('transformer.')}": t
+            for n, t in weights.items()}  # fmt: skip
+    left = {n: t for n, t in left.items() if not _BUFFERS.fullmatch(n)}
+    if model.config.tied:
+        _refuse_other_head(left)
+    ours = {}
+    for name, p in model.named_parameters():
+        theirs = _NAMES.of(name)
+        if theirs not in left:
+            raise CheckpointError(
+                f"the Hugging Face weights have no {theirs}: is this a GPT-2 of {model.config.layers} layers?"
+            )
+        tensor = left.pop(theirs)
+        ours[name] = tensor = tensor.t() if theirs.endswith(_TRANSPOSED) and tensor.dim() == 2 else tensor
+        shape = (model.vocab_size, *p.shape[1:]) if name in _OF_TOKENS else tuple(p.shape)
+        if tuple(tensor.shape) != shape:
+            raise CheckpointError(f"{theirs} has shape {tuple(tensor.shape)}, this model's is {shape}")
+        if not tensor.is_floating_point() or not tensor.isfinite().all():
+            raise CheckpointError(f"{theirs} ({tensor.dtype}): expected finite floating-point numbers")
+    if left:
+        raise CheckpointError(f"the Hugging Face weights have unknown tensors: {', '.join(sorted(left)[:4])}")
+    return ours
+
+
+def query_factor(c: ModelConfig, layer: int, settings: Mapping[str, Any]) -> float:
+    """Return the factor of the queries of ``layer`` by which our scaling of scores, 1 / sqrt(K), gives theirs."""
+    factor = 1.0 if settings.get("scale_attn_weights", True) else math.sqrt(c.d_model // c.heads)
+    return factor / (layer + 1) if settings.get("scale_attn_by_inverse_layer_idx", False) else factor
+
+
+def _refuse_other_head(left: dict[str, Tensor]) -> None:
+    """Remove the copy of a tied head from ``left``.
+
+    Raises:
+        CheckpointError: it differs from the token embedding.
+    """
+    head = left.pop("lm_head.weight", None)
+    if head is not None and not torch.equal(head, left.get("transformer.wte.weight", head)):
+        raise CheckpointError(
+            "lm_head.weight differs from transformer.wte.weight, but config.json does not say "
+            "tie_word_embeddings=false: it is not clear which of the two is the model's head"
+        )
+
+
+def model_config(theirs: Mapping[str, Any]) -> tuple[ModelConfig, int]:
+    """Return the model settings and the vocabulary of a ``config.json``.
+
+    Raises:
+        CheckpointError: it describes no GPT-2, or has a setting that our model lacks.
+    """
+    known = {v: k for k, v in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
+    activation = theirs.get("activation_function", "gelu_new")
+    if theirs.get("model_type") != "gpt2" or not isinstance(activation, str) or activation not in known:
+        raise CheckpointError(
+            f"model_type={_short(theirs.get('model_type'))} with activation_function={_short(activation)}: expected "
+            f"gpt2 with one of {', '.join(known)}"
+        )
+    other = [f"{name}={_short(theirs[name])}" for name, none in _REFUSED.items() if theirs.get(name, none) != none]
+    if other:
+        raise CheckpointError(f"config.json says {', '.join(other)}, which changes the output and is not supported")
+    missing = [name for name in _NEEDED if type(theirs.get(name)) is not int]
+    if missing:
+        raise CheckpointError(f"config.json has no whole number for {', '.join(missing)}")
+    flags = [name for name in _FLAGS if type(theirs.get(name, True)) is not bool]
+    if flags:
+        raise CheckpointError(f"config.json: {flags[0]}={_short(theirs[flags[0]])}: expected true or false")
+    model = {
+        "layers": theirs["n_layer"],
+        "d_model": theirs["n_embd"],
+        "heads": theirs["n_head"],
+        "d_ff": theirs.get("n_inner"),
+        "context": theirs["n_positions"],
+        "activation": known[activation],
+        "norm_eps": theirs.get("layer_norm_epsilon", 1e-5),
+        "tied": theirs.get("tie_word_embeddings", True),
+        "dropout_attention": theirs.get("attn_pdrop", 0.1),
+        "dropout_embedding": theirs.get("embd_pdrop", 0.1),
+        "dropout_residual": theirs.get("resid_pdrop", 0.1),
+        "vocab_size": theirs["vocab_size"],
+    }
+    try:
+        config = load_config({"mode": "gpt", "experiment": "gpt/imported", "model": model})
+    except ConfigError as error:
+        raise CheckpointError(f"config.json describes no valid GPT-2: {error}") from error
+    assert isinstance(config, GptConfig)
+    return replace(config.model, vocab_size=None), theirs["vocab_size"]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) < 80 else f"{text[:77]}..."
+
+
+# Rotary models with RMSNorm and SwiGLU, also with grouped queries, in the form of Hugging Face's Llama.
+
+_LLAMA_NAMES: Final = Names(
+    {"token_embedding": "model.embed_tokens", "final_norm": "model.norm", "head": "lm_head"},
+    "model.layers",
+    {
+        "norm1": "input_layernorm",
+        "attention.q": "self_attn.q_proj",
+        "attention.k": "self_attn.k_proj",
+        "attention.v": "self_attn.v_proj",
+        "attention.out": "self_attn.o_proj",
+        "norm2": "post_attention_layernorm",
+        "mlp.gate": "mlp.gate_proj",
+        "mlp.up": "mlp.up_proj",
+        "mlp.down": "mlp.down_proj",
+    },
+)
+
+
+def weights(tensors: Mapping[str, Tensor], c: ModelConfig) -> dict[str, Tensor]:
+    """Return our tensors under Llama's names. Queries, keys and values are three matrices in this form."""
+    keys = c.key_heads() * (c.d_model // c.heads)
+    theirs = {}
+    for name, tensor in tensors.items():
+        if ".attention.qkv." in name:
+            for part, own in zip("qkv", tensor.split([c.d_model, keys, keys]), strict=True):
+                theirs[_LLAMA_NAMES.of(name.replace("qkv", part))] = own.clone()
+        else:
+            theirs[_LLAMA_NAMES.of(name)] = tensor
+    return theirs
+
+
+def config(c: ModelConfig) -> dict[str, Any]:
+    """Return the ``config.json`` of such a model without its vocabulary.
+
+    The rotary settings are written under two names, because ``transformers`` renamed them in version 5.
+    """
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "hidden_size": c.d_model,
+        "intermediate_size": c.d_ff,
+        "num_hidden_layers": c.layers,
+        "num_attention_heads": c.heads,
+        "num_key_value_heads": c.key_heads(),
+        "head_dim": c.d_model // c.heads,
+        "max_position_embeddings": c.context,
+        "rms_norm_eps": c.norm_eps,
+        "attention_bias": c.bias,
+        "mlp_bias": c.bias,
+        "attention_dropout": c.dropout_attention,
+        "rope_theta": 10000.0,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }
+
+
+# ALiBi models without biases in the form of Hugging Face's MPT.
+#
+# MPT always computes the exact GELU. For another activation the folder contains a model class, which
+# ``from_pretrained(folder, trust_remote_code=True)`` uses. Without that flag ``transformers`` refuses the folder.
+
+_MPT_NAMES: Final = Names(
+    {"token_embedding": "transformer.wte", "final_norm": "transformer.norm_f", "head": "lm_head"},
+    "transformer.blocks",
+    {
+        "norm1": "norm_1",
+        "attention.qkv": "attn.Wqkv",
+        "attention.out": "attn.out_proj",
+        "norm2": "norm_2",
+        "mlp.up": "ffn.up_proj",
+        "mlp.down": "ffn.down_proj",
+    },
+)
+_MPT_ACTIVATIONS: Final = {"gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
+
+MPT_MODULE: Final = "modeling_mpt_activation"
+MPT_CODE: Final = '''\
+"""MPT with a choice of activation: Hugging Face's own has the exact GELU built in."""
+
+from transformers import MptConfig, MptForCausalLM
+from transformers.activations import ACT2FN
+
+
+class MptActivationConfig(MptConfig):
+    model_type = "mpt_activation"
+    hidden_act: str = "gelu"
+
+
+class MptActivationForCausalLM(MptForCausalLM):
+    config_class = MptActivationConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        for block in self.transformer.blocks:
+            block.ffn.act = ACT2FN[config.hidden_act]
+'''
+"""The model class that is written beside the weights of a model with another activation."""
+
+
+def mpt_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return our tensors under MPT's names."""
+    return {_MPT_NAMES.of(name): tensor for name, tensor in tensors.items()}
+
+
+def mpt_config(c: ModelConfig) -> dict[str, Any]:
+    """Return the ``config.json`` of an ALiBi model without its vocabulary."""
+    own: dict[str, Any] = {"architectures": ["MptForCausalLM"], "model_type": "mpt"}
+    if c.activation != "gelu":
+        own = {
+            "architectures": ["MptActivationForCausalLM"],
+            "model_type": "mpt_activation",
+            "hidden_act": _MPT_ACTIVATIONS[c.activation],
+            "auto_map": {
+                "AutoConfig": f"{MPT_MODULE}.MptActivationConfig",
+                "AutoModelForCausalLM": f"{MPT_MODULE}.MptActivationForCausalLM",
+            },
+        }
+    return own | {
+        "d_model": c.d_model,
+        "n_heads": c.heads,
+        "n_layers": c.layers,
+        "expansion_ratio": 4,
+        "max_seq_len": c.context,
+        "learned_pos_emb": False,
+        "layer_norm_epsilon": c.norm_eps,
+        "attn_config": {"alibi": True, "alibi_bias_max": 8},
+    }
+
+
+# Rotary models in the form of Hugging Face's GPT-NeoX, without its parallel residual.
+
+_NEOX_NAMES: Final = Names(
+    {"token_embedding": "gpt_neox.embed_in", "final_norm": "gpt_neox.final_layer_norm", "head": "embed_out"},
+    "gpt_neox.layers",
+    {
+        "norm1": "input_layernorm",
+        "attention.qkv": "attention.query_key_value",
+        "attention.out": "attention.dense",
+        "norm2": "post_attention_layernorm",
+        "mlp.up": "mlp.dense_h_to_4h",
+        "mlp.down": "mlp.dense_4h_to_h",
+    },
+)
+_NEOX_ACTIVATIONS: Final = {"gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu", "relu": "relu"}
+
+
+def neox_weights(tensors: Mapping[str, Tensor], heads: int) -> dict[str, Tensor]:
+    """Return our tensors under NeoX's names. The rows of queries, keys and values are sorted by head in this form."""
+    return {
+        _NEOX_NAMES.of(name): (
+            tensor.unflatten(0, (3, heads, -1)).transpose(0, 1).flatten(0, 2).contiguous()
+            if ".attention.qkv." in name
+            else tensor
+        )
+        for name, tensor in tensors.items()
+    }
+
+
+def neox_config(c: ModelConfig) -> dict[str, Any]:
+    """Return the ``config.json`` of a rotary model without its vocabulary.
+
+    The rotary settings are written under two names, because ``transformers`` renamed them in version 5.
+    """
+    return {
+        "architectures": ["GPTNeoXForCausalLM"],
+        "model_type": "gpt_neox",
+        "hidden_act": _NEOX_ACTIVATIONS[c.activation],
+        "hidden_size": c.d_model,
+        "intermediate_size": c.d_ff,
+        "num_hidden_layers": c.layers,
+        "num_attention_heads": c.heads,
+        "max_position_embeddings": c.context,
+        "layer_norm_eps": c.norm_eps,
+        "attention_bias": True,
+        "attention_dropout": c.dropout_attention,
+        "hidden_dropout": c.dropout_residual,
+        "use_parallel_residual": False,
+        "rotary_pct": 1.0,
+        "rotary_emb_base": 10000,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
+    }
+
+
+# Export: the Hugging Face form of a model, and its weights and ``config.json`` in this form.
 
 _EVERY: Final[dict[str, Any]] = {"norm": "pre", "qk_norm": False}
 _LLAMA: Final[dict[str, Any]] = {"positions": "rotary", "norm_type": "rmsnorm", "activation": "swiglu"}
@@ -51,12 +442,12 @@ def to_hf(model: GPT) -> dict[str, Tensor]:
         tensor = p.detach().to("cpu", copy=True)
         ours[name] = tensor[: model.vocab_size].clone() if name in ("token_embedding.weight", "head.weight") else tensor
     if form == "mpt":
-        return mpt.weights(ours)
+        return mpt_weights(ours)
     if form == "llama":
-        return llama.weights(ours, model.config)
+        return weights(ours, model.config)
     if not model.config.bias:
         ours |= _zero_biases(ours)
-    return gpt2.weights(ours) if form == "gpt2" else neox.weights(ours, model.config.heads)
+    return gpt2_weights(ours) if form == "gpt2" else neox_weights(ours, model.config.heads)
 
 
 def _zero_biases(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -77,7 +468,7 @@ def hf_config(model: GPT, end: int | None = None) -> dict[str, Any]:
         ConfigError: no form supports an option of the model.
     """
     c = model.config
-    own = {"gpt2": gpt2.config, "neox": neox.config, "mpt": mpt.config, "llama": llama.config}[form_of(c)](c)
+    own = {"gpt2": gpt2_config, "neox": neox_config, "mpt": mpt_config, "llama": config}[form_of(c)](c)
     return own | {
         "vocab_size": model.vocab_size,
         "initializer_range": c.init_std(),

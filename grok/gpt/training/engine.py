@@ -16,27 +16,28 @@ import torch
 
 from grok.config.gpt import GptConfig, LogConfig
 from grok.errors import CheckpointError
+from grok.gpt.harness import TaskScores
 from grok.gpt.initial import build_model
-from grok.gpt.logging.log import Log, Share
-from grok.gpt.logging.samples import sample_text
+from grok.gpt.log import Log, Share, sample_text
+from grok.gpt.training.batches import Texts, open_data
 from grok.gpt.training.checkpoint import (
+    History,
     Moment,
+    Weights,
+    average_steps,
     capture,
     check_settings,
+    copy_weights,
     from_checkpoint,
     kept_before,
     put_back,
     read_checkpoint_shares,
     to_checkpoint,
 )
-from grok.gpt.training.counters import start_scale
-from grok.gpt.training.history import History, Weights, average_steps, copy_weights
 from grok.gpt.training.numerics import Numerics
-from grok.gpt.training.ranks import RankLost, Ranks, fatally
+from grok.gpt.training.parallel import RankLost, Ranks, fatally
 from grok.gpt.training.stability import Incident, abandoned_id, return_step
-from grok.gpt.training.task_scores import TaskScores
-from grok.gpt.training.texts import Texts, open_data
-from grok.gpt.training.trainer import Trainer
+from grok.gpt.training.trainer import Trainer, start_scale
 from grok.records import (
     Checkpoint,
     CurvePoint,

@@ -18,13 +18,18 @@ import torch
 
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
-from grok.gpt.attention import shares_keys
-from grok.gpt.training.pieces import refuse_changing_shapes
-from grok.numerics.compiled import allow_uncompiled, compiler, with_whole_cache
-from grok.numerics.machine import cores_of_a_rank
-from grok.numerics.precision import product_precision
-from grok.numerics.products import choose_path, processor_model, product_tag
-from grok.processes import Rank
+from grok.gpt.parts import shares_keys
+from grok.gpt.training.schedules import refuse_changing_shapes
+from grok.numerics import (
+    allow_uncompiled,
+    choose_path,
+    compiler,
+    processor_model,
+    product_precision,
+    product_tag,
+    with_whole_cache,
+)
+from grok.processes import Rank, cores_of_a_rank
 from grok.records import numerics_tag
 
 LOW = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,7 +50,7 @@ class Numerics:
     sharded: bool = False
     """Whether each process keeps only a shard of weights and moments."""
     products: str = "plain"
-    """The path of products with a weight, of :mod:`grok.numerics.products`."""
+    """The path of products with a weight, of :mod:`grok.numerics`."""
     sums: str | None = None
     """Order in which gradients are summed, where it is another one than that of earlier versions: see ``_sums``."""
     fused_dropout: bool = False

@@ -1,27 +1,29 @@
-"""The training state of one run: model, optimiser and counters. It makes one update or one evaluation at a time."""
+"""The training state of one run: model, optimiser, counters. It makes one update or one evaluation at a time."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.func import functional_call
+from torch.nn.parallel import DistributedDataParallel
 
-from grok.config.gpt import GptConfig
-from grok.config.stability import EVENTS, PASSING
-from grok.gpt.dropout import draw_masks, kernels_seeded
+from grok.config.gpt import EVENTS, PASSING, GptConfig
+from grok.gpt.flops import count_parameters, peak_of_device, train_flops_per_token
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
-from grok.gpt.training.batches import Batches, validation_starts
-from grok.gpt.training.counters import Counters, start_scale
-from grok.gpt.training.gradient import Gradient
-from grok.gpt.training.numerics import Numerics
+from grok.gpt.parts import Masks, draw_masks, kernels_seeded, places
+from grok.gpt.training.batches import Batches, Texts, validation_starts
+from grok.gpt.training.numerics import Compiled, Numerics, device_model
 from grok.gpt.training.optimizer import (
     build_optimizer,
     learning_rate,
@@ -30,17 +32,176 @@ from grok.gpt.training.optimizer import (
     sum_and_largest,
     total_norm,
 )
-from grok.gpt.training.parallel import local, shard
-from grok.gpt.training.pieces import Piece, pieces
-from grok.gpt.training.ranks import Ranks
+from grok.gpt.training.parallel import Loss, Ranks, local, replicate, shard, training_pass
+from grok.gpt.training.schedules import Piece, pieces
 from grok.gpt.training.stability import Branch, Watch
-from grok.gpt.training.texts import Texts
-from grok.gpt.training.usage import Usage
+from grok.numerics import OneGraph
+from grok.processes import peak_of_process
 from grok.records import VAL_ACC, VAL_LOSS, CurvePoint, StepPoint
 from grok.runs import EMBEDDINGS, component
 from grok.streams import Stream
 from grok.text.corpus import Corpus, check_vocabulary
 from grok.text.windows import gather
+
+# The gradient of a micro-batch, by autograd or compiled. On a CPU compiled loss and gradient are one graph.
+
+
+class Gradient:
+    """Adds the gradient of the mean loss of a piece of a batch to that of the parameters.
+
+    On a CPU forward and backward are compiled as one graph, which does not use autograd at run time. On a GPU they
+    are compiled separately, so that torch can choose what to keep between them by its memory. Several processes sum
+    their gradients: DDP and FSDP2 do so during the backward pass; after the one graph of a CPU they are summed at once.
+    """
+
+    def __init__(self, model: GPT, numerics: Numerics, ranks: Ranks, *, keeps: str = "gradients") -> None:
+        """``keeps``: ``train.fsdp_keeps``, for a sharded model."""
+        self.keeps = keeps
+        self.model, self.numerics, self.ranks = model, numerics, ranks
+        self.parameters = dict(model.named_parameters())
+        self.places = list(places(model.config, 1, 1))
+        self.whole = numerics.compile and numerics.device.type == "cpu" and not numerics.sharded
+        if self.whole:
+            self._loss = Compiled(self._loss_and_gradients, numerics, OneGraph)
+        else:
+            self._loss = Compiled(model.loss, numerics, _as_it_is if numerics.sharded else None)
+        self.eager: Callable[..., Tensor] = model.loss if self.whole else self._loss
+        self.replicas: DistributedDataParallel | None = None
+        if ranks.size > 1 and not self.whole and not numerics.sharded:
+            self.replicas = replicate(Loss(model, self._loss), numerics)
+            self.eager = self.replicas
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the compiled code runs: false also if compilation failed and ``numerics.auto_fallback`` is on."""
+        return self._loss.on
+
+    def add(self, x: Tensor, y: Tensor, masks: Masks, *, share: float, scale: float, last: bool = True) -> Tensor:
+        """Add the gradient of ``share * scale`` times the mean loss of ``y`` [B, T] after ``x`` [B, T].
+
+        ``last``: it is this process's last piece of a batch, after which the processes sum their gradients.
+        Returns ``share`` times the mean loss, without a gradient.
+        """
+        if self.whole and self._loss.on:
+            factor = torch.tensor(share * scale, dtype=self.numerics.dtype, device=x.device)
+            tensors = [masks[name] for name in self.places] + [p.detach() for p in self.parameters.values()]
+            loss, *gradients = self._loss(x, y, factor, *tensors)
+            if self._loss.on:
+                for p, gradient in zip(self.parameters.values(), gradients, strict=True):
+                    p.grad = gradient if p.grad is None else p.grad.add_(gradient)
+                total: Tensor = loss * share
+                return total
+            # compilation failed in this call: its incomplete gradients are dropped
+        waiting: AbstractContextManager[None] = nullcontext()
+        if self.numerics.sharded:
+            waiting = training_pass(self.model, last=last, keeps=self.keeps)
+        elif self.replicas is not None and not last:
+            waiting = self.replicas.no_sync()
+        with waiting, self.ranks.watched():
+            with self.numerics.autocast():
+                loss = self.eager(x, y, masks) * share
+            (loss * scale).backward()
+        detached: Tensor = loss.detach()
+        return detached
+
+    def sum_over_ranks(self) -> None:
+        """Sum the gradients over the processes if the backward pass did not do it."""
+        if self.ranks.size > 1 and self.whole:
+            grads = [p.grad for p in self.parameters.values() if p.grad is not None]
+            flat = self.ranks.sum(torch.cat([g.reshape(-1) for g in grads]))
+            for grad, total in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+                grad.copy_(total.view_as(grad))
+
+    def _loss_and_gradients(self, x: Tensor, y: Tensor, factor: Tensor, *tensors: Tensor) -> list[Tensor]:
+        """Return [mean loss, its gradient times ``factor`` for each parameter] for [*masks, *parameters]."""
+        masks = dict(zip(self.places, tensors, strict=False))
+        leaves = [p.detach().requires_grad_() for p in tensors[len(self.places) :]]
+        named = dict(zip(self.parameters, leaves, strict=True))
+        with self.numerics.autocast():
+            loss = functional_call(Loss(self.model), {f"model.{n}": p for n, p in named.items()}, (x, y, masks))
+        gradients = torch.autograd.grad(loss * factor, leaves)
+        # the fused optimiser needs gradients in the memory layout of their parameters, as autograd makes them
+        return [loss.detach(), *(g.contiguous() for g in gradients)]
+
+
+def _as_it_is(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return ``function``: of a sharded model, each block is compiled separately."""
+    return function
+
+
+# How much of its devices a run uses: the share of their peak FLOP/s (MFU), and the memory.
+
+
+class Usage:
+    """The FLOPs of a run's model and the peak of its devices."""
+
+    def __init__(self, config: GptConfig, vocab_size: int, numerics: Numerics) -> None:
+        self.model, self.device = config.model, numerics.device
+        self.parameters = count_parameters(config.model, vocab_size)
+        on_gpu = numerics.device.type == "cuda"
+        if on_gpu:  # the peak of an earlier run in this process may be higher
+            torch.cuda.reset_peak_memory_stats(numerics.device)
+        peak = peak_of_device(device_model(numerics.device), numerics.precision) if on_gpu else None
+        self.peak = math.nan if peak is None else numerics.devices * peak
+
+    def mfu(self, tokens_per_second: float, context: int) -> float:
+        """Return the share of the devices' peak FLOP/s that the model uses, with sequences of ``context`` tokens.
+
+        As in PaLM, recomputed FLOPs are not counted. On a CPU it is NaN, because a CPU's peak depends on its load and
+        clock and is not in the table.
+        """
+        return train_flops_per_token(self.model, self.parameters, context) * tokens_per_second / self.peak
+
+    def peak_memory(self) -> float:
+        """Return the peak memory so far in bytes: of tensors on a GPU, else of this process."""
+        if self.device.type == "cuda":
+            return float(torch.cuda.max_memory_allocated(self.device))
+        return float(peak_of_process())
+
+
+# Counters of one run, and its loss scale.
+
+SCALE_START: Final = 2.0**16
+SCALE_GROWTH_STEPS: Final = 2000
+SCALE_MAX: Final = 2.0**24
+"""Loss scaling in fp16 (Micikevicius et al. 2018): halved on overflow, doubled after that many good steps."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counters of a run."""
+
+    step: int = 0
+    tokens: int = 0
+    skipped: int = 0
+    not_finite: int = 0
+    adam_steps: int = 0
+    scale: float = 1.0
+    scale_good: int = 0
+
+    def overflowed(self, config: GptConfig, grad_norm: float) -> bool:
+        """Return whether fp16 gradients with this norm call for a smaller loss scale, and the least is not reached."""
+        scaled = config.precision == "fp16" and self.scale > config.stability.least_scale
+        return scaled and not math.isfinite(grad_norm)
+
+    def rescale(self, config: GptConfig, overflow: bool) -> None:
+        """Halve the loss scale after an overflow, double it after many good steps; only fp16 has one."""
+        if config.precision != "fp16":
+            return
+        if overflow:
+            self.scale, self.scale_good = max(self.scale / 2, config.stability.least_scale), 0
+            return
+        self.scale_good += 1
+        if self.scale_good == SCALE_GROWTH_STEPS:
+            self.scale, self.scale_good = min(self.scale * 2, SCALE_MAX), 0
+
+
+def start_scale(config: GptConfig) -> float:
+    """Return the initial loss scale of a run's precision."""
+    return SCALE_START if config.precision == "fp16" else 1.0
+
+
+# The training state of one run: model, optimiser and counters. It makes one update or one evaluation at a time.
 
 
 class Trainer:

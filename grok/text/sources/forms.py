@@ -12,9 +12,18 @@ from typing import Any, Final
 
 from grok.errors import DataError, GrokError, nearest
 from grok.plugins import load
-from grok.text.sources import fables, hub, wikitext
-from grok.text.sources.files import InputDigest, digest, files_below, is_json, is_table, rows, text_chunks
-from grok.text.sources.pieces import Piece, documents_of
+from grok.text.sources import documents
+from grok.text.sources.documents import (
+    InputDigest,
+    Piece,
+    digest,
+    documents_of,
+    files_below,
+    is_json,
+    is_table,
+    rows,
+    text_chunks,
+)
 
 
 def plain_word_count(text: str) -> int:
@@ -80,7 +89,7 @@ FORMS: Final[dict[str, Form]] = {
     "wikitext": Form(
         "WikiText-2 or -103, tokenised or raw, as files or parquet; one document per article (Merity et al. 2017)",
         ("text", "page"),
-        words=wikitext.word_count,
+        words=documents.word_count,
         word_rule="white space, and one word per line end",
     ),
     "openwebtext": Form(
@@ -111,17 +120,17 @@ class Source:
         return (self.field,) if self.field else form_of(self.form).columns
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield every document, long ones in pieces (see :mod:`grok.text.sources.pieces`)."""
+        """Yield every document, long ones in pieces (see :mod:`grok.text.sources.documents`)."""
         if self.form == "wikitext":
             yield from self._articles()
             return
         for name in self.inputs:
             if self.form == "fables":
-                yield from (Piece(text, True) for text in fables.write(*fables.parse(name)))
+                yield from (Piece(text, True) for text in documents.write_fables(*documents.parse_fables(name)))
             elif self.form not in FORMS:
                 yield from own_pieces(self.form, name)
-            elif hub.is_hub(name):
-                yield from self._pieces_of_rows(hub.rows(name, self.columns))
+            elif documents.is_hub(name):
+                yield from self._pieces_of_rows(documents.rows_of_hub(name, self.columns))
             else:
                 for file in files_below(Path(name)):
                     yield from self._pieces_of_file(file)
@@ -130,7 +139,7 @@ class Source:
         """Return what decides the documents besides the bytes of the files: empty for most sources."""
         if self.form == "fables" or self.form not in FORMS:
             return {}
-        inputs = [files_below(Path(name)) for name in self.inputs if not hub.is_hub(name)]
+        inputs = [files_below(Path(name)) for name in self.inputs if not documents.is_hub(name)]
         json_files = [[number for number, file in enumerate(files) if is_json(file)] for files in inputs]
         tables = sum(is_table(file) for files in inputs for file in files)
         return {
@@ -148,10 +157,10 @@ class Source:
 
     def _digest(self, name: str, workers: int) -> InputDigest:
         if self.form == "fables":
-            return fables.digest(name)
+            return documents.fables_digest(name)
         if self.form not in FORMS:
             return own_digest(self.form, name)
-        return hub.digest(name, self.columns) if hub.is_hub(name) else digest(Path(name), workers)
+        return documents.hub_digest(name, self.columns) if documents.is_hub(name) else digest(Path(name), workers)
 
     def _pieces_of_file(self, file: Path) -> Iterator[Piece]:
         if is_table(file):
@@ -167,22 +176,22 @@ class Source:
         """Yield WikiText's articles. Tables are published in parts that end anywhere, text files are whole."""
         for in_rows, files in groupby(self._files_of_lines(), key=itemgetter(0)):
             if in_rows:
-                yield from wikitext.articles(*(lines for _, lines in files))
+                yield from documents.articles(*(lines for _, lines in files))
             else:
                 for _, lines in files:
-                    yield from wikitext.articles(lines)
+                    yield from documents.articles(lines)
 
     def _files_of_lines(self) -> Iterator[tuple[bool, Iterator[str]]]:
         """Yield for each file whether it is a table, and its lines."""
         for name in self.inputs:
-            if hub.is_hub(name):
-                yield True, wikitext.lines_of_rows(hub.rows(name, self.columns))
+            if documents.is_hub(name):
+                yield True, documents.lines_of_rows(documents.rows_of_hub(name, self.columns))
                 continue
             for file in files_below(Path(name)):
                 if is_table(file):
-                    yield True, wikitext.lines_of_rows(rows(file, self.columns))
+                    yield True, documents.lines_of_rows(rows(file, self.columns))
                 else:
-                    yield False, wikitext.lines_of(text_chunks(file))
+                    yield False, documents.lines_of(text_chunks(file))
 
 
 def open_source(form: str, inputs: Sequence[str], field: str | None = None) -> Source:
@@ -197,6 +206,6 @@ def open_source(form: str, inputs: Sequence[str], field: str | None = None) -> S
     if not inputs:
         raise DataError(f"{form}: --input FILE... is needed")
     for name in inputs:
-        if form in FORMS and form != "fables" and not hub.is_hub(name):
+        if form in FORMS and form != "fables" and not documents.is_hub(name):
             files_below(Path(name))
     return Source(form, tuple(inputs), field)

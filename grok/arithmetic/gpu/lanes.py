@@ -1,0 +1,178 @@
+"""The stacked lanes' mathematics: operations over a leading lane axis L, and the form that compiles best."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from grok.arithmetic.lanes import LaneModel, standardise, standardise_gradient
+from grok.arithmetic.rows import RowPlan
+from grok.arithmetic.weights import Parameters
+from grok.config.arithmetic import ModelConfig
+
+
+class StackedLanes:
+    """Batched products; sums over shared rows have a fixed order and use no atomics."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        product = torch.bmm(x, weight.mT)
+        # separate addition, which a compiled step fuses with the next operation; baddbmm would copy the bias first
+        return product if bias is None else product + bias[:, None, :]
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.layer_norm(x, weight.shape[-1:]) * weight[:, None, :] + bias[:, None, :]
+
+    def take(self, x: Tensor, index: Tensor) -> Tensor:
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            return _rows(x, index)
+        return take_lane_rows(x, index, *group_rows(index, x.shape[1]))
+
+    def losses(self, logits: Tensor, answer: Tensor) -> Tensor:
+        lanes, examples, words = logits.shape
+        flat = F.cross_entropy(logits.reshape(-1, words), answer.reshape(-1), reduction="none")
+        return flat.view(lanes, examples)
+
+
+def _rows(x: Tensor, index: Tensor) -> Tensor:
+    return torch.gather(x, 1, index[..., None].expand(-1, -1, x.shape[-1]))
+
+
+# Custom operations, so that a compiler cannot make atomic additions of the sums, and merges equal groupings.
+@torch.library.custom_op("grok::group_rows", mutates_args=())
+def group_rows(index: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """Return (order [L, B], lengths [L, R]): the positions of ``index`` [L, B] sorted by row, and the count per row.
+
+    The sort is stable: positions of one row keep their order.
+    """
+    grouped, order = index.sort(dim=1, stable=True)
+    borders = torch.arange(rows + 1, device=index.device).expand(index.shape[0], -1).contiguous()
+    return order, torch.searchsorted(grouped, borders).diff(dim=1)
+
+
+@group_rows.register_fake
+def _(index: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(index), index.new_empty(index.shape[0], rows)
+
+
+@torch.library.custom_op("grok::sum_grouped_rows", mutates_args=())
+def sum_grouped_rows(grad: Tensor, lengths: Tensor) -> Tensor:
+    """Return [L, R, D]: the sums of consecutive rows of ``grad`` [L, B, D], with ``lengths`` [L, R] rows each.
+
+    On CUDA one thread sums one element of a row, in order.
+    """
+    whole = grad.double() if grad.dtype == torch.float64 else grad.float()
+    # "unsafe" omits a check of the lengths that would synchronise with the device
+    return torch.segment_reduce(whole, "sum", lengths=lengths, axis=1, unsafe=True).to(grad.dtype)
+
+
+@sum_grouped_rows.register_fake
+def _(grad: Tensor, lengths: Tensor) -> Tensor:
+    return grad.new_empty(*lengths.shape, grad.shape[-1])
+
+
+class _TakeRows(torch.autograd.Function):
+    """Rows of ``x``: a gather that fuses. Its gradient is summed row by row, in order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, order: Tensor, lengths: Tensor) -> Tensor:
+        ctx.save_for_backward(order, lengths)
+        return _rows(x, index)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        order, lengths = ctx.saved_tensors
+        return sum_grouped_rows(_rows(grads[0], order), lengths), None, None, None
+
+
+def take_lane_rows(x: Tensor, index: Tensor, order: Tensor, lengths: Tensor) -> Tensor:
+    """Return rows ``index`` [L, B] of ``x`` [L, R, D]; the gradient uses the results of ``group_rows``."""
+    taken: Tensor = _TakeRows.apply(x, index, order, lengths)  # type: ignore[no-untyped-call]
+    return taken
+
+
+# The stacked lanes' mathematics in the form that compiles to the least memory traffic, for the compiled step.
+#
+# Equal to ``LaneModel`` over ``StackedLanes`` up to rounding; tests/arithmetic checks 1e-12 in float64. As on a CPU
+# (``grok.arithmetic.lanes``) loss and gradients are one graph, and values that a gradient needs are *kept*: they are
+# outputs of the graph, so that the compiler stores them in the forward pass.
+#
+# L lanes, R rows, D width, F width of a product's result.
+
+ALIGNED: Final = 8
+"""A product's columns are padded to a multiple of this: rows of 16 bytes, which the libraries' fast kernels need."""
+
+
+class FusedLanes(StackedLanes):
+    """Batched products with aligned rows; weight gradients have the memory layout of the weights."""
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if torch.is_autocast_enabled(x.device.type):  # cast here, so that the gradients' products have its type, too
+            low = torch.get_autocast_dtype(x.device.type)
+            x, weight = x.to(low), weight.to(low)
+        outputs = weight.shape[1]
+        filled = F.pad(weight, (0, 0, 0, -outputs % ALIGNED)) if outputs % ALIGNED else weight
+        product: Tensor = _Product.apply(x, filled)[..., :outputs]  # type: ignore[no-untyped-call]
+        return product if bias is None else product + bias[:, None, :]
+
+    def losses(self, logits: Tensor, answer: Tensor) -> Tensor:
+        """Return each example's cross-entropy; the answer's logit is selected by comparison.
+
+        The gradient of an indexed selection would be written into zeros and read again.
+        """
+        words = torch.arange(logits.shape[-1], device=logits.device)
+        own = torch.where(words == answer[..., None], logits, 0.0).sum(-1)
+        return logits.logsumexp(-1) - own
+
+
+class FusedModel(LaneModel):
+    """``LaneModel`` whose norms keep what their gradients need."""
+
+    def __init__(self, config: ModelConfig, plan: RowPlan) -> None:
+        super().__init__(config, plan, FusedLanes())
+        self.kept: list[Tensor] = []
+        """Values that the gradients need, in the order of their computation."""
+
+    def take_kept(self) -> list[Tensor]:
+        """Return the kept values and clear the list."""
+        kept, self.kept = self.kept, []
+        return kept
+
+    def norm(self, p: Parameters, name: str, x: Tensor) -> Tensor:
+        y, normal, rate = _LayerNorm.apply(x, p[name + ".weight"], p[name + ".bias"])  # type: ignore[no-untyped-call]
+        self.kept += [normal, rate]
+        return y  # type: ignore[no-any-return]
+
+
+class _Product(torch.autograd.Function):
+    """``x @ weight.T`` [L, R, F] for x [L, R, D] and weight [L, F, D]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.bmm(x, weight.mT)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return torch.bmm(grads[0], weight), torch.bmm(grads[0].mT, x)
+
+
+class _LayerNorm(torch.autograd.Function):
+    """LayerNorm of rows [L, R, D]; also returns the rows before weight and bias, and their 1 / standard deviation."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        normal, rate = standardise(x)
+        ctx.save_for_backward(normal, rate, weight)
+        ctx.mark_non_differentiable(normal, rate)
+        return normal * weight[:, None, :] + bias[:, None, :], normal, rate
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        normal, rate, weight = ctx.saved_tensors
+        grad = grads[0]
+        of_x = standardise_gradient(grad * weight[:, None, :], normal, rate)
+        return of_x, (grad * normal).sum(1), grad.sum(1)

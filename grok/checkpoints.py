@@ -1,0 +1,731 @@
+"""A run's checkpoints and kept weights on the disk: safetensors with a JSON manifest, no pickle.
+
+```
+checkpoints/<run_id>/
+  00000007-step-3000/   a checkpoint: tensors.safetensors, manifest.json; of tensors that are sharded over
+                        processes also shards/*.safetensors, written by all of them
+    part-3f2a.../       tensors that other checkpoints of the run have, too: the same files (grok.checkpoints)
+  weights-final/        kept weights, the same two files
+```
+A folder is written under another name and then renamed, so it exists whole or not at all.
+The manifest has every tensor's dtype and shape and the SHA-256 of the tensor file. Loading
+checks all of it, uses the newest intact checkpoint, and warns of damaged ones. A checkpoint of which
+only the best or averaged weights are damaged is loaded without them. One that cannot be read at the
+moment, or has a newer format, is not damaged: the load stops, and nothing is removed. So does a load that finds
+the weights of another run (``refuse_other_run``).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from grok.errors import CheckpointError, CheckpointUnreadable, OtherRunsCheckpoint, disk_remedy
+from grok.files import clear_unfinished, discard_folder, disk_errors, is_unfinished, share_file, write_folder
+from grok.records import Checkpoint, joined_tags, tags_of
+from grok.untrusted import is_folder, is_plain, plain_name, read_json_object, refuse_links
+
+# Tensors in safetensors files: written plain, read whole, described and hashed by their bytes.
+
+NO_SUCH_FILE: Final = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ELOOP)
+"""Error numbers that say that there is no regular file of the name; all others may pass, and prove nothing."""
+
+OUTSIDE: Final = (OSError, MemoryError, RuntimeError)
+"""Errors for reasons outside of a file; RuntimeError is torch's when memory is short."""
+
+
+def plain_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return detached, contiguous CPU tensors that share no memory (tied weights are saved twice).
+
+    Raises:
+        CheckpointError: a name that the file format keeps for itself.
+    """
+    plain: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        if name == "__metadata__":
+            raise CheckpointError("a tensor named '__metadata__' cannot be saved: the name belongs to the file format")
+        own = tensor.detach().cpu().contiguous()
+        memory = own.untyped_storage().data_ptr()
+        if own.numel() and (memory in seen or own.untyped_storage().nbytes() != own.nbytes):
+            own = own.clone()
+        seen.add(memory)
+        plain[name] = own
+    return plain
+
+
+def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write plain ``tensors`` to a file.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    try:
+        save_file(dict(tensors), path)
+    except SafetensorError as error:
+        number = _number(error)
+        raise (OSError(str(error)) if number is None else OSError(number, str(error))) from error
+
+
+def _number(error: Exception) -> int | None:
+    """Return the operating system's error number; safetensors has it in the text of its errors only."""
+    if isinstance(error, FileNotFoundError):
+        return errno.ENOENT
+    number = re.search(r"os error (\d+)", str(error))
+    return error.errno if isinstance(error, OSError) and error.errno else int(number[1]) if number else None
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn any error of reading a checkpoint's file or folder into one of those below.
+
+    Raises:
+        CheckpointUnreadable: for a reason outside of it, for example the file server or too little memory.
+        CheckpointError: it is missing, or its content is no checkpoint's.
+    """
+    try:
+        yield
+    except (*OUTSIDE, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        number = _number(error)
+        outside = isinstance(error, OUTSIDE) or number is not None
+        if not outside or number in NO_SUCH_FILE:
+            raise CheckpointError(f"its files cannot be read ({error})") from error
+        reason = disk_remedy(number, str(error) or "not enough memory")
+        raise CheckpointUnreadable(f"{path} cannot be read now ({reason}); it was not removed") from error
+
+
+def load_tensors(path: Path, layout: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors of a file in the order of ``layout``, which is what :func:`layout_of` says of them.
+
+    Raises:
+        CheckpointUnreadable: they cannot be read at the moment.
+        CheckpointError: they are missing, or others.
+    """
+    with reading(path):
+        # cloned: loaded tensors are mapped from the file, which may be removed while the run uses them
+        tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    present = layout_of(tensors)
+    if present != layout:
+        wrong = sorted(n for n in present.keys() | layout.keys() if present.get(n) != layout.get(n))
+        raise CheckpointError(f"its tensors differ from its manifest ({', '.join(wrong[:3])})")
+    return {name: tensors[name] for name in layout}
+
+
+def layout_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
+    """Return dtype and shape by name."""
+    return {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in tensors.items()}
+
+
+def content_hash(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the SHA-256 of names, dtypes, shapes and bytes, whatever the order of the names."""
+    digest = hashlib.sha256(json.dumps(layout_of(tensors), sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_shards(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors whose shards are in ``folder``, joined. The caller has compared the files with their hashes.
+
+    Raises:
+        CheckpointUnreadable: they cannot be read at the moment.
+        CheckpointError: they are missing, or others.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    with reading(folder):
+        about = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+        tensors = {
+            name: torch.empty(tensor.size, dtype=tensor.properties.dtype)
+            for name, tensor in about.items()
+            if isinstance(tensor, TensorStorageMetadata)
+        }
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns that only one process reads
+                load(tensors, storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=True)
+        except CheckpointException as error:
+            causes = [cause for cause, _ in error.failures.values() if isinstance(cause, Exception)]
+            raise (causes[0] if causes else RuntimeError(str(error))) from error
+    return tensors
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+# Parts of checkpoints that several checkpoints of a run have in common, each on the disk once.
+#
+# A part is some of a checkpoint's tensors: a state that a rollback may return to, or the best weights so far. It never
+# changes. Its folder is named by the hash of its content, and is in the folder of every checkpoint that has the part;
+# the files in it are hard links to the same bytes. The file system removes them with the last link. So there is no
+# count of references to keep, and a kill at any moment leaves nothing over. On a file system without hard links every
+# checkpoint has a copy.
+
+MANIFEST: Final = "manifest.json"
+"""File of a checkpoint that lists its other files with their hashes."""
+TENSORS: Final = "tensors.safetensors"
+KINDS: Final = ("parts", "parts_in_shares")
+"""Keys of a manifest: parts by prefix of their tensors' names; those of one process, and those sharded over several."""
+
+SPARE: Final = ("best.", "average.")
+"""Ends of the prefixes of parts that training does not need: where only these are damaged, a load leaves them out."""
+
+Entry = dict[str, Any]
+"""What a manifest says of a part: its ``folder``, its ``files`` with their SHA-256, the layout of whole ``tensors``."""
+
+
+def split(tensors: Mapping[str, torch.Tensor], parts: Iterable[str]) -> dict[str, dict[str, torch.Tensor]]:
+    """Return the tensors of each part by the prefix of their names, which they lose; all others under ``""``.
+
+    A name belongs to the longest prefix that it has.
+    """
+    longest_first = sorted(parts, key=len, reverse=True)
+    groups: dict[str, dict[str, torch.Tensor]] = {"": {}}
+    for name, tensor in tensors.items():
+        part = next((part for part in longest_first if name.startswith(part)), "")
+        groups.setdefault(part, {})[name.removeprefix(part)] = tensor
+    return groups
+
+
+def folder_of(content: str) -> str:
+    """Return the name of the folder of a part with this hash of its content."""
+    return f"part-{content[:32]}"
+
+
+class EarlierParts:
+    """The parts of a run's earlier checkpoints, which the next one may have, too."""
+
+    def __init__(self, checkpoints: Iterable[Path]) -> None:
+        """``checkpoints``: their folders, newest first."""
+        self.checkpoints = list(checkpoints)
+
+    def share(self, part: str, checkpoint: Path) -> dict[str, str] | None:
+        """Give the new ``checkpoint`` the folder ``part`` of an earlier one; None where none has it intact.
+
+        Return its files with their SHA-256. They are read for that, so that damage to an earlier checkpoint does not
+        reach the new one.
+        """
+        shared = (_share(earlier / part, checkpoint / part) for earlier in self.checkpoints)
+        return next((files for files in shared if files is not None), None)
+
+
+def _share(source: Path, target: Path) -> dict[str, str] | None:
+    if not is_folder(source):
+        return None
+    try:
+        manifest = read_json_object(source.parent / MANIFEST, follow=True)
+        entries = [entry for kind in KINDS for entry in manifest.get(kind, {}).values()]
+        files: dict[str, str] = next(entry["files"] for entry in entries if entry["folder"] == source.name)
+        target.mkdir()
+        shared = all(is_plain(name) and share_file(source / name, target / name) for name in files)
+        if shared and has_files(target, files):
+            return files
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
+        pass
+    shutil.rmtree(target, ignore_errors=True)
+    return None
+
+
+def write_parts(
+    groups: Mapping[str, Mapping[str, torch.Tensor]], checkpoint: Path, earlier: EarlierParts
+) -> dict[str, Entry]:
+    """Give the folder ``checkpoint`` the parts in ``groups``; return what its manifest says of them.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    entries = {}
+    for prefix, tensors in groups.items():
+        plain = plain_tensors(tensors)
+        folder = checkpoint / folder_of(content_hash(plain))
+        shared = None if folder.exists() else earlier.share(folder.name, checkpoint)
+        if shared is None and not folder.exists():
+            folder.mkdir()
+            save_tensors(plain, folder / TENSORS)
+        entry = entry_of(folder) if shared is None else {"folder": folder.name, "files": shared}
+        entries[prefix] = {**entry, "tensors": layout_of(plain)}
+    return entries
+
+
+def entry_of(folder: Path) -> Entry:
+    """Return what a manifest says of a written part."""
+    return {"folder": folder.name, "files": {file.name: file_hash(file) for file in sorted(folder.iterdir())}}
+
+
+def read_parts(checkpoint: Path, entries: Mapping[str, Entry]) -> dict[str, torch.Tensor]:
+    """Return the tensors of all parts, under their names in the checkpoint.
+
+    Raises:
+        CheckpointError: a file cannot be read, or holds something else.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    for prefix, entry in entries.items():
+        own = load_tensors(checkpoint / entry["folder"] / TENSORS, entry["tensors"])
+        tensors |= {prefix + name: tensor for name, tensor in own.items()}
+    return tensors
+
+
+def damaged_parts(checkpoint: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """Return the prefixes of the parts that are not in the folder as they were written; ``""``: it has others, too."""
+    entries = [(prefix, entry) for kind in KINDS for prefix, entry in manifest.get(kind, {}).items()]
+    others = {path.name for path in checkpoint.glob(folder_of("*"))} - {entry["folder"] for _, entry in entries}
+    damaged = [prefix for prefix, entry in entries if not has_files(checkpoint / entry["folder"], entry["files"])]
+    return [*([""] if others else []), *dict.fromkeys(damaged)]
+
+
+def has_files(folder: Path, files: Mapping[str, str]) -> bool:
+    """Return whether ``folder`` holds these files with these SHA-256, and no others; links are none of them."""
+    if not is_folder(folder) or {file.name for file in folder.iterdir()} != set(files):
+        return False
+    return all(not (folder / name).is_symlink() and file_hash(folder / name) == sha for name, sha in files.items())
+
+
+# A run's checkpoints and kept weights on the disk: safetensors with a JSON manifest, no pickle.
+
+FORMAT: Final = 2
+SHARDS: Final = "shards"
+CHECKPOINTS: Final = "checkpoints"
+_STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
+
+
+class DamagedCheckpointWarning(UserWarning):
+    """A checkpoint, or a part of it, was left out because its files differ from its manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The run that weights are of, as far as it is known."""
+
+    run_id: str | None
+    trajectory_id: str | None = None
+    numerics: str | None = None
+    """The tags of all processes that computed them, in order, as in a run's row."""
+
+    def __str__(self) -> str:
+        parts = {"run_id": self.run_id, "trajectory_id": self.trajectory_id, "numerics": self.numerics}
+        return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
+
+
+def refuse_other_run(path: Path, manifest: Mapping[str, Any], expected: Origin | None) -> None:
+    """Compare the run that ``manifest`` names with the ``expected`` one; older manifests have only its ``run_id``.
+
+    A checkpoint was made on the way to the expected row, so the numerics tags of the row begin with its own.
+
+    Raises:
+        OtherRunsCheckpoint: they differ; says both.
+    """
+    actual = Origin(manifest.get("run_id"), manifest.get("trajectory_id"), manifest.get("numerics"))
+    if expected is None:
+        return
+    same = None in (actual.run_id, expected.run_id) or actual.run_id == expected.run_id
+    same &= None in (actual.trajectory_id, expected.trajectory_id) or actual.trajectory_id == expected.trajectory_id
+    if actual.numerics and expected.numerics:
+        own = tags_of(actual.numerics)
+        same &= tags_of(expected.numerics)[: len(own)] == own
+    if not same:
+        raise OtherRunsCheckpoint(
+            f"{path} is of another run: expected {expected}; found {actual}. Nothing was removed: move it to the "
+            "folder of its own run, or out of the store, and give the command again"
+        )
+
+
+def _expected(folder: Path, of: Origin | None) -> Origin | None:
+    """Return ``of``, or what the name of a store's folder says; None for a folder outside of a store."""
+    return of or (Origin(folder.name) if folder.parent.name == CHECKPOINTS else None)
+
+
+def run_folder(store: str | Path, run_id: str) -> Path:
+    """Return ``<store>/checkpoints/<run_id>``.
+
+    Raises:
+        CheckpointError: ``run_id`` is not a plain name, so the path could leave the store.
+    """
+    return Path(store) / CHECKPOINTS / plain_name(run_id, "run_id", CheckpointError)
+
+
+def save_checkpoint(
+    folder: str | Path,
+    checkpoint: Checkpoint,
+    keep: int | None = 1,
+    keep_every: int = 0,
+    keep_steps: Collection[int] = (),
+) -> Path:
+    """Write ``checkpoint`` below the run's ``folder`` and return its path; then remove older ones.
+
+    The newest ``keep`` checkpoints (None: all) and those of every ``keep_every``-th step and
+    of ``keep_steps`` stay. The newest is the one saved last, whatever its step: after a rollback that of the branch.
+
+    Raises:
+        CheckpointError: the disk refuses (existing checkpoints are unchanged), or the state is not
+            plain JSON (text keys, no tuples), so that it would not be equal after loading.
+    """
+    folder = Path(folder)
+    _check_plain(checkpoint.state, "state")
+    serial = max((s for s, _, _ in _saved(folder)), default=0) + 1
+    target = folder / f"{serial:08d}-step-{checkpoint.step}"
+    origin = Origin(
+        checkpoint.run_id, checkpoint.trajectory_id, joined_tags(checkpoint.state.get("numerics", ())) or None
+    )
+    about = {**_named(origin), "step": checkpoint.step, "state": checkpoint.state}
+    _commit(target, split(checkpoint.tensors, checkpoint.parts), about, checkpoint.shards)
+    if keep is not None:
+        for _, step, old in _saved(folder)[keep:]:
+            if not _for_good(step, keep_every, keep_steps):
+                _discard(old, checkpoint.run_id)
+    return target
+
+
+def _named(origin: Origin) -> dict[str, str]:
+    """Return what a manifest says of its run."""
+    names = {"run_id": origin.run_id, "trajectory_id": origin.trajectory_id, "numerics": origin.numerics}
+    return {name: value for name, value in names.items() if value is not None}
+
+
+def has_checkpoint(folder: str | Path) -> bool:
+    """Return whether the run has a checkpoint that can be loaded; reads and checks its files.
+
+    Raises:
+        CheckpointUnreadable: nobody can tell at the moment.
+    """
+    return any(_can_be_loaded(path) for _, _, path in _saved(Path(folder)))
+
+
+def load_checkpoint(
+    folder: str | Path, step: int | None = None, *, whole: bool = True, of: Origin | None = None
+) -> Checkpoint:
+    """Return the newest intact checkpoint of the run's ``folder`` (or that of ``step``), on the CPU.
+
+    ``of``: the run that it must be of; None: the one that a store's folder is named by.
+    Where only best or averaged weights are damaged, they are left out with a warning; ``lost`` has their prefixes.
+    Tensors have their saved dtypes and shapes. Sharded tensors are joined; with ``whole=False`` they are not read, and
+    ``shards`` is their folder.
+
+    Raises:
+        OtherRunsCheckpoint: it is of another run; older ones are not tried.
+        CheckpointUnreadable: one that may be intact cannot be read; older ones are not tried.
+        CheckpointError: no checkpoint is intact.
+    """
+    folder = Path(folder)
+    candidates = [path for _, at, path in _saved(folder) if step in (None, at)]
+    for path in candidates:
+        try:
+            manifest, tensors, lost = _load(path, _expected(folder, of))
+            shards = _shards(path, manifest)
+            if whole:
+                for prefix, folder_of_shards in shards.items():
+                    tensors |= {prefix + name: tensor for name, tensor in read_shards(folder_of_shards).items()}
+                shards = {}
+        except CheckpointUnreadable:
+            raise
+        except CheckpointError as error:
+            warnings.warn(f"left out {path}: {error}", DamagedCheckpointWarning, stacklevel=2)
+            continue
+        if lost:
+            words = f"{path}: loaded without its {spare_words(lost)}, which are damaged"
+            warnings.warn(words, DamagedCheckpointWarning, stacklevel=2)
+        return Checkpoint(
+            run_id=manifest["run_id"],
+            trajectory_id=manifest.get("trajectory_id"),
+            step=manifest["step"],
+            tensors=tensors,
+            state=manifest["state"],
+            parts=tuple(manifest.get("parts", {})),
+            shards=shards or None,
+            lost=lost,
+        )
+    missing = f"no checkpoint in {folder}" if step is None else f"no checkpoint of step {step} in {folder}"
+    available = ", ".join(map(str, checkpoint_steps(folder))) or "none"
+    raise CheckpointError(f"{missing} that is intact: {len(candidates)} damaged; steps there: {available}")
+
+
+def read_state(folder: str | Path, step: int, *, of: Origin | None = None) -> Checkpoint:
+    """Return the checkpoint of ``step`` without its tensors, after a check that it can be loaded.
+
+    Raises:
+        CheckpointError: it is missing, damaged or of another run than ``of`` (see ``load_checkpoint``).
+    """
+    folder = Path(folder)
+    for _, at, path in _saved(folder):
+        if at == step:
+            try:
+                manifest, _ = _intact_manifest(path, _expected(folder, of))
+            except CheckpointUnreadable:
+                raise
+            except CheckpointError as error:
+                raise CheckpointError(f"{path} is damaged: {error}") from error
+            return Checkpoint(run_id=manifest["run_id"], step=step, tensors={}, state=manifest["state"])
+    available = ", ".join(map(str, checkpoint_steps(folder))) or "none"
+    raise CheckpointError(f"no checkpoint of step {step} in {folder}; steps there: {available}")
+
+
+def damaged_checkpoints(folder: str | Path, *, of: Origin | None = None) -> list[str]:
+    """Return one line for each checkpoint of ``folder`` that is damaged, unreadable or of another run than ``of``.
+
+    Reads all checkpoints, newest first, and what kept weights say of their run.
+    """
+    folder = Path(folder)
+    problems = []
+    for path in sorted(folder.glob("weights-*")):
+        with suppress(OSError, ValueError, AttributeError):  # damage: their load says it
+            try:
+                refuse_other_run(path, read_json_object(path / MANIFEST, follow=True), _expected(folder, of))
+            except OtherRunsCheckpoint as error:
+                problems.append(str(error))
+    for _, _, path in _saved(folder):
+        try:
+            _, lost = _intact_manifest(path, _expected(folder, of))
+        except CheckpointUnreadable as error:
+            problems.append(str(error))
+            continue
+        except CheckpointError as error:
+            if path.exists():  # a run in progress removes older ones
+                problems.append(f"{path}: {error}")
+            continue
+        if lost:
+            problems.append(f"{path}: its {spare_words(lost)} are damaged; a load leaves them out")
+    return problems
+
+
+def spare_words(lost: Sequence[str]) -> str:
+    """Return what the parts with these prefixes are, for messages.
+
+    >>> spare_words(["best.", "kept.1.average."])
+    'best and averaged weights'
+    """
+    kinds = {"best.": "best", "average.": "averaged"}
+    return " and ".join(word for end, word in kinds.items() if any(p.endswith(end) for p in lost)) + " weights"
+
+
+def checkpoint_steps(folder: str | Path) -> list[int]:
+    """Return the steps of the run's checkpoints, newest first."""
+    return [step for _, step, _ in _saved(Path(folder))]
+
+
+def remove_checkpoints(folder: str | Path, keep_every: int = 0, keep_steps: Collection[int] = ()) -> None:
+    """Remove the run's checkpoints except those of every ``keep_every``-th step and of ``keep_steps``.
+
+    Kept weights stay. A checkpoint of another run stays, too.
+    """
+    folder = Path(folder)
+    if not is_folder(folder):  # a link points outside the store
+        return
+    for _, step, path in _saved(folder):
+        if not _for_good(step, keep_every, keep_steps):
+            _discard(path, folder.name)
+    with suppress(OSError):  # missing or not empty: kept weights stay, and files that another process writes
+        clear_unfinished(folder, everything=True)
+        folder.rmdir()
+
+
+def save_weights(
+    folder: str | Path, moment: str, tensors: Mapping[str, torch.Tensor], of: Origin | None = None
+) -> Path:
+    """Write the weights of a ``moment`` (``init``, ``final``) to the run's ``folder``; existing ones are replaced.
+
+    ``of``: the run that they are of.
+
+    Raises:
+        CheckpointError: the disk refuses, or ``moment`` is not a plain name.
+    """
+    target = Path(folder) / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
+    _commit(target, {"": tensors}, {"moment": moment, **({} if of is None else _named(of))})
+    return target
+
+
+def load_weights(folder: str | Path, moment: str, *, of: Origin | None = None) -> dict[str, torch.Tensor]:
+    """Return the kept weights of a ``moment``, on the CPU; ``of``: see :func:`load_checkpoint`.
+
+    Raises:
+        OtherRunsCheckpoint: they are of another run.
+        CheckpointError: they were not kept, or are damaged.
+    """
+    path = Path(folder) / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
+    if not path.is_dir():
+        kept = sorted(p.name.removeprefix("weights-") for p in Path(folder).glob("weights-*") if not is_unfinished(p))
+        raise CheckpointError(
+            f"no weights of moment {moment!r} in {folder} (kept: {', '.join(kept) or 'none'}): "
+            f"train with `save={moment}`"
+        )
+    try:
+        return _load(path, _expected(Path(folder), of))[1]
+    except CheckpointUnreadable:
+        raise
+    except CheckpointError as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+
+
+def _saved(folder: Path) -> list[tuple[int, int, Path]]:
+    """Return (serial, step, path) of the committed checkpoints, newest first."""
+    try:
+        with reading(folder):
+            paths = list(folder.iterdir())
+    except CheckpointUnreadable:
+        raise
+    except CheckpointError:
+        return []
+    matches = ((_STEP.fullmatch(path.name), path) for path in paths)
+    return sorted(((int(m[1]), int(m[2]), path) for m, path in matches if m), reverse=True)
+
+
+def _for_good(step: int, keep_every: int, keep_steps: Collection[int]) -> bool:
+    """Return whether the checkpoint of ``step`` is kept by ``keep_every`` or ``keep_steps``."""
+    return step in keep_steps or (keep_every > 0 and step > 0 and step % keep_every == 0)
+
+
+def _commit(
+    target: Path,
+    groups: Mapping[str, Mapping[str, torch.Tensor]],
+    about: dict[str, Any],
+    write_shards: Callable[[Path, EarlierParts], dict[str, Entry]] | None = None,
+) -> None:
+    """Write a folder and rename it to ``target``: the tensors under ``""`` in ``groups``, all others as parts.
+
+    ``write_shards`` writes the shards, also those of parts, together with other processes.
+
+    After the loss of a lease (a machine slept) two processes may train one run, and one may
+    remove the other's unfinished folder, which is then written again.
+    """
+    plain = plain_tensors(groups[""])
+    parts = {prefix: tensors for prefix, tensors in groups.items() if prefix}
+
+    def write(folder: Path) -> None:
+        earlier = EarlierParts(path for _, _, path in _saved(target.parent))
+        save_tensors(plain, folder / TENSORS)
+        entries = {"parts": write_parts(parts, folder, earlier)}
+        if write_shards is not None:
+            (folder / SHARDS).mkdir()
+            entries["parts_in_shares"] = write_shards(folder / SHARDS, earlier)
+            entries["shards"] = entry_of(folder / SHARDS)["files"]
+        manifest = {
+            "format": FORMAT,
+            **about,
+            **{key: entry for key, entry in entries.items() if entry},
+            "tensors": layout_of(plain),
+            "sha256": file_hash(folder / TENSORS),
+        }
+        text = json.dumps({**manifest, "manifest_sha256": _fingerprint(manifest)}, indent=1)
+        (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+    with _disk_errors(f"writing {target}"):
+        _make_run_folder(target.parent)
+        refuse_links([target.parent, target], [], CheckpointError)
+        clear_unfinished(target.parent)
+        # only kept weights are replaced, and they are written before their run has a row
+        write_folder(target, write)
+
+
+def _make_run_folder(folder: Path) -> None:
+    """Make a run's folder and its parent ``checkpoints/``, but not the store: if it is missing, it was removed."""
+    if not folder.parent.exists():
+        folder.parent.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
+
+
+def _load(path: Path, expected: Origin | None) -> tuple[dict[str, Any], dict[str, torch.Tensor], tuple[str, ...]]:
+    """Return manifest, tensors and lost parts of a committed folder, after its files are compared with the manifest."""
+    manifest, lost = _intact_manifest(path, expected)
+    tensors = load_tensors(path / TENSORS, manifest["tensors"])
+    parts = {prefix: entry for prefix, entry in manifest.get("parts", {}).items() if prefix not in lost}
+    return manifest, tensors | read_parts(path, parts), lost
+
+
+def _shards(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the folders of shards by prefix of their tensors' names."""
+    own = {"": path / SHARDS} if manifest.get("shards") else {}
+    return own | {prefix: path / e["folder"] for prefix, e in manifest.get("parts_in_shares", {}).items()}
+
+
+def _intact_manifest(path: Path, expected: Origin | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the manifest of a folder whose files equal it, and the damaged parts that a load can do without.
+
+    Raises:
+        OtherRunsCheckpoint: it is intact and of another run than ``expected``.
+        CheckpointUnreadable: a file cannot be read at the moment, or a newer version wrote it; the path is said.
+        CheckpointError: it is damaged.
+    """
+    with reading(path):
+        manifest = read_json_object(path / MANIFEST, follow=True)
+        fingerprint = manifest.pop("manifest_sha256")
+        written_by = manifest["format"]
+        if written_by > FORMAT:
+            raise CheckpointUnreadable(
+                f"{path} has format {written_by}, this version reads {FORMAT}: update grok-lab; it was not removed"
+            )
+        whole = fingerprint == _fingerprint(manifest) and file_hash(path / TENSORS) == manifest["sha256"]
+        whole = whole and _has_its_shards(path / SHARDS, manifest.get("shards", {}))
+        damaged = damaged_parts(path, manifest) if whole else []
+        sharded = manifest.get("parts_in_shares", {})
+        lost = tuple(prefix for prefix in damaged if prefix.endswith(SPARE) and prefix not in sharded)
+    if not whole or len(lost) < len(damaged):
+        raise CheckpointError("its bytes differ from those that were written")
+    refuse_other_run(path, manifest, expected)
+    return dict(manifest), lost
+
+
+def _has_its_shards(folder: Path, written: Mapping[str, str]) -> bool:
+    """Return whether ``folder`` has exactly the files of the manifest, unchanged."""
+    return has_files(folder, written) if written else not folder.exists()
+
+
+def _can_be_loaded(path: Path) -> bool:
+    try:
+        _intact_manifest(path)
+    except CheckpointUnreadable:
+        raise
+    except CheckpointError:
+        return False
+    return True
+
+
+def _fingerprint(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _discard(path: Path, run_id: str) -> None:
+    """Remove a checkpoint, unless it is of another run than ``run_id``."""
+    with suppress(OSError, ValueError):  # damaged: it says nothing
+        if read_json_object(path / MANIFEST, follow=True).get("run_id", run_id) != run_id:
+            return
+    with _disk_errors(f"removing {path}"):
+        discard_folder(path)
+
+
+def _check_plain(value: Any, where: str) -> None:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise CheckpointError(f"{where}: key {key!r} is not text, so the state is not JSON-serialisable")
+            _check_plain(item, f"{where}.{key}")
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            _check_plain(item, f"{where}[{i}]")
+    elif type(value) not in (str, int, float, bool, type(None)):
+        raise CheckpointError(f"{where}: {type(value).__name__} is not JSON-serialisable")
+
+
+def _disk_errors(doing: str) -> AbstractContextManager[None]:
+    return disk_errors(doing, CheckpointError, "what was saved before is unchanged")

@@ -1,0 +1,101 @@
+"""``grok run --again RUN --store STORE``: is a stored run what its settings give?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from grok.commands.command import Parser
+from grok.commands.compose import values_of
+from grok.commands.words import refuse_bare_words
+from grok.errors import ConfigError
+from grok.terminal import drawing_console, escape_beside_drawing
+
+if TYPE_CHECKING:
+    from grok.execute.again import Repetition, StoredRun
+    from grok.records import Progress
+
+DESCRIPTION = """Train a stored run again, from its first step and with its settings and seeds; store nothing.
+
+Prints both numerics tags, then `same bits` (exit status 0) or `other bits` (1): every evaluation that the store has,
+and the final weights, are compared. Settings that say where the data is and how numbers are computed may be given:
+data.path=DIR, device=cpu, numerics.path=plain, ...
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command and return its exit status: 0 same bits, 1 other bits or interrupted.
+
+    Raises:
+        GrokError: there is no such run, or it cannot be trained here (exit status 2).
+    """
+    parser = Parser(prog="grok run", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--again", metavar="RUN", required=True, help="the beginning of one run_id")
+    parser.add_argument("--store", metavar="STORE", required=True, help="the store that has it")
+    parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="where the data is, how to compute")
+    words = parser.parse_intermixed_args(list(argv))
+    changes = _settings(words.settings)
+    from grok.execute.again import find_stored, train_again
+    from grok.store import open_store
+
+    stored = find_stored(open_store(words.store), words.again, changes)
+    _announce(stored)
+    try:
+        with _Progress() as watch:
+            repetition = train_again(stored, watch)
+    except KeyboardInterrupt:
+        print("Interrupted: no verdict. Nothing is stored, and the same command begins anew.", flush=True)
+        return 1
+    _conclude(repetition)
+    return 0 if repetition.same else 1
+
+
+def _settings(words: Sequence[str]) -> Mapping[str, Any]:
+    refuse_bare_words(words)
+    for word in words:
+        if not word.partition("=")[2]:
+            raise ConfigError(f"{word!r} has no value: settings are given as NAME=VALUE, for example device=cpu")
+    return values_of(words)
+
+
+def _announce(stored: StoredRun) -> None:
+    row = stored.row
+    print(f"run {stored.run_id} ({row['mode']}, seed {row['seed']}), {row['steps']:,} steps: training it again")
+    for note in stored.notes:
+        print(f"note: {note}")
+    sys.stdout.flush()
+
+
+def _conclude(repetition: Repetition) -> None:
+    print(f"stored: {repetition.stored_tag}")
+    print(f"again:  {repetition.tag}")
+    if repetition.first_difference is None:
+        weights = " and the hash of the final weights" if repetition.hashed else ""
+        evaluations = f"{repetition.evaluations:,} evaluation{'s' if repetition.evaluations != 1 else ''}"
+        print(f"same bits: {evaluations}{weights}", flush=True)
+    else:
+        print(f"other bits: {repetition.first_difference}", flush=True)
+
+
+class _Progress:
+    """A bar on a terminal, nothing elsewhere."""
+
+    def __enter__(self) -> _Progress:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("step {task.completed:,.0f} of {task.total:,.0f}"), BarColumn(), TimeRemainingColumn())
+        console = drawing_console(sys.stderr)
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("training", total=None)
+        self._bar.start()
+        if console.is_terminal:
+            escape_beside_drawing()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, event: Progress) -> None:
+        self._bar.update(self._task, completed=event.step, total=event.steps)

@@ -1,0 +1,554 @@
+"""Settings composed from ``conf/`` and the words of a command line, for every command. The only caller of Hydra.
+
+``compose`` gives one run's settings; ``run_application`` hands a command line, sweeps included, to Hydra's own
+application. Both read the same files, take the same words and refuse in the same lines.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import typing
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from grok.commands import words as setups
+from grok.commands.command import FULL_ERROR
+from grok.commands.words import as_overrides, chosen_mode
+from grok.config import MODES, ArithmeticConfig, GptConfig, RunConfig, flatten, load_config, load_configs
+from grok.config.fields import settings_of
+from grok.config.gpt import PRESETS
+from grok.config.values import literal
+from grok.errors import ConfigError, GrokError, TrainingError, nearest
+from grok.processes import Rank
+from grok.untrusted import without_passwords
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from grok.execute import Outcome
+
+# Hydra's refusals in one line: what was asked, what was given, what would do.
+
+EXECUTORS: Final = {
+    "submitit_slurm": "slurm",
+    "submitit_local": "loky",
+    "joblib": "loky",
+    "ray": "ray",
+    "ray_aws": "ray",
+    "dask": "dask",
+    "rq": "dask",
+}
+"""Launchers of Hydra's own that people know, and the executor that does the same here."""
+
+
+MEANT: Final = {
+    "learning_rate": "optim.lr",
+    "wd": "optim.weight_decay",
+    "epochs": "train.steps",
+    "iterations": "train.steps",
+    "max_steps": "train.steps",
+    "n_layer": "model.layers",
+    "n_head": "model.heads",
+    "n_embd": "model.d_model",
+    "prime": "task.modulus",
+}
+"""Names that other programs give to settings."""
+
+
+def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
+    """Return one line on an error of Hydra or OmegaConf.
+
+    ``one_run``: the command never takes several values. ``mode``: whose settings it takes.
+    """
+    from hydra.errors import MissingConfigException, OverrideParseException
+
+    if isinstance(error, OverrideParseException):
+        reason = error.message.partition("See https://hydra.cc")[0].replace("^", " ")
+        return f"{error.override!r} cannot be read: {_joined(reason)} (quote values with special characters)"
+    if isinstance(error, MissingConfigException) and error.options is not None:
+        group, _, name = (error.missing_cfg_file or "").rpartition("/")
+        if group == "experiment/gpt":
+            return unknown_preset(f"gpt/{name}")
+        known = sorted(error.options)
+        if group == "hydra/launcher":
+            return no_launcher(name)
+        return f"{group}={name} is not known{nearest(name, known)}: expected one of {', '.join(known)}"
+    text = str(error) or str(error.__cause__ or "")
+    nowhere = re.search(r"Interpolation key '([^']*)' not found\s+full_key: (\S+)", text)
+    if nowhere:
+        return (
+            f"{nowhere[2]}: ${{{nowhere[1]}}} stands for another setting, and there is none of this name; "
+            rf"where $ is meant itself, write \${{{nowhere[1]}}}"
+        )
+    unknown = re.search(r"Could not override '([^']+)'", text)
+    if unknown and unknown[1] == "study":
+        return "study= names a search: give it to `grok search`"
+    if unknown:
+        return unknown_setting(unknown[1], mode)
+    if "requires --multirun" in text or "Ambiguous value" in text:
+        several = re.search(r"'([^']+=.*?)'(?: requires|\s)", text)
+        remedy = (
+            "expected one value" if one_run else "several values are a sweep: `grok sweep` (or -m) runs all of them"
+        )
+        return f"{several[1] if several else 'several values'}: {remedy}"
+    cause = f": {error.__cause__}" if str(error) and str(error.__cause__ or "") not in text else ""
+    return _joined(text + cause)
+
+
+def no_launcher(name: str) -> str:
+    """Return why one of Hydra's launchers cannot spread a sweep, and what does.
+
+    >>> no_launcher("joblib").partition("executor=")[2]
+    'loky (inline, loky, dask, ray or slurm)'
+    """
+    return (
+        f"hydra/launcher={name}: runs of one sweep share a program and a store, so they are spread by the executor "
+        f"instead of a launcher: executor={EXECUTORS.get(name, 'loky')} (inline, loky, dask, ray or slurm)"
+    )
+
+
+def unknown_setting(name: str, of_mode: str | None = None) -> str:
+    """Return what is wrong with a setting that the mode does not have: it is another mode's, a group's name, or none.
+
+    What may be meant is looked for among the settings of ``of_mode`` (None: of all modes).
+
+    >>> unknown_setting("task.modulus")
+    'task.modulus is a setting of mode=arithmetic, and this is mode=gpt'
+    >>> unknown_setting("optim.lrr")
+    "unknown setting 'optim.lrr', did you mean 'optim.lr'?"
+    >>> unknown_setting("eval.metric_plugin.bits._target_")
+    "unknown setting 'eval.metric_plugin.bits._target_', did you mean 'eval.metric_plugins'?"
+    """
+    of = {mode: [*settings_of(config), "experiment", "mode"] for mode, config in MODES.items()}
+    known = list(dict.fromkeys(n for names in of.values() for n in names))
+    if name in known:
+        without = [mode for mode, names in of.items() if name not in names]
+        having = next(mode for mode, names in of.items() if name in names)
+        if without:
+            return f"{name} is a setting of mode={having}, and this is mode={' or '.join(without)}"
+    if name in {n.rpartition(".")[0] for n in known} - {""}:
+        inside = ", ".join(n for n in known if n.startswith(f"{name}."))
+        return f"{name} is a group of settings, not a value: expected one of {inside}"
+    if name.partition(".")[0] == "sweeps":
+        return f"unknown setting '{name}': a named sweep is a command: grok {name.rpartition('.')[2]} --help"
+    if (meant := MEANT.get(name.rpartition(".")[2])) is not None:
+        return f"unknown setting '{name}', did you mean '{meant}'?"
+    parts, names = name.split("."), of.get(of_mode or "", known)
+    # the name may be that of a map's entry: task.plugn._target_
+    whole_or_map = [nearest(".".join(parts[:count]), names) for count in range(len(parts), min(2, len(parts)) - 1, -1)]
+    return f"unknown setting '{name}'{next(filter(None, whole_or_map), '')}"
+
+
+def unknown_preset(name: str) -> str:
+    """Return what is wrong with ``experiment=NAME`` where NAME looks like a preset's and is none.
+
+    >>> unknown_preset("gpt/shakespeare_chr").partition(": expected")[0]
+    "experiment=gpt/shakespeare_chr is not known, did you mean 'gpt/shakespeare_char'?"
+    """
+    known = [f"gpt/{preset}" for preset in PRESETS]
+    return f"experiment={name} is not known{nearest(name, known)}: expected one of {', '.join(known)}"
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+# Settings composed from ``conf/`` and the words of a command line, for every command. The only caller of Hydra.
+
+VERSION_BASE: Final = "1.3"
+"""The version of Hydra whose rules the files in ``conf/`` are written for."""
+
+PRIMARY: Final = "config"
+"""The file of ``conf/`` that every command starts from."""
+
+Settings = dict[str, Any]
+"""Nested plain settings, interpolations resolved."""
+
+
+def conf_source() -> str:
+    """Return the folder of the settings as Hydra takes it: a package's folder is named by the package."""
+    conf = setups.conf_folder()
+    return "pkg://grok.conf" if conf.parent == Path(__file__).parents[1] else str(conf)
+
+
+def compose(words: Sequence[str]) -> Settings:
+    """Return the settings of one run, given as ``NAME=VALUE`` words.
+
+    Raises:
+        ConfigError: what ``grok run`` would refuse, too; or several values for one setting.
+    """
+    from hydra import compose as compose_by_hydra
+    from hydra import initialize_config_dir, initialize_config_module
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import OmegaConf
+
+    overrides = as_overrides(words)
+    source = conf_source()
+    running = GlobalHydra.instance().hydra  # the command's own, where this is asked while it runs
+    GlobalHydra.instance().clear()
+    where: Any = (
+        initialize_config_module(source.removeprefix("pkg://"), version_base=VERSION_BASE)
+        if source.startswith("pkg://")
+        else initialize_config_dir(source, version_base=VERSION_BASE)
+    )
+    try:
+        with _refusals(one_run=True, mode=chosen_mode(overrides)), where:
+            settings = OmegaConf.to_container(compose_by_hydra(PRIMARY, overrides=overrides), resolve=True)
+    finally:
+        GlobalHydra.instance().hydra = running
+    assert isinstance(settings, dict)
+    return {str(name): value for name, value in settings.items()}
+
+
+def values_of(words: Sequence[str]) -> Settings:
+    """Return what ``NAME=VALUE`` words say, by name, without the files in ``conf/``.
+
+    Raises:
+        ConfigError: a word cannot be read, or has several values.
+
+    >>> values_of(["data.path=1_000", "data.corpora={b:DIR}", "train.threads=4"])
+    {'data.path': '1_000', 'data.corpora': {'b': 'DIR'}, 'train.threads': 4}
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from omegaconf import OmegaConf
+
+    with _refusals(one_run=True, mode=chosen_mode(words)):
+        overrides = OverridesParser.create().parse_overrides(as_overrides(words))
+        for override in overrides:
+            if override.is_sweep_override():
+                raise ConfigError(f"{override.input_line}: expected one value")
+        plain = {override.key_or_group: override.value() for override in overrides}
+        settings = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
+    assert isinstance(settings, dict)
+    return {str(name): value for name, value in settings.items()}
+
+
+def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
+    """Run Hydra's application on a command line: ``task`` is called with one run's settings.
+
+    A task that has ``run_plan`` takes all runs of a sweep (``-m``) at once. What is raised before its ``begun``
+    is true was raised by Hydra, over the command line.
+
+    Raises:
+        ConfigError: Hydra refuses the command line.
+        SystemExit: an option that prints something and ends was given (``--cfg``, ``--version`` ...).
+    """
+    from hydra import version
+    from hydra._internal.utils import _run_hydra, get_args_parser
+
+    version.setbase(VERSION_BASE)
+    parser = get_args_parser()
+    parser.error = _refuse_option  # type: ignore[method-assign]  # its own prints eight lines of Hydra's options
+    parser.allow_abbrev = False  # else --experiment is taken for --experimental-rerun
+    args = parser.parse_intermixed_args(list(words))  # options may stand behind overrides
+    if args.experimental_rerun:
+        raise ConfigError(
+            "--experimental-rerun reads a folder of Hydra's, and runs have none: expected --again RUN --store STORE"
+        )
+    if not args.multirun and (sweeps := [word for word in args.overrides if word.startswith("sweep=")]):
+        raise ConfigError(f"{sweeps[0]}: a named sweep is many runs, give -m to run all of them")
+    if args.cfg and args.multirun:  # what all runs of the sweep share, and what they differ in
+        args.multirun = False
+        args.overrides = _shared_words(args.overrides, setups.own_folders(words))
+    modes = [f"--{name}" for name in ("run", "multirun", "cfg", "shell_completion", "info") if getattr(args, name)]
+    if len(modes) > 1:
+        raise ConfigError(f"{' and '.join(modes)} exclude each other: give one of them")
+    if args.resolve and not (args.cfg or args.help):
+        raise ConfigError("--resolve goes with --cfg: give both")
+    args.overrides = as_overrides(args.overrides)
+    before = os.environ.get(FULL_ERROR)
+    os.environ[FULL_ERROR] = "1"  # Hydra then raises instead of printing several lines and a traceback
+    try:
+        with _refusals(
+            one_run=False, mode=chosen_mode(args.overrides), begun=lambda: bool(getattr(task, "begun", False))
+        ):
+            if _is_plain(args):
+                _run_plain(task, args.overrides, multirun=args.multirun)
+            else:
+                _run_hydra(
+                    args=args, args_parser=parser, task_function=task, config_path=conf_source(), config_name=PRIMARY
+                )
+    finally:
+        if before is None:
+            del os.environ[FULL_ERROR]
+        else:
+            os.environ[FULL_ERROR] = before
+
+
+def _is_plain(args: Namespace) -> bool:
+    """Return whether a command line trains runs from the files in ``conf/`` and leaves Hydra's own settings alone."""
+    others = (args.help, args.hydra_help, args.cfg, args.shell_completion, args.info, args.package)
+    elsewhere = (args.config_path, args.config_name, args.config_dir, args.experimental_rerun)
+    return not any((*others, *elsewhere)) and not any("hydra" in word for word in args.overrides)
+
+
+def _run_plain(task: Callable[[Any], None], words: Sequence[str], *, multirun: bool) -> None:
+    """Do what Hydra's application does, without composing all settings once more beforehand.
+
+    It does so to learn from them whether one run or many are meant (``hydra.mode``); here ``-m`` alone says it.
+    """
+    from hydra._internal.hydra import Hydra
+    from hydra._internal.utils import create_automatic_config_search_path
+    from hydra.core.global_hydra import GlobalHydra
+
+    hydra = Hydra.create_main_hydra2("task", create_automatic_config_search_path(None, None, conf_source()))
+    overrides = [*words, f"hydra.mode={'MULTIRUN' if multirun else 'RUN'}"]
+    try:
+        (hydra.multirun if multirun else hydra.run)(PRIMARY, task, overrides)
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _shared_words(words: Sequence[str], own: Sequence[Path]) -> list[str]:
+    """Return the overrides that all runs of a sweep share; print the others, as comments of YAML.
+
+    ``own`` are the user's folders of settings.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parser = OverridesParser.create()
+    with _refusals(one_run=False, mode=chosen_mode(words)):
+        swept = [word for word in words if parser.parse_override(as_overrides([word])[0]).is_sweep_override()]
+    typed = {word.partition("=")[0].lstrip("+") for word in words}  # they replace what the named sweep has
+    for word in words:
+        if word.startswith("sweep="):
+            of_file = setups.swept_by_setup(word.partition("=")[2], own)
+            swept += [axis for axis in of_file if axis.partition("=")[0].lstrip("+") not in typed]
+    print("\n".join(["# settings that all runs of the sweep share; it sweeps over:", *(f"#   {w}" for w in swept)]))
+    return [word for word in words if word not in swept]
+
+
+def _refuse_option(message: str) -> NoReturn:
+    raise ConfigError(f"{message}: settings are given without dashes, as NAME=VALUE (seed=7); --help lists them")
+
+
+@contextmanager
+def _refusals(*, one_run: bool, mode: str, begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Turn what Hydra and OmegaConf refuse into a ConfigError of one line.
+
+    For many a word they have no error of their own: whatever is raised before the work has ``begun`` counts.
+    """
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
+    except GrokError:
+        raise
+    except (HydraException, OmegaConfBaseException) as error:
+        _raise_interruption(error)
+        raise ConfigError(explain(error, one_run=one_run, mode=mode)) from error
+    except Exception as error:
+        if begun():
+            raise
+        _raise_interruption(error)
+        reason = explain(error, one_run=one_run, mode=mode)
+        raise ConfigError(f"these settings cannot be read: {reason or type(error).__name__}") from error
+
+
+def _raise_interruption(error: BaseException | None) -> None:
+    """Raise the interruption that ``error`` came from: OmegaConf's cleaning up can fail after one, and hides it."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        error = error.__context__
+
+
+# The difference between a command and its preset, and the overrides that change nothing.
+
+_NOT_THE_RUNS: Final = (
+    "data.path",
+    "data.corpora",
+    "store.",
+    "log.",
+    "dry_run",
+    "retry_failed",
+    "force",
+    "require_clean",
+    "resume.",
+)
+"""Settings that say where things are or what the command does: no part of what a preset describes."""
+
+MANY: Final = 4
+"""More values of one setting than this are counted instead of listed."""
+
+
+def announcement(configs: Sequence[GptConfig], argv: Sequence[str]) -> list[str]:
+    """Return lines that say how the runs of a command differ from their presets, and which overrides change nothing.
+
+    ``argv`` is the command, whose ``NAME=VALUE`` words are the overrides.
+    """
+    lines = []
+    words = dict(_overrides(argv))  # of a setting given twice the last one counts
+    sweep = next((word for name, word in words.items() if name == "sweep"), None)
+    for name in dict.fromkeys(str(config.experiment) for config in configs):
+        if name.removeprefix("gpt/") not in PRESETS:
+            continue  # a file of the user's own; what it says is its own
+        preset = flatten(gpt_settings(["mode=gpt", f"experiment={name}"]))
+        runs = [flatten(_with_length(config)) for config in configs if config.experiment == name]
+        changes = ", ".join(_changes(runs, preset))
+        lines.append(f"{name} with {changes}" if changes else f"{name} as the preset has it")
+        idle = [
+            word
+            for setting, word in words.items()
+            if setting in preset
+            and not setting.startswith(_NOT_THE_RUNS)
+            and all(settings[setting] == preset[setting] for settings in runs)
+        ]
+        if idle and sweep is None:  # a sweep's file may have another value, which the word replaces
+            lines.append(f"Note: the preset has {', '.join(idle)} already: nothing is changed by that.")
+    return lines
+
+
+def refuse_two_lengths(config: GptConfig, words: Sequence[str]) -> None:
+    """Refuse ``train.steps`` that a length in epochs or tokens would replace.
+
+    Raises:
+        ConfigError: a command's ``words`` give it, and the settings have such a length.
+    """
+    typed, train = dict(_overrides(words)), config.train
+    length = "epochs" if train.epochs is not None else "tokens"
+    if "train.steps" in typed and (train.epochs is not None or train.tokens is not None):
+        raise ConfigError(
+            f"{typed['train.steps']} and train.{length}={getattr(train, length):g}: expected one length, "
+            f"leave one of them out (train.{length}=null)"
+        )
+
+
+def _with_length(config: GptConfig) -> GptConfig:
+    """Return ``config`` with the steps that it trains, as far as they are known before the weights are read."""
+    from grok.execute.groups import with_budget  # pyarrow and more, which no refusal needs
+
+    return config if config.data.path is None or config.init_from is not None else with_budget(config)
+
+
+def _changes(runs: Sequence[dict[str, Any]], preset: dict[str, Any]) -> Iterator[str]:
+    """Yield ``NAME=VALUE (preset VALUE)`` for each setting that differs, of all values that the runs have."""
+    for name, before in preset.items():
+        values = list(dict.fromkeys(settings[name] for settings in runs))
+        if values == [before] or name in ("mode", "experiment") or name.startswith(_NOT_THE_RUNS):
+            continue
+        shown = ",".join(map(literal, values)) if len(values) <= MANY else f"{len(values)} values"
+        yield f"{name}={shown} (preset {literal(before)})"
+
+
+def _overrides(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (name, word) of the command's overrides, but those that choose a preset."""
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        if equals and name not in ("mode", "experiment") and not name.startswith("-"):
+            yield name.lstrip("+"), word
+
+
+def gpt_settings(words: Sequence[str]) -> GptConfig:
+    """Return the checked settings of a language model's command line, as ``grok run`` would read it.
+
+    Raises:
+        ConfigError: settings that ``grok run`` would refuse too.
+    """
+    config = load_config(compose(words))
+    if not isinstance(config, GptConfig):
+        raise ConfigError(f"mode={config.mode}: expected settings of mode=gpt")
+    refuse_two_lengths(config, words)
+    return config
+
+
+# What Hydra's application calls with composed settings: the runs are trained by ``grok.execute``.
+
+
+class Task:
+    """Hydra's task function: a single run is a call, a sweep one call of :meth:`run_plan`."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self.argv = argv
+        self.configs: list[RunConfig] = []
+        self.outcome: Outcome | None = None
+        self.refusal: GrokError | None = None
+        self.begun = False
+        """Whether the settings are read: what goes wrong from here on is not the command line's fault."""
+
+    def carry_out(self, words: Sequence[str]) -> Outcome | None:
+        """Train what a command line asks for; None: it only asked for something to be printed.
+
+        Raises:
+            GrokError: refused; nothing was trained.
+        """
+        run_application(self, words)
+        if self.refusal is not None:
+            raise self.refusal
+        return self.outcome
+
+    def __call__(self, config: DictConfig) -> None:
+        """Train the one run of a command without ``-m``."""
+        from hydra.core.hydra_config import HydraConfig
+        from hydra.types import RunMode
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
+        if HydraConfig.get().mode == RunMode.MULTIRUN:  # each run would replace the outcome of the one before
+            self.refusal = ConfigError(no_launcher(HydraConfig.get().runtime.choices["hydra/launcher"]))
+            return
+        try:
+            settings = OmegaConf.to_container(config, resolve=True)
+            self._execute([typing.cast(dict[str, Any], settings)])
+        except OmegaConfBaseException as error:
+            self.refusal = ConfigError(explain(error, one_run=True))
+        except GrokError as refusal:  # Hydra would add lines of its own
+            self.refusal = refusal
+
+    def run_plan(self, settings: Sequence[Mapping[str, Any]]) -> Sequence[str | Exception]:
+        """Train all jobs of a sweep; return each one's run_id, or what it failed with."""
+        outcome = self._execute(settings)
+        return [self._ended(run_id, outcome) for run_id in outcome.run_ids]
+
+    def _execute(self, settings: Sequence[Mapping[str, Any]]) -> Outcome:
+        from grok.execute import Designed, execute
+
+        self.begun = True
+        self.configs = load_configs(settings)
+        language_models = [config for config in self.configs if isinstance(config, GptConfig)]
+        for config in language_models:
+            refuse_two_lengths(config, self.argv)
+        if Rank.of_this_process().index == 0:
+            for line in announcement(language_models, self.argv):
+                print(without_passwords(line), flush=True)
+        self.outcome = execute(Designed(self.configs, "given"), argv=self.argv)
+        return self.outcome
+
+    @staticmethod
+    def _ended(run_id: str, outcome: Outcome) -> str | Exception:
+        if outcome.statuses.get(run_id) == "failed":
+            return TrainingError(f"run {run_id} failed: {outcome.errors.get(run_id, 'in an earlier command')}")
+        return run_id
+
+
+# Changes to composed settings, for sweeps written in Python.
+
+
+def apply(base: Settings, chosen: Mapping[str, Any]) -> Settings:
+    """Return a copy of nested ``base`` with the values of ``chosen``, by dotted name."""
+    settings = copy.deepcopy(base)
+    for name, value in chosen.items():
+        *groups, last = name.split(".")
+        inner = settings
+        for group in groups:
+            inner = inner.setdefault(group, {})
+        inner[last] = value
+    return settings
+
+
+def arithmetic(settings: Settings, **changes: Any) -> ArithmeticConfig:
+    """Return the checked config of ``settings`` with ``changes`` by dotted name, with ``__`` for each dot.
+
+    Raises:
+        ConfigError: the config refuses a value, or the mode is not arithmetic.
+    """
+    config = load_config(apply(settings, {name.replace("__", "."): value for name, value in changes.items()}))
+    if not isinstance(config, ArithmeticConfig):
+        raise ConfigError(f"mode={config.mode}: expected arithmetic")
+    return config

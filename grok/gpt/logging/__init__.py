@@ -1,1 +1,0 @@
-"""What a language model's training writes beside the store: step log, TensorBoard and others, traces, samples."""

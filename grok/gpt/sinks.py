@@ -1,0 +1,259 @@
+"""Logs beside the store: TensorBoard files, Weights & Biases. Names never change between versions.
+
+A rollback goes on in a branch of its own and leaves the abandoned one as it was; a resumed run
+takes up its own log at the step it goes on from.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from grok.config import flatten
+from grok.config.gpt import EVENTS, GptConfig
+from grok.errors import ConfigError
+from grok.plugins import RunSink, Spec, build, label
+from grok.records import CurvePoint, RunResult, StepPoint
+from grok.untrusted import without_secrets
+
+STEP_NAMES: Final = {
+    "train_loss": "train/loss",
+    "lr": "train/lr",
+    "grad_norm": "train/grad_norm",
+    "param_norm": "train/param_norm",
+    "adam_v_l1": "optim/adam_v_l1",
+    "adam_v_max": "optim/adam_v_max",
+    "loss_scale": "optim/loss_scale",
+    "skipped_steps": "optim/skipped_steps",
+    "nan_steps": "optim/nan_steps",
+    "zeros_in_grads": "optim/zeros_in_grads",
+    "consumed_samples": "data/consumed_samples",
+    "consumed_tokens": "data/consumed_tokens",
+    "tokens_per_second": "speed/tokens_per_second",
+    "mfu": "speed/mfu",
+    "peak_memory": "speed/peak_memory",
+    "data_wait": "speed/data_wait",
+}
+"""Stable name of every number of a step."""
+EVALUATION_NAMES: Final = {
+    "val_loss": "val/loss",
+    "val_acc": "val/accuracy",
+    "train_acc": "val/train_accuracy",
+    "weight_norm": "weights/norm",
+    "weight_norm_all": "weights/norm_all",
+}
+"""Stable name of every number of an evaluation."""
+FURTHER: Final = {"val_loss": "loss", "val_acc": "accuracy"}
+"""Numbers of a further validation set: ``val/NAME/loss``, and ``val/NAME_SPLIT/loss`` of NAME@SPLIT."""
+
+
+class Sink(ABC):
+    """A place for records beside the store. Its step may not go back: after a rollback names have the branch before."""
+
+    number = 0
+    """Of the branch."""
+
+    def step(self, point: StepPoint) -> None:
+        self.write(numbers(point, STEP_NAMES), point.step)
+
+    def evaluation(self, point: CurvePoint) -> None:
+        self.write(evaluation_numbers(point), point.step)
+
+    def branch(self, number: int) -> None:
+        self.number = number
+
+    def flush(self) -> None:  # noqa: B027  (most hold nothing)
+        """Write what is held."""
+
+    def prefixed(self, values: dict[str, float]) -> dict[str, float]:
+        """Return ``values`` under the names of this branch."""
+        prefix = f"branch-{self.number}/" if self.number else ""
+        return {prefix + name: value for name, value in values.items()}
+
+    @abstractmethod
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
+
+    @abstractmethod
+    def finish(self, result: RunResult) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+def open_sinks(run_id: str, config: GptConfig, from_step: int, branch: int) -> list[Sink]:
+    """Return the sinks of ``config.log``, for a run that goes on from ``from_step`` on branch number ``branch``.
+
+    Raises:
+        ConfigError: one cannot be written where it is asked for.
+    """
+    log = config.log
+    seeds = {f"seed_{stream}": seed for stream, seed in asdict(config.stream_seeds()).items()}
+    settings = {**flatten(config), **seeds, "store": str(Path(config.store.path).resolve())}
+
+    def folder(root: str) -> Path:
+        return run_folder(root, run_id, config.seed)
+
+    requested: list[tuple[str, str | None, Callable[[str], Sink]]] = [
+        ("tensorboard", log.tensorboard, lambda x: TensorBoard(folder(x), from_step, settings, branch)),
+        ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, project, log.wandb_mode, settings)),
+    ]
+    if log.plugin:
+        requested.append(("plugin", label(log.plugin), lambda name: OwnSink(run_id, log.plugin, settings)))
+    sinks: list[Sink] = []
+    for name, value, opened in requested:
+        if value:
+            try:
+                sinks.append(opened(value))
+            except OSError as error:
+                raise ConfigError(
+                    f"log.{name}={value} cannot be written ({error.strerror or error}): give another place, or null"
+                ) from error
+    for sink in sinks:
+        if not isinstance(sink, TensorBoard):  # its folder has the branch already
+            sink.branch(branch)
+    return sinks
+
+
+def numbers(point: StepPoint | CurvePoint, names: dict[str, str]) -> dict[str, float]:
+    """Return the finite numbers of a record by their stable names."""
+    values = asdict(point)
+    return {name: float(values[key]) for key, name in names.items() if math.isfinite(values[key])}
+
+
+def evaluation_numbers(point: CurvePoint) -> dict[str, float]:
+    """Return the finite numbers of an evaluation by their stable names.
+
+    >>> evaluation_numbers(CurvePoint(step=1, val_loss=2.0, metrics={"val_loss.wiki@test": 3.0, "task.piqa.acc": 0.5}))
+    {'val/loss': 2.0, 'val/wiki_test/loss': 3.0, 'tasks/piqa/acc': 0.5}
+    """
+    values = numbers(point, EVALUATION_NAMES)
+    for name, value in point.metrics.items():
+        kind, _, rest = name.partition(".")
+        stable = f"tasks/{rest.replace('.', '/')}" if kind == "task" else f"val/{rest}/{FURTHER[kind]}"
+        if math.isfinite(value):
+            values[stable.replace("@", "_")] = value
+    return values
+
+
+def run_folder(folder: str | Path, run_id: str, seed: int) -> Path:
+    """Return the folder of a run's TensorBoard files; it may not exist."""
+    return Path(folder) / f"seed={seed}-{run_id}"
+
+
+class TensorBoard(Sink):
+    """One folder per run, and one inside it per branch after a rollback.
+
+    Settings and outcome stand under Text, settings also under HParams.
+    """
+
+    def __init__(self, folder: Path, from_step: int, settings: Mapping[str, Any], branch: int = 0) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.folder, self.open = folder, SummaryWriter
+        where = folder / f"branch-{branch}" if branch else folder
+        # TensorBoard then hides what a killed process wrote beyond its last checkpoint.
+        self.writer = self.open(str(where), purge_step=from_step + 1 if from_step else 0)
+        known = {name: value for name, value in without_secrets(dict(settings)).items() if value is not None}
+        self.outcome = {name: value for name, value in known.items() if name.startswith("outcome.")}
+        if not from_step and not branch:
+            self._describe({name: value for name, value in known.items() if name not in self.outcome})
+
+    def _describe(self, settings: Mapping[str, Any]) -> None:
+        from torch.utils.tensorboard.summary import hparams
+
+        # its table has the first few columns that differ, and the seeds that follow from `seed`, or rows of designs,
+        # would fill it; it keeps numbers as doubles, into which a stream's seed does not fit
+        columns = {n: v for n, v in settings.items() if not n.startswith(("seed_", "design."))}
+        exact = {n: str(v) if isinstance(v, int) and v > 2**53 else v for n, v in columns.items()}
+        _, start, _ = hparams(exact, {})
+        self.writer.file_writer.add_summary(start)
+        self.writer.add_text("run/settings", _as_table(settings), 0)
+
+    def step(self, point: StepPoint) -> None:
+        super().step(point)
+        if point.event is not None:
+            self.writer.add_text("train/event", f"{point.event}: {EVENTS[point.event]}", point.step)
+
+    def evaluation(self, point: CurvePoint) -> None:
+        super().evaluation(point)
+        if point.sample is not None:
+            self.writer.add_text("val/sample", point.sample, point.step)
+
+    def branch(self, number: int) -> None:
+        self.writer.close()
+        # a killed process that went on from an earlier step may have made this branch, too
+        self.writer = self.open(str(self.folder / f"branch-{number}"), purge_step=0)
+
+    def flush(self) -> None:
+        self.writer.flush()
+
+    def finish(self, result: RunResult) -> None:
+        ended = {"status": result.status, "stop_reason": result.stop_reason, "steps": result.steps}
+        outcome = {name.removeprefix("outcome."): value for name, value in self.outcome.items()}
+        self.write({f"outcome/{name}": float(value) for name, value in outcome.items()}, result.steps)
+        self.writer.add_text("run/outcome", _as_table(ended | outcome), result.steps)
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
+
+
+def _as_table(values: Mapping[str, Any]) -> str:
+    """Return named values as a table of Markdown."""
+    cells = [(name, str(value).replace("|", "\\|").replace("\n", " ")) for name, value in values.items()]
+    return "\n".join(["| name | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in cells)])
+
+
+class OwnSink(Sink):
+    """A log of the user's own."""
+
+    def __init__(self, run_id: str, spec: Spec, settings: Mapping[str, Any]) -> None:
+        self.sink: RunSink = build(spec, run_id, without_secrets(dict(settings)))
+
+    def finish(self, result: RunResult) -> None:
+        self.sink.finish(result)
+
+    def close(self) -> None:
+        self.sink.close()
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
+        self.sink.write(self.prefixed(values), step)
+
+
+class WeightsAndBiases(Sink):
+    """A W&B run with this run's id; offline unless ``log.wandb_mode=online``."""
+
+    def __init__(self, run_id: str, project: str, mode: str, settings: Mapping[str, Any]) -> None:
+        import wandb
+
+        self.run: Any = wandb.init(
+            project=project,
+            id=run_id,
+            name=run_id[:8],
+            resume="allow",
+            mode="online" if mode == "online" else "offline",
+            config=without_secrets(dict(settings)),
+            settings=wandb.Settings(silent=True),
+        )
+
+    def finish(self, result: RunResult) -> None:
+        self.run.summary["status"] = result.status
+        self.run.summary["stop_reason"] = result.stop_reason
+
+    def close(self) -> None:
+        self.run.finish()
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        """Write numbers by name at a step."""
+        self.run.log(self.prefixed({**values, "step": step}))

@@ -1,1 +1,0 @@
-"""Numerics: compilation, precision and matrix products; also the machine's cores and memory."""

@@ -1,0 +1,578 @@
+"""Reads files, folders, data sets of the hub and generated fables in a fixed order, and cuts text into documents."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import hashlib
+import json
+import lzma
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, Final, cast
+
+from grok.errors import DataError, one_line
+from grok.streams import MAX_SEED, Stream
+from grok.text.tokenizers import END_OF_TEXT
+
+CHUNK_BYTES: Final = 2**20
+MAX_VALUE: Final = 2**26
+"""Largest number of characters of one JSON value; a longer one counts as damage."""
+
+_UNPACKED: Final = (".gz", ".xz")
+_PACKED: Final = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".bz2", ".zip", ".7z", ".zst", ".rar")
+"""Suffixes of archives, which are refused: without that, their bytes would be read as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputDigest:
+    """One input: its name, the number of its files, their bytes, and a hash of their contents in order."""
+
+    name: str
+    files: int
+    bytes: int
+    sha256: str
+
+
+def files_below(path: Path) -> list[Path]:
+    """Return the file ``path``, or every file below the folder ``path`` in natural order of its relative name.
+
+    Hidden files are left out.
+
+    Raises:
+        DataError: no file, or an archive.
+    """
+    if path.is_file():
+        return [_unpacked(path)]
+    if not path.is_dir():
+        raise DataError(f"--input {path}: {'not a file or folder' if path.exists() else 'no such file or folder'}")
+    files = [
+        file
+        for file in path.rglob("*")
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+    ]
+    if not files:
+        raise DataError(f"--input {path}: the folder has no files")
+    return sorted(map(_unpacked, files), key=lambda file: natural_key(file.relative_to(path).as_posix()))
+
+
+def _unpacked(file: Path) -> Path:
+    if file.name.lower().endswith(_PACKED):
+        raise DataError(
+            f"--input {file} is an archive: unpack it and give the folder, or its files"
+            " (single .gz and .xz files are read as they are)"
+        )
+    return file
+
+
+def natural_key(name: str) -> list[tuple[int, str]]:
+    """Return a sort key that puts ``data2`` before ``data10``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def digest(path: Path, workers: int) -> InputDigest:
+    """Return the digest of a file or folder, reading all of it."""
+    files = files_below(path)
+    with ThreadPoolExecutor(workers) as pool:  # hashlib releases the interpreter's lock
+        hashes = list(pool.map(_sha256, files))
+    together = hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+    return InputDigest(path.name, len(files), sum(file.stat().st_size for file in files), together)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def text_chunks(path: Path) -> Iterator[str]:
+    """Yield the text of a file, about a million characters at a time, with its line ends.
+
+    Bytes that are not UTF-8 become U+FFFD, which the corpus report counts. ``.gz`` and ``.xz`` are unpacked.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
+    try:
+        with _open(path) as file:
+            while data := file.read(CHUNK_BYTES):
+                yield decoder.decode(data)
+        yield decoder.decode(b"", final=True)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read ({error})") from error
+
+
+def _open(path: Path) -> BinaryIO:
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    return cast(BinaryIO, lzma.open(path, "rb")) if suffix == ".xz" else path.open("rb")
+
+
+def is_table(path: Path) -> bool:
+    """Return whether the file has rows (parquet, JSON, JSON lines), by its suffix."""
+    return _plain_suffix(path) == ".parquet" or is_json(path)
+
+
+def is_json(path: Path) -> bool:
+    """Return whether the file is read as JSON or JSON lines, by its suffix."""
+    return _plain_suffix(path) in (".json", ".jsonl", ".ndjson")
+
+
+def rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
+    """Yield the text of each row, from the first of ``columns`` that the file has.
+
+    Raises:
+        DataError: the file has none of the columns, or is damaged.
+    """
+    if _plain_suffix(path) == ".parquet":
+        yield from _parquet_rows(path, columns)
+    else:
+        yield from _json_rows(path, columns)
+
+
+def _plain_suffix(path: Path) -> str:
+    name = Path(path.name.lower())
+    return Path(name.stem).suffix if name.suffix in _UNPACKED else name.suffix
+
+
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            column = _first_known(path, columns, names)
+            for batch in file.iter_batches(batch_size=512, columns=[column]):
+                for row, text in enumerate(batch.column(0).to_pylist()):
+                    if not isinstance(text, str):
+                        raise DataError(f"{path}: row {row} of a batch of column {column!r} has no text: {text!r:.60}")
+                    yield text
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path} cannot be read as parquet ({error})") from error
+
+
+def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
+    for number, record in enumerate(json_values(text_chunks(path), path)):
+        if isinstance(record, str):
+            yield _whole_characters(record)
+            continue
+        if not isinstance(record, dict):
+            raise DataError(
+                f"{path}: value {number} is a {type(record).__name__}, expected an object with a text field"
+            )
+        text = record[_first_known(path, columns, list(record))]
+        if not isinstance(text, str):
+            raise DataError(f"{path}: value {number} has no text: {text!r:.60}")
+        yield _whole_characters(text)
+
+
+def _whole_characters(text: str) -> str:
+    """Return ``text`` with U+FFFD for single halves of surrogate pairs: JSON can contain them, UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def _first_known(path: Path, columns: Sequence[str], names: Sequence[str]) -> str:
+    for column in columns:
+        if column in names:
+            return column
+    raise DataError(
+        f"{path}: no field {' or '.join(map(repr, columns))}; it has {', '.join(names)}; name one with --field"
+    )
+
+
+def json_values(chunks: Iterable[str], path: Path) -> Iterator[Any]:
+    """Yield the values of a JSON array or of JSON lines, in bounded memory.
+
+    Raises:
+        DataError: the text is not JSON; the message has the offset.
+    """
+    decoder, buffer, before = json.JSONDecoder(), "", 0
+    between_values = re.compile(r"[\s\[\],]*")
+    for chunk in chunks:
+        buffer += chunk
+        position = 0
+        while True:
+            between = between_values.match(buffer, position)
+            position = between.end() if between else position
+            try:
+                value, end = decoder.raw_decode(buffer, position)
+            except json.JSONDecodeError:
+                break  # the rest of the value is in the next chunk, or the file is damaged
+            except (ValueError, RecursionError) as error:  # a number of thousands of digits, deep nesting
+                raise DataError(f"{path}: a value of this JSON cannot be read ({error})") from error
+            if end == len(buffer) and not isinstance(value, (dict, str)):
+                break  # the next chunk may have more digits of this number
+            yield value
+            position = end
+        buffer, before = buffer[position:], before + position
+        if len(buffer) > MAX_VALUE:
+            break
+    if buffer.strip(" \t\r\n[],"):
+        raise DataError(f"{path}: not JSON, or truncated, at character {before:,}: {buffer[:60]!r}")
+
+
+# Data sets of the Hugging Face hub by name: ``hf://owner/name``, ``hf://owner/name:config`` and ``...@split``.
+#
+# Needs the ``datasets`` package, and the network unless the package's cache holds the data set.
+
+PREFIX: Final = "hf://"
+
+
+def is_hub(name: str) -> bool:
+    """Return whether an input names a Hugging Face data set."""
+    return name.startswith(PREFIX)
+
+
+def rows_of_hub(address: str, columns: Sequence[str]) -> Iterator[str]:
+    """Yield the text of each row in the data set's order, from the first of ``columns`` that it has.
+
+    Raises:
+        DataError: the package, the network, the data set or the column is missing.
+    """
+    dataset = _load(address)
+    column = next((name for name in columns if name in dataset.column_names), None)
+    if column is None:
+        raise DataError(f"{address}: no column {' or '.join(columns)}; it has {', '.join(dataset.column_names)}")
+    for batch in dataset.select_columns([column]).iter(batch_size=512):
+        for text in batch[column]:
+            if not isinstance(text, str):
+                raise DataError(f"{address}: column {column!r} has a value that is no text: {text!r:.60}")
+            yield text
+
+
+def hub_digest(address: str, columns: Sequence[str]) -> InputDigest:
+    """Return the hash of the text of all rows; the hub's version names do not prove the content."""
+    hasher, size = hashlib.sha256(), 0
+    for text in rows_of_hub(address, columns):
+        data = text.encode()
+        hasher.update(len(data).to_bytes(8, "little") + data)
+        size += len(data)
+    return InputDigest(address.removeprefix(PREFIX), 1, size, hasher.hexdigest())
+
+
+def _load(address: str) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(f"{address} needs the `datasets` package: pip install 'grok-lab[hf]'") from error
+    name, _, split = address.removeprefix(PREFIX).partition("@")
+    name, _, config = name.partition(":")
+    try:
+        return datasets.load_dataset(name, config or None, split=split or "train")
+    except Exception as error:  # the hub's client raises many types when it cannot fetch
+        reason = one_line(error)
+        raise DataError(
+            f"{address} cannot be loaded ({reason}); without a network, download its parquet or text files"
+            f" from https://huggingface.co/datasets/{name} and give them with --input FILE..."
+        ) from error
+
+
+# Short generated fables: a corpus for tests and for first runs without a download.
+#
+# A fable is a function of (seed, number). An animal wants something, meets a hindrance, gets help or
+# refuses it, and learns a lesson from the outcome. Names, pronouns and objects agree within a fable, so
+# that a small model can learn more than spelling.
+
+_ANIMALS: Final = (
+    "fox",
+    "hare",
+    "crow",
+    "mouse",
+    "goat",
+    "otter",
+    "owl",
+    "hedgehog",
+    "toad",
+    "heron",
+    "badger",
+    "wren",
+)
+_NAMES: Final = (
+    ("Ada", "she"), ("Bruno", "he"), ("Clio", "she"), ("Dario", "he"), ("Edda", "she"), ("Falk", "he"),
+    ("Greta", "she"), ("Hugo", "he"), ("Ilse", "she"), ("Jonas", "he"), ("Kira", "she"), ("Lasse", "he"),
+)  # fmt: skip
+_NATURES: Final = ("proud", "shy", "hungry", "clever", "lazy", "curious", "stubborn", "cheerful")
+_PLACES: Final = ("by the river", "at the edge of the wood", "on a windy hill", "behind the old mill", "in a dry field")
+_WISHES: Final = (
+    ("a ripe pear", "hung too high", "shook the branch", "the pear fell"),
+    ("a round cheese", "lay under a heavy stone", "rolled the stone aside", "the cheese was free"),
+    ("a warm nest", "was full of cold rain", "carried dry moss to it", "the nest was warm again"),
+    ("a bright button", "had sunk into the pond", "dived to the bottom", "the button shone in the sun"),
+    ("a basket of nuts", "stood across the stream", "laid a log over the water", "the nuts came home"),
+    ("a jar of honey", "was shut with a tight lid", "turned the lid slowly", "the lid came off"),
+)
+_FAILURES: Final = ("jumped and jumped", "pulled until evening", "cried out in anger", "went round it seven times")
+_PRIDE: Final = ('"I need nobody," said {n}.', '"Leave me alone," said {n}.', "{n} looked away and said nothing.")
+_ASKS: Final = ('"Will you help me?" asked {n}.', '"I can not do it alone," said {n}.', '"Please, friend," said {n}.')
+_HELPED: Final = (
+    "Two hands are lighter than one wish.",
+    "Who asks is half way home.",
+    "A shared load is a small load.",
+)
+_REFUSED: Final = (
+    "Pride keeps an empty table.",
+    "Who sends help away goes hungry.",
+    "A closed door lets in no friend.",
+)
+
+
+def write_fables(count: int, seed: int) -> Iterator[str]:
+    """Yield ``count`` fables; fable ``i`` depends on (seed, i) alone."""
+    for number in range(count):
+        yield _fable(Stream("fables", seed).at(number))
+
+
+def parse_fables(name: str) -> tuple[int, int]:
+    """Return (count, seed) of ``"COUNT"`` or ``"COUNT:SEED"``.
+
+    Raises:
+        DataError: ``name`` has neither form.
+    """
+    count, _, seed = name.partition(":")
+    try:
+        numbers = int(count), int(seed or 0)
+    except ValueError:
+        numbers = 0, 0
+    if numbers[0] < 1 or not 0 <= numbers[1] <= MAX_SEED:
+        raise DataError(f"fables --input {name}: expected COUNT or COUNT:SEED, for example 2000:0")
+    return numbers
+
+
+def fables_digest(name: str) -> InputDigest:
+    """Return the hash of all the fables."""
+    hasher, size = hashlib.sha256(), 0
+    for fable in write_fables(*parse_fables(name)):
+        data = fable.encode()
+        hasher.update(len(data).to_bytes(8, "little") + data)
+        size += len(data)
+    return InputDigest(f"fables {name}", 1, size, hasher.hexdigest())
+
+
+def _fable(stream: Stream) -> str:
+    draws = iter(stream.uniform(16))
+
+    def one(choices: Sequence[str]) -> str:
+        return choices[int(next(draws) * len(choices))]
+
+    (name, they), (friend, _) = (_NAMES[i] for i in stream.at("names").permutation(len(_NAMES))[:2])
+    first, second = (_ANIMALS[i] for i in stream.at("animals").permutation(len(_ANIMALS))[:2])
+    wish, trouble, deed, outcome = _WISHES[int(next(draws) * len(_WISHES))]
+    them = "her" if they == "she" else "him"
+    lines = [
+        f"There was once {_article(nature := one(_NATURES))} {nature} {first} called {name}. {they.capitalize()} lived"
+        f" {one(_PLACES)}.",
+        f"One day {name} wanted {wish}. But it {trouble}. {name} {one(_FAILURES)}, and nothing changed.",
+        f"Then {friend} the {second} came by.",
+    ]
+    if next(draws) < 0.6:
+        lines.append(
+            f"{one(_ASKS).format(n=name)} So {friend} stayed with {them}. Together they {deed}, and {outcome}."
+        )
+        lines.append(f"That night {name} and {friend} sat side by side. {one(_HELPED)}")
+    else:
+        lines.append(f"{one(_PRIDE).format(n=name)} So {friend} went on. {name} sat alone, and {they} had no supper.")
+        lines.append(f"In the morning {name} was still hungry. {one(_REFUSED)}")
+    return "\n".join(lines)
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiou" else "a"
+
+
+# Cuts text into documents at ``<|endoftext|>``, and long documents into pieces.
+
+PIECE_CHARACTERS: Final = 2**20
+"""Characters above which a document is cut into pieces."""
+
+_SAFE_CUT: Final = re.compile(
+    r"""(?<=\S)\n(?=[^\s<])     # after a single line end
+      | (?<=\S)\r(?=\n[^\s<])  # inside a CRLF
+      | \S(?=[ ][^\s<])        # before a single blank
+    """,
+    re.VERBOSE,
+)
+# GPT-2's word pattern ends a word at each of these places, whatever the text around them is, so the pieces have the ids
+# and the number of words of the whole. No cut before "<": a marker may begin there, whose white space is dropped.
+_CARRIED: Final = 16
+"""Characters that are kept for the next chunk: a marker, or a place to cut, may extend across two chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A document, or the next part of one."""
+
+    text: str
+    ends_document: bool
+    """Whether the document ends with this piece."""
+
+
+def documents_of(chunks: Iterable[str], *, strip: bool = False) -> Iterator[Piece]:
+    """Yield the documents of one text (a file, or a row of a table) that comes in ``chunks``.
+
+    ``<|endoftext|>`` ends a document, and so does the end of the text. One line end on either side
+    of the marker belongs to the marker; with ``strip`` all white space around a document is dropped.
+    A blank document is one piece with blank text, so that the caller can count such documents.
+    """
+    pending: list[str] = []  # parts of the present document that are read but not yielded
+    held, tail, first, begun = 0, "", True, False
+
+    def clean(text: str, ends: bool, at_marker: bool) -> str:
+        if not begun:
+            text = text.lstrip() if strip else text if first else _without_first_line_end(text)
+        if ends:
+            text = text.rstrip() if strip else _without_last_line_end(text) if at_marker else text
+        return text
+
+    for chunk in chunks:
+        *ended, tail = (tail + chunk).split(END_OF_TEXT)
+        for text in ended:
+            yield Piece(clean("".join([*pending, text]), True, True), True)
+            pending, held, first, begun = [], 0, False, False
+        while held + len(tail) > PIECE_CHARACTERS:
+            cut = _last_safe_cut(tail, PIECE_CHARACTERS)
+            if not cut:  # no place to cut: each part of a text is searched only once
+                pending.append(tail[:-_CARRIED])
+                held, tail = held + len(pending[-1]), tail[-_CARRIED:]
+                break
+            yield Piece(clean("".join([*pending, tail[:cut]]), False, False), False)
+            pending, held, tail, begun = [], 0, tail[cut:], True
+    last = clean("".join([*pending, tail]), True, False)
+    # After a final marker at most a line end follows; that is no blank document.
+    if begun or last.strip() or first:
+        yield Piece(last, True)
+
+
+def is_blank(piece: Piece, begins_document: bool) -> bool:
+    """Return whether the piece is a document of only white space; such documents are counted and left out."""
+    return begins_document and piece.ends_document and not piece.text.strip()
+
+
+def without_blank_documents(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Yield the pieces of all documents that have more than white space."""
+    begins = True
+    for piece in pieces:
+        if not is_blank(piece, begins):
+            yield piece
+        begins = piece.ends_document
+
+
+def whole_documents(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Yield every document in one piece, for a tokeniser that is not ``piecewise``."""
+    parts: list[str] = []
+    for piece in pieces:
+        parts.append(piece.text)
+        if piece.ends_document:
+            yield Piece("".join(parts), True)
+            parts = []
+
+
+def _last_safe_cut(text: str, limit: int) -> int:
+    """Return the last offset up to ``limit`` where ``text`` may be cut, else the first one after it, else 0."""
+    end, span = min(len(text), limit), 4096
+    while True:
+        start = max(0, end - span)
+        cuts = [match.end() for match in _SAFE_CUT.finditer(text, start, end + 2)]
+        if cuts:
+            return cuts[-1]
+        if start == 0:
+            behind = _SAFE_CUT.search(text, end)
+            return behind.end() if behind else 0
+        span *= 8
+
+
+def _without_first_line_end(text: str) -> str:
+    return text[2:] if text.startswith("\r\n") else text.removeprefix("\n")
+
+
+def _without_last_line_end(text: str) -> str:
+    return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
+
+
+# WikiText: its articles, recognised by their headings, its word count, and its detokeniser.
+#
+# Source: Merity et al. 2017, "Pointer Sentinel Mixture Models". The tokenised form has spaces
+# around punctuation, ``<unk>`` for rare words, and ``@-@``, ``@,@``, ``@.@`` for hyphens, commas and full stops inside
+# words.
+
+_TITLE: Final = re.compile(r"^ ?= [^=].* = $|^ ?= [^=] = $")
+
+
+def articles(*files: Iterable[str]) -> Iterator[Piece]:
+    """Yield the articles in the lines of ``files``, which have their line ends; an article may go on in the next file.
+
+    A title `` = Name = `` begins an article if the lines before and after it are blank (a formula
+    may look like a title), or if it begins a file and the line after it is blank. The blank line
+    before belongs to the article. Joined, the articles are the input.
+    """
+    article: list[str] = []
+    numbered = chain.from_iterable(map(enumerate, files))
+    for (number, line), (_, following) in pairwise(chain(numbered, [(0, "")])):
+        previous = article[-1] if article and number else ""
+        if _TITLE.match(line.rstrip("\r\n")) and not previous.strip() and not following.strip():
+            blank = [article.pop()] if article and not article[-1].strip() else []
+            if article:
+                yield Piece("".join(article), True)
+            article = blank
+        article.append(line)
+    if article:
+        yield Piece("".join(article), True)
+
+
+def lines_of(chunks: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a text that comes in chunks, each with its ``\\n``."""
+    rest = ""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split("\n")
+        for line in whole:
+            yield line + "\n"
+    if rest:
+        yield rest
+
+
+def lines_of_rows(rows: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of WikiText in table form, one per row; an empty row is a blank line, `` \\n``."""
+    for row in rows:
+        yield row if row.endswith("\n") else row + "\n" if row else " \n"
+
+
+def word_count(text: str) -> int:
+    """Return the number of WikiText words: those separated by white space, and one for each line end.
+
+    >>> word_count(" a cat @-@ nap . \\n \\n")
+    7
+    """
+    return len(text.split()) + text.count("\n")
+
+
+_JOINED: Final = (
+    (re.compile(r" @([-,.])@ "), r"\1"),
+    (re.compile(r"(?<=\w) '(s|t|re|ve|ll|d|m)\b"), r"'\1"),
+    (re.compile(r" ([;:.!?,])(?=\s)"), r"\1"),
+    (re.compile(r"\( ([^\n()]*) \)"), r"(\1)"),
+    (re.compile(r"\[ ([^\n\[\]]*) \]"), r"[\1]"),
+    (re.compile(r"\" ([^\n\"]*) \""), r'"\1"'),
+    (re.compile(r"(?m)^ (=(?: =)+) (.*) \1 $"), lambda m: f"{(mark := m[1].replace(' ', ''))} {m[2]} {mark}"),
+    (re.compile(r"(?m)^ +| +$"), ""),
+)
+
+
+def detokenize(text: str) -> str:
+    """Return tokenised WikiText as ordinary text: joined at ``@-@``, no spaces before stops or inside brackets.
+
+    >>> detokenize(" He ( the well @-@ known one ) didn 't see 1 @,@ 000 cats . \\n = = Cats = = \\n")
+    "He (the well-known one) didn't see 1,000 cats.\\n== Cats ==\\n"
+    """
+    for pattern, replacement in _JOINED:
+        text = pattern.sub(replacement, text)
+    return text
