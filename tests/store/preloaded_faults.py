@@ -200,8 +200,9 @@ def main() -> int:
         for i in range(arguments.faults):
             action = list(works)[i % len(works)]
             draw = Stream("faults", arguments.seed).at(action, i)
+            # an interruption that lasts is none: Python would call again for ever
             kind = list(KINDS)[int(draw.integers(1, len(KINDS))[0])]
-            number, lasting = int(draw.at("call").integers(1, calls[action])[0]) + 1, i % 4 == 3
+            number, lasting = int(draw.at("call").integers(1, calls[action])[0]) + 1, i % 4 == 3 and kind != "EINTR"
             began, path = time.perf_counter(), folder / f"S{i}"
             end = trial(library, works[action], path, number, KINDS[kind], lasting)
             rows.append({"action": action, "fault": kind, "call": number, "of": calls[action], "lasting": lasting,
