@@ -11,7 +11,7 @@ from analysis.figures.style import Drawing
 from analysis.studies.base import OwnStudy, Study
 
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
-    "census": (curves.accuracy_histogram, curves.time_histogram, curves.seed_curves),
+    "census": (curves.seed_curves, curves.accuracy_histogram, curves.time_histogram, curves.seed_losses),
     "survival": (survival.cumulative, survival.quantile_plot),
     "regimes": (curves.phase_portrait, curves.order_of_events),
     "crossed": (causes.variance_bars, causes.heat_map),

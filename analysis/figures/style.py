@@ -247,7 +247,6 @@ GREY, BLUE, AMBER, TEAL, ROSE, VIOLET = (LIGHT[n] for n in ("grey", "blue", "amb
 SERIES: Final = (BLUE, AMBER, TEAL, ROSE, VIOLET, GREY)
 CLASS_COLOURS: Final = {
     "super": TEAL,
-    "super by time": TEAL,
     "fast": AMBER,
     "normal": GREY,
     "diverged": ROSE,

@@ -41,7 +41,7 @@ def test_the_table_agrees_with_the_census() -> None:
     assert len(table) == 60
     assert table.loc[study.rows.index, "class_accuracy"].tolist() == study.rows["label"].tolist()
     assert (table["judged_at_step"] == study.horizon).all()
-    supers = set(study.rows.index[study.by_time.is_super])
+    supers = set(study.rows.index[study.by_time.is_early])
     assert set(table.index[table["class_time"] == "super"]) == supers and supers
     assert set(table["regime"]) <= {*ORDERS, "not yet"}
 

@@ -536,7 +536,7 @@ def test_held_is_for_two_evaluations_in_a_row_or_until_the_run_ends() -> None:
     assert held.dropna().to_dict() == {"a": 1, "b": 0, "d": 2, "e": 2, "diverged": 0, "late": 0}
 
 
-def test_a_run_that_is_super_at_its_last_step_is_held() -> None:
+def test_a_run_that_is_early_at_its_last_step_is_held() -> None:
     seeds = [Truth({"seed": k, "train.steps": 3000, "eval.every": 250}, 2700 if k < 4 else 9000) for k in range(40)]
     census = ask("census", simulate(seeds))
     said = {f.label: f for f in census.findings}
