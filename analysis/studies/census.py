@@ -198,7 +198,7 @@ def analyse(observations: Observations, question: Question) -> Study:
         study.summary = f"{n:,} runs in {len(parts)} populations: {' to '.join(ends)} generalised, with 95% intervals."
         if isinstance(first, Census) and 2 * len(first.rows) > n:
             study.lead = f"{first.lead}_1"
-            study.summary = f"{first.summary} {len(parts) - 1} smaller populations are beside them."
+            study.summary = f"{first.summary} {len(parts) - 1} smaller populations are compared below."
     return study
 
 

@@ -48,7 +48,7 @@ def test_census_of_the_diarys_regime(short_census: Observations) -> None:
     assert shares["super"].low <= 0.06 <= shares["super"].high
     assert sum(shares[c].value for c in ("super", "fast", "normal", "diverged")) == pytest.approx(1)
     assert study.by_time is None
-    assert any("Super by time" in note for note in study.notes)
+    assert any("Early seeds" in note for note in study.notes)
 
 
 def test_parity_names_the_seeds_outside(short_census: Observations) -> None:
@@ -63,7 +63,7 @@ def test_parity_names_the_seeds_outside(short_census: Observations) -> None:
     assert "missing: 5, 6" in needs("parity", simulate(census(5, np.random.default_rng(1))))
 
 
-def test_census_of_another_task_leads_with_time_and_says_why() -> None:
+def test_census_of_another_task_has_early_and_late_seeds_and_no_classes_of_the_diary() -> None:
     rng = np.random.default_rng(3)
     truths = [
         Truth(
@@ -75,15 +75,14 @@ def test_census_of_another_task_leads_with_time_and_says_why() -> None:
     study = ask("census", simulate(truths))
     assert study.horizon == 1000
     headline = [f.label for f in study.findings if f.headline]
-    assert "super by time" in headline
-    assert not any("diary" in label for label in headline)
-    notes = " ".join(study.notes)
-    assert "step 1,000" in notes
-    assert "not the diary's regime" in notes
+    assert headline == ["early seeds", "generalised"]
+    assert set(study.kinds) <= {"early", "late", "not within 1,000 steps"}
+    shown = " ".join([study.summary, *(f.text for f in study.findings), *study.notes])
+    assert not {"super", "fast", "normal"} & set(shown.split()), "classes of another regime"
 
 
 def test_cards_of_conditions_say_the_same_of_each() -> None:
-    """Where seeds of one condition do not generalise, super by time is not known there: no card speaks of it then."""
+    """Where seeds of one condition do not generalise, early is not known there: no card speaks of it then."""
     truths = [
         Truth({"seed": i, "task.modulus": 97, "optim.weight_decay": wd, "train.steps": 3000, "eval.every": 250}, time)
         for wd, time in ((0.0, 90_000.0), (1.0, 2_000.0))
@@ -163,7 +162,7 @@ def test_long_and_short_runs_of_one_condition_are_one_survival_curve() -> None:
     median = next(f.estimate for f in study.findings if f.label == "median step of generalisation")
     assert median.low <= 10_800 <= median.high
     census_of_both = ask("census", simulate(long + short))
-    by_time = next(f.estimate for f in census_of_both.findings if f.label == "super by time")
+    by_time = next(f.estimate for f in census_of_both.findings if f.label == "early seeds")
     assert by_time.n == 60
 
 
