@@ -498,8 +498,6 @@ class Report:
     provenance: Provenance
     studies: list[Study]
     missing: list[Missing]
-    first_command: str
-    """The command to propose for an empty store."""
     labels: dict[str, str]
     """Name of each run for readers, such as ``seed 17``, by ``run_id``."""
 
@@ -535,6 +533,5 @@ def compile_report(observations: Observations, own: Sequence[Own] = ()) -> Repor
         provenance(observations),
         studies,
         gaps,
-        first,
         run_labels(observations.all_runs),
     )

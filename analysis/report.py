@@ -120,7 +120,7 @@ def main(argv: list[str]) -> int:
     report = compile_report(Observations.read(store), own)
     page = write_report(report, out)
     if not report.provenance.runs:
-        print(f"{store} has no finished run yet; train some: {report.first_command}")
+        print(f"{store} has no finished run yet; train some: {report.next_step.text}")
     elif report.provenance.statuses.keys() == {"failed"}:
         print(f"{store} has no finished run: all of its runs failed; see: grok store status {store}")
     for line in [report.sentence, *report.provenance.pending] if report.provenance.runs else []:

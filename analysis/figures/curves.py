@@ -49,22 +49,8 @@ def spread(ids: pd.Index, most: int = MOST) -> pd.Index:
 
 def seed_curves(census: Census) -> Drawing | None:
     """Draw validation accuracy over steps, coloured by the seed's class."""
-    axis = ChartAxis("validation accuracy", -0.02, 1.03)
-    return _single_seeds(census, "seed_curves", "Validation accuracy of single seeds", "val_acc", axis)
-
-
-def seed_losses(census: Census) -> Drawing | None:
-    """Draw validation loss over steps, coloured by the seed's class."""
-    losses = census.curves["val_loss"].to_numpy(dtype=float)
-    if not np.isfinite(losses).any():
-        return None
-    axis = ChartAxis("validation loss", 0, float(np.nanquantile(losses, 0.999)) * 1.08)
-    return _single_seeds(census, "seed_losses", "Validation loss of single seeds", "val_loss", axis)
-
-
-def _single_seeds(census: Census, figure: str, title: str, y: str, axis: ChartAxis) -> Drawing | None:
     label, styles = census.kinds, CLASS_STYLES if census.has_diary_task else TIME_STYLES
-    curves = census.curves[census.curves["run_id"].isin(label.index)][["run_id", "step", y]]
+    curves = census.curves[census.curves["run_id"].isin(label.index)]
     layers, frames, drawn = [], [], 0
     for style, (colour, alpha, width) in styles.items():
         members = label[label.str.split().str[0] == style]
@@ -74,7 +60,7 @@ def _single_seeds(census: Census, figure: str, title: str, y: str, axis: ChartAx
         chosen = frozenset(spread(pd.Index(mine["run_id"].unique())))
         drawn += len(chosen)
         group = f"{members.iloc[0]} ({of_all(len(chosen), len(members))})"
-        layers.append(Lines(group, colour, mine, "step", y, chosen, alpha, width))
+        layers.append(Lines(group, colour, mine, "step", "val_acc", chosen, alpha, width))
         frames.append(mine[mine["run_id"].isin(chosen)].assign(label=members.iloc[0]))
     if not frames:
         return None
@@ -85,9 +71,11 @@ def _single_seeds(census: Census, figure: str, title: str, y: str, axis: ChartAx
     if longer:
         runs = f"{longer} runs go" if longer > 1 else "1 run goes"
         caption += f" {runs} on beyond the axis, up to step {ends.max():,}."
-    charts = [Chart(ChartAxis("step", 0, last), axis, tuple(layers), height=2.2)]
-    data = pd.concat(frames)[["run_id", "label", "step", y]]
-    return draw(figure, title, caption, charts, data, "seeds", of=len(label))
+    axis = ChartAxis("validation accuracy", -0.02, 1.03)
+    chart = Chart(ChartAxis("step", 0, last), axis, tuple(layers), height=2.2)
+    data = pd.concat(frames)[["run_id", "label", "step", "val_acc", "val_loss"]]
+    title = "Validation accuracy of single seeds"
+    return draw("seed_curves", title, caption, [chart], data, "seeds", of=len(label))
 
 
 def phase_portrait(regimes: Regimes) -> Drawing | None:

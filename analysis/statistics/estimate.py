@@ -27,6 +27,11 @@ class NotEnoughData(Exception):
         self.needs = needs
 
 
+COUNTED: Final = ("Wilson", "Clopper-Pearson")
+"""Methods of the interval of a share: one of ``n`` things is a whole per cent or more below ``FEW``."""
+FEW: Final = 100
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """``value`` with its confidence interval [low, high] from ``n`` observations.
@@ -49,7 +54,9 @@ class Estimate:
         """Return ``"0.87% (0.55 to 1.37)"``, with no more digits than the interval and ``n`` deserve."""
         low, high = 100 * self.low, 100 * self.high
         if digits is None:
-            digits = min(2 if high - low < 1 else 1 if high - low < 10 else 0, int(math.log10(max(self.n, 10))) - 1)
+            digits = 2 if high - low < 1 else 1 if high - low < 10 else 0
+            if self.method in COUNTED and self.n < FEW:
+                digits = 0
         return f"{100 * self.value:.{digits}f}% ({low:.{digits}f} to {high:.{digits}f})"
 
     def plain(self, digits: int = 0) -> str:

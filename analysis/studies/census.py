@@ -124,7 +124,7 @@ def one(observations: Observations, population: Population, question: Question) 
     every = by_accuracy + by_time if census.has_diary_task else by_time + by_accuracy
     census.findings = [*_equal_bits(census), *_unequal(census), *every]
     census.summary, census.lead = _summary(census), "seed_curves"
-    census.tables = [_share_table(census), _best_table(census)]
+    census.tables = [_best_table(census)]
     if code := code_needed(observations, rows):
         census.notes.append(f'"Run it again" needs your code as these runs had it: {code}.')
     unjudged = int((rows["label"] == UNJUDGED).sum())
@@ -400,26 +400,6 @@ def _usual(census: Census) -> int:
 def _done(census: Census) -> NDArray[np.bool_]:
     """Return whether each seed generalised by that step: a few longer runs would raise the share by theirs alone."""
     return np.asarray(census.times.right <= _usual(census))
-
-
-def _share_table(census: Census) -> Table:
-    shares = dict(census.shares)
-    if not census.has_diary_task:
-        shares = {k: share(int(n), len(census.rows)) for k, n in census.kinds.value_counts().items()}
-    shares |= {f.label: f.estimate for f in census.findings if f.label == EARLY and f.estimate}
-    records = [
-        {
-            "class": name,
-            "seeds": round(e.value * e.n),
-            "of": e.n,
-            "share %": round(100 * e.value, 3),
-            "low %": round(100 * e.low, 3),
-            "high %": round(100 * e.high, 3),
-            "interval": e.method,
-        }
-        for name, e in shares.items()
-    ]
-    return Table("shares", "Shares with 95% intervals", pd.DataFrame(records))
 
 
 def _best_table(census: Census) -> Table:

@@ -116,8 +116,8 @@ def test_seeds_that_did_not_generalise_stand_where_their_runs_ended() -> None:
     rest = [Truth({"seed": seed, "eval.every": 500}, 1e9) for seed in range(20, 60)]
     longer = [Truth({"seed": seed, "eval.every": 500, "train.steps": 12_500}, 9_000 + seed) for seed in range(20)]
     drawing = time_histogram(ask("census", simulate([*longer, *rest])))
-    (bar,) = drawing.data[drawing.data["trained until here, not generalised"] > 0].to_dict("records")
-    assert bar["trained until here, not generalised"] == 40
+    (bar,) = drawing.data[drawing.data["not by their last step"] > 0].to_dict("records")
+    assert bar["not by their last step"] == 40
     assert bar["step from"] < 3_000 <= bar["step to"] < 4_000
     assert titled(drawing) == 60 == drawing.charts[0].drawn
 
