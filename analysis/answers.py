@@ -341,23 +341,20 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
     if summary:
         return summary
     lead = next((finding.text for study in studies for finding in study.headlines), "")
-    n, language = len(observations.all_runs), observations.arithmetic.empty and len(observations.gpt)
+    n = len(observations.all_runs)
     models = _different(observations.gpt, describe_language_model) or _different(observations.arithmetic, describe_task)
-    noun = f"{'language model' if language else 'run'}{'s' * (n != 1)}"
-    return f"{n or 'No finished'} {noun}{f': {_some(models)}' * bool(models)}. {lead}"
+    return f"{n or 'No'} finished run{'s' * (n != 1)}{': ' * bool(models)}{_some(models)}. {lead}"
 
 
-def next_step(observations: Observations, gaps: Sequence[Missing], first: str) -> Fact:
-    """Return what to do next, in words and as a command: finish, ask the next question, or look at a run.
-
-    ``first``: the command for an empty store.
-    """
+def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
+    """Return what to do next, in words and as a command: finish, ask the next question, or look at a run."""
     runs = observations.all_runs
     for of in unfinished(observations):
         if of.command:
             words = f"Finish the sweep: {of.missing:,} of {of.planned:,} planned runs are not in the store yet."
             return Fact(words + BIASED * of.stops_early, of.command, is_command=True)
     if runs.empty:
+        first = proposal("grok sweep 'seed=range(0,64)'", observations, any_task=False)
         return Fact("Train some seeds.", first, is_command=True)
     order = [gap for name in NEXT for gap in gaps if gap.name == name] + [gap for gap in gaps if gap.command]
     if order:
@@ -522,13 +519,12 @@ def compile_report(observations: Observations, own: Sequence[Own] = ()) -> Repor
     only_language = bool(len(observations.gpt)) and observations.arithmetic.empty
     studies = [a for a in answers if isinstance(a, Study)]
     gaps = [a for a in answers if isinstance(a, Missing) and (a.started or (a.command and not only_language))]
-    first = proposal("grok sweep 'seed=range(0,64)'", observations, any_task=False)
     return Report(
         path.resolve().name if path else "",
         str(path) if path else "STORE",
         title(observations, studies),
         sentence(observations, studies),
-        next_step(observations, gaps, first),
+        next_step(observations, gaps),
         heading(observations),
         provenance(observations),
         studies,

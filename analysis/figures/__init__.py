@@ -13,7 +13,7 @@ from analysis.studies.base import OwnStudy, Study
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
     "census": (curves.seed_curves, curves.accuracy_histogram, curves.time_histogram),
     "survival": (survival.cumulative, survival.quantile_plot),
-    "regimes": (curves.phase_portrait, curves.order_of_events),
+    "regimes": (curves.order_of_events,),
     "crossed": (causes.variance_bars, causes.heat_map),
     "language_crossed": (causes.variance_bars, causes.heat_map),
     "branching": (evidence.branch_strips,),

@@ -1,4 +1,4 @@
-"""Seed histograms, curves of the seeds by class, and the phase portrait of the regimes."""
+"""Seed histograms, curves of the seeds by class, and the order of events."""
 
 from __future__ import annotations
 
@@ -66,9 +66,8 @@ def seed_curves(census: Census) -> Drawing | None:
         return None
     ends = curves.groupby("run_id")["step"].max()
     last = usual_length(ends.to_numpy(dtype=np.int64))  # a few long runs would leave no room for all others
-    longer = int((ends > last).sum())
     caption = f"One line is one seed; {of_all(drawn, len(label))} are drawn."
-    if longer:
+    if longer := int((ends > last).sum()):
         runs = f"{longer} runs go" if longer > 1 else "1 run goes"
         caption += f" {runs} on beyond the axis, up to step {ends.max():,}."
     axis = ChartAxis("validation accuracy", -0.02, 1.03)
@@ -76,42 +75,6 @@ def seed_curves(census: Census) -> Drawing | None:
     data = pd.concat(frames)[["run_id", "label", "step", "val_acc", "val_loss"]]
     title = "Validation accuracy of single seeds"
     return draw("seed_curves", title, caption, [chart], data, "seeds", of=len(label))
-
-
-def phase_portrait(regimes: Regimes) -> Drawing | None:
-    """Draw validation loss against weight norm, one line per run from start to end, by order of events."""
-    curves = regimes.curves[regimes.curves["step"] > 0].dropna(subset=["weight_norm", "val_loss"])
-    curves = curves[curves["val_loss"] > 0]
-    lines, dots, frames = [], [], []
-    every = 0
-    for name, colour in REGIME_COLOURS.items():
-        mine = regimes.events.index[regimes.events["first"] == name]
-        drawn = spread(mine, 30)
-        chosen = curves[curves["run_id"].isin(drawn)]
-        if chosen.empty:
-            continue
-        every += len(mine)
-        frames.append(chosen.assign(first=name)[["run_id", "first", "step", "weight_norm", "val_loss"]])
-        group = f"{name} ({of_all(len(drawn), len(mine))})"
-        at = chosen[chosen["step"] == chosen["run_id"].map(regimes.events["grokked"])]
-        at = at.rename(columns={"weight_norm": "x", "val_loss": "y"})
-        lines.append(Lines(group, colour, frames[-1], "weight_norm", "val_loss", frozenset(drawn), 0.5, 0.8))
-        dots.append(Points(group, colour, at[["run_id", "x", "y"]]))
-    if not frames:
-        return None
-    data = pd.concat(frames)
-    chart = Chart(
-        ChartAxis.around("weight norm (without embeddings)", data["weight_norm"]),
-        ChartAxis.around("validation loss", data["val_loss"], scale="log"),
-        (*lines, *dots),
-        height=2.7,
-    )
-    caption = (
-        f"Each line is one of {every:,} generalised seeds (up to 30 per order of events), from its first evaluation to "
-        "its last. The dot marks the step of generalisation."
-    )
-    title = "Weight norm against validation loss"
-    return draw("phase_portrait", title, caption, [chart], data, "seeds", of=every)
 
 
 def order_of_events(regimes: Regimes) -> Drawing | None:

@@ -28,8 +28,7 @@ class NotEnoughData(Exception):
 
 
 COUNTED: Final = ("Wilson", "Clopper-Pearson")
-"""Methods of the interval of a share: one of ``n`` things is a whole per cent or more below ``FEW``."""
-FEW: Final = 100
+"""Methods of the interval of a share: one thing of fewer than 100 is a whole per cent or more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,7 @@ class Estimate:
         low, high = 100 * self.low, 100 * self.high
         if digits is None:
             digits = 2 if high - low < 1 else 1 if high - low < 10 else 0
-            if self.method in COUNTED and self.n < FEW:
-                digits = 0
+            digits *= self.n >= 100 or self.method not in COUNTED
         return f"{100 * self.value:.{digits}f}% ({low:.{digits}f} to {high:.{digits}f})"
 
     def plain(self, digits: int = 0) -> str:

@@ -208,12 +208,11 @@ def _summary(census: Census) -> str:
     trained = f"{n:,} {unit if n > 1 else unit.replace('seeds', 'seed', 1)} trained for {_usual(census):,} steps on"
     if census.has_diary_task and census.shares:
         shares = " and ".join(f"{census.shares[name].percent()} {name}" for name in CLASSES[:2])
-        outcome = f"{shares} (validation accuracy above {DIARY.super_accuracy:.0%} at step {census.horizon:,}, and "
-        outcome += f"above {DIARY.normal_accuracy:.0%})"
+        low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
+        outcome = f"{shares} (validation accuracy above {high} and above {low} at step {census.horizon:,})"
     else:
-        outcome = f"{_ends(census)[0].percent()} generalised"
-        if census.by_time is not None:
-            outcome += f", half of the seeds by step {census.by_time.median.plain()}"
+        half = f", half of the seeds by step {census.by_time.median.plain()}" if census.by_time else ""
+        outcome = f"{_ends(census)[0].percent()} generalised{half}"
     return f"{trained} {census.population.task}: {outcome}, with 95% intervals."
 
 
@@ -350,20 +349,14 @@ def _unequal(census: Census) -> list[Finding]:
 
 
 def _time_findings(census: Census) -> list[Finding]:
-    done, good = _ends(census)
-    seen, n, kept = round(done.value * done.n), len(census.times), round(good.value * good.n)
+    done, n = _ends(census)[0], len(census.times)
+    seen = round(done.value * done.n)
     longer = floats(census.rows["config.train.steps"]).max() > _usual(census)
     budget = f"by step {_usual(census):,}" if longer else "within their budget"
     text = (
         f"{seen:,} of {n:,} {census.population.unit} generalised {budget} (validation accuracy of at least "
         f"{GENERALISED_VAL_ACC:.0%} at {PERSISTENCE} evaluations in a row, or at the last): {done.percent()}."
     )
-    if seen:
-        fell = int((floats(census.rows["val_acc_dips"])[_done(census)] > 0).sum())
-        text += (
-            f" {fell:,} of them fell below it again at a later evaluation. {kept:,} generalised for good: they stayed "
-            f"above it from some evaluation to their end ({good.percent()} of all)."
-        )
     generalised = Finding("generalised", done.percent(), text, done)
     try:
         census.by_time = judge_by_time(census.times, floats(census.rows["config.train.steps"]))

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from analysis.figures.causes import rows_chart
-from analysis.figures.curves import phase_portrait, seed_curves, time_histogram
+from analysis.figures.curves import seed_curves, time_histogram
 from analysis.figures.evidence import census_iconic
 from analysis.figures.render import draw
 from analysis.figures.style import BLUE, LIGHT, PALETTE, ChartAxis, Drawing, canvas, log_axis, log_ticks
@@ -106,7 +106,7 @@ def test_a_figure_says_how_many_seeds_it_draws() -> None:
     """Figures drew 200 of 1,984 curves under "n = 1,984 seeds"."""
     store = simulate([Truth({"seed": seed, "eval.every": 500}, 900 + 20 * seed) for seed in range(240)])
     census = ask("census", store)
-    for drawing in (census_iconic(census), seed_curves(census), phase_portrait(ask("regimes", store))):
+    for drawing in (census_iconic(census), seed_curves(census)):
         assert drawing is not None
         assert titled(drawing) == drawing.data["run_id"].nunique() < 240, drawing.name
 
