@@ -330,9 +330,7 @@ def title(observations: Observations, studies: Sequence[Study]) -> str:
         return "When does this run generalise?" if len(observations.arithmetic) else "How well does this model predict?"
     if questions and (len(questions) == 1 or observations.arithmetic.empty):
         return questions[0]
-    if observations.all_runs.empty:
-        return "No finished run yet"
-    return "What does a seed decide?"
+    return "What does a seed decide?" if len(observations.all_runs) else "No finished run yet"
 
 
 def sentence(observations: Observations, studies: Sequence[Study]) -> str:
