@@ -94,7 +94,7 @@ class Checkpoints:
     """A checkpoint after an older one; or kept weights."""
 
     def __init__(self, of_weights: bool) -> None:
-        self.of_weights = of_weights
+        self.of_weights, self.action = of_weights, "checkpoint"
 
     def prepare(self, path: Path) -> None:
         self._save(path, 3)
@@ -169,7 +169,8 @@ def trial(library: Library, work: Store | Checkpoints, path: Path, number: int, 
         except Exception:
             return f"traceback: {traceback.format_exc()}"
     try:
-        work.look(path)
+        if end == "done" or work.action != "replace":  # one that is refused at its end may leave failed rows beside
+            work.look(path)
         work.go_on(path)
     except Exception:
         return f"wrong after {end}: {traceback.format_exc()}"
