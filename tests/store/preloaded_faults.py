@@ -29,6 +29,7 @@ import torch
 from grok.checkpoints import load_checkpoint, load_weights, save_checkpoint, save_weights
 from grok.errors import GrokError
 from grok.records import Checkpoint
+from grok.store.contract import read_raw
 from grok.store.merge import restore
 from grok.store.schema import TABLES
 from grok.streams import Stream
@@ -94,7 +95,7 @@ class Checkpoints:
     """A checkpoint after an older one; or kept weights."""
 
     def __init__(self, of_weights: bool) -> None:
-        self.of_weights, self.action = of_weights, "checkpoint"
+        self.of_weights = of_weights
 
     def prepare(self, path: Path) -> None:
         self._save(path, 3)
@@ -169,8 +170,10 @@ def trial(library: Library, work: Store | Checkpoints, path: Path, number: int, 
         except Exception:
             return f"traceback: {traceback.format_exc()}"
     try:
-        if end == "done" or work.action != "replace":  # one that is refused at its end may leave failed rows beside
-            work.look(path)
+        work.look(path)
+        if end == "done" and isinstance(work, Store):
+            run_ids = [row["run_id"] for row in read_raw(path, "runs")]
+            assert len(set(run_ids)) == len(run_ids), "there twice"
         work.go_on(path)
     except Exception:
         return f"wrong after {end}: {traceback.format_exc()}"
