@@ -247,6 +247,8 @@ def provenance(observations: Observations) -> Provenance:
             "The runs were computed with several numerics tags: equal seeds need not give equal bits between them."
         )
     summary.notes += _about_designs(observations)
+    if others := [f"{n:,} {status}" for status, n in summary.statuses.items() if status != "completed"]:
+        summary.notes.append(f"Of {summary.runs:,} runs, {', '.join(others)}.")
     if summary.dirty:
         summary.notes.append(f"{summary.dirty:,} runs were trained from uncommitted code.")
     return summary
@@ -311,6 +313,55 @@ def _about_designs(observations: Observations) -> list[str]:
 
 def _counts(column: pd.Series) -> dict[str, int]:
     return {str(k): int(v) for k, v in column.fillna("unknown").value_counts().items()}
+
+
+# The first screen: the store's question, its answer in a sentence, and the next step.
+
+OF_SEEDS: Final = {"census", "parity", "survival", "regimes", "prediction", "mechanism", "seeds"}
+"""Studies that any seeds have; the others say what runs were for."""
+NEXT: Final = ("repeatability", "crossed", "weight_decay")
+"""Questions that come first after the ones that are answered."""
+
+
+def title(observations: Observations, studies: Sequence[Study]) -> str:
+    """Return the question of the store: that of its only design, or of its language models."""
+    questions = [study.question for study in studies if study.name not in OF_SEEDS and not isinstance(study, OwnStudy)]
+    if len(observations.all_runs) == 1:
+        return "When does this run generalise?" if len(observations.arithmetic) else "How well does this model predict?"
+    if questions and (len(questions) == 1 or observations.arithmetic.empty):
+        return questions[0]
+    if observations.all_runs.empty:
+        return "No finished run yet"
+    return "What does a seed decide?"
+
+
+def sentence(observations: Observations, studies: Sequence[Study]) -> str:
+    """Return what was trained, how many, what came out, and how sure that is."""
+    summary = next((study.summary for study in studies if study.summary), "")
+    if summary:
+        return summary
+    lead = next((finding.text for study in studies for finding in study.headlines), "")
+    n = len(observations.all_runs)
+    models = _different(observations.gpt, describe_language_model) or _different(observations.arithmetic, describe_task)
+    return f"{n or 'No'} finished run{'s' * (n != 1)}{': ' * bool(models)}{_some(models)}. {lead}"
+
+
+def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
+    """Return what to do next, in words and as a command: finish, ask the next question, or look at a run."""
+    runs = observations.all_runs
+    for of in unfinished(observations):
+        if of.command:
+            words = f"Finish the sweep: {of.missing:,} of {of.planned:,} planned runs are not in the store yet."
+            return Fact(words + BIASED * of.stops_early, of.command, is_command=True)
+    if runs.empty:
+        first = proposal("grok sweep 'seed=range(0,64)'", observations, any_task=False)
+        return Fact("Train some seeds.", first, is_command=True)
+    order = [gap for name in NEXT for gap in gaps if gap.name == name] + [gap for gap in gaps if gap.command]
+    if order:
+        return Fact(order[0].question, order[0].command, is_command=True)
+    return Fact(
+        "Look at a run.", f"grok show {runs['run_id'].iloc[0][:10]} --store {observations.path}", is_command=True
+    )
 
 
 # The user's own figures and studies in a report, given on the command line by their import path.
@@ -435,12 +486,15 @@ class Report:
     """Name of the store's folder."""
     place: str
     """The store's path as the user gave it, for commands."""
+    title: str
+    """The question that the store was made for."""
+    sentence: str
+    """Its answer: what was trained, how many, what came out and how sure."""
+    next_step: Fact
     heading: list[Fact]
     provenance: Provenance
     studies: list[Study]
     missing: list[Missing]
-    first_command: str
-    """The command to propose for an empty store."""
     labels: dict[str, str]
     """Name of each run for readers, such as ``seed 17``, by ``run_id``."""
 
@@ -448,6 +502,8 @@ class Report:
         """Return report.json."""
         return {
             "store": self.store,
+            "title": self.title,
+            "sentence": self.sentence,
             "heading": {fact.name: fact.text for fact in self.heading},
             "provenance": self.provenance.as_json(),
             "studies": [study.as_json() for study in self.studies],
@@ -461,13 +517,17 @@ def compile_report(observations: Observations, own: Sequence[Own] = ()) -> Repor
     answers += [ask(observations) for ask in own]
     path = observations.path
     only_language = bool(len(observations.gpt)) and observations.arithmetic.empty
+    studies = [a for a in answers if isinstance(a, Study)]
+    gaps = [a for a in answers if isinstance(a, Missing) and (a.started or (a.command and not only_language))]
     return Report(
         path.resolve().name if path else "",
         str(path) if path else "STORE",
+        title(observations, studies),
+        sentence(observations, studies),
+        next_step(observations, gaps),
         heading(observations),
         provenance(observations),
-        [a for a in answers if isinstance(a, Study)],
-        [a for a in answers if isinstance(a, Missing) and (a.started or (a.command and not only_language))],
-        proposal("grok sweep 'seed=range(0,64)'", observations, any_task=False),
+        studies,
+        gaps,
         run_labels(observations.all_runs),
     )

@@ -5,7 +5,7 @@ below 0.25 *normal*, in between *fast*. The thresholds were made for the diary's
 least half of the runs are shorter than 3,000 steps, the horizon is the largest step that half of
 them reached, and the report says so.
 
-By time, for any task: a seed is super if it generalises at least three times faster than the
+By time, for any task: a seed is *early* if it generalises at least three times faster than the
 median seed. The median accounts for censored runs.
 """
 
@@ -142,7 +142,7 @@ class SpeedJudgement:
     median: Estimate
     threshold: float
     """Steps: the median over ``speedup``."""
-    is_super: NDArray[np.bool_]
+    is_early: NDArray[np.bool_]
     judged: NDArray[np.bool_]
     """False for a run whose budget ends before the threshold, also if it generalised: counting
     only the hits among short runs would bias the share high."""

@@ -18,7 +18,7 @@ from grok.store import open_store
 SHOWN: Final = {
     "seed": "seed",
     "class_accuracy": "class",
-    "class_time": "class by time",
+    "class_time": "early or late",
     "grokked_step": "generalised",
     "steps": "steps",
     "val_acc": "val accuracy",
@@ -48,7 +48,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
     """Return what a terminal shows of ``table``: short names, few digits, and of conditions only what differs."""
     table = table.assign(run=table["run"].str[:DIGITS], condition=_differing(table["condition"]))
     constant = [
-        name for name in ("condition", "status", "class by time") if name in table and table[name].nunique() < 2
+        name for name in ("condition", "status", "early or late") if name in table and table[name].nunique() < 2
     ]
     for name in table.select_dtypes("float"):
         table[name] = table[name].map("{:.4g}".format, na_action="ignore")

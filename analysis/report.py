@@ -120,13 +120,15 @@ def main(argv: list[str]) -> int:
     report = compile_report(Observations.read(store), own)
     page = write_report(report, out)
     if not report.provenance.runs:
-        print(f"{store} has no finished run yet; train some: {report.first_command}")
+        print(f"{store} has no finished run yet; train some: {report.next_step.text}")
     elif report.provenance.statuses.keys() == {"failed"}:
         print(f"{store} has no finished run: all of its runs failed; see: grok store status {store}")
-    for study in report.studies:
-        for finding in study.findings:
-            if finding.headline:
-                print(f"{finding.label:24s} {finding.brief}")
+    for line in [report.sentence, *report.provenance.pending] if report.provenance.runs else []:
+        print(line)
+    headlines = [finding for study in report.studies for finding in study.headlines]
+    width = min(60, max((len(finding.label) for finding in headlines), default=0))
+    for finding in headlines:
+        print(f"{finding.label:{width}s} {finding.brief}")
     print(f"report: {page}")
     return 0
 

@@ -40,19 +40,21 @@ class Command:
 
 
 COMMANDS: Final = {
-    "train": {
-        "run": Command("grok.run", "one run, or a stored run again (--again)", True),
+    "the first hour": {
         "sweep": Command("grok.run", "many runs: seed=range(0,64) optim.lr=1e-3,3e-3", True, ("-m",)),
-        "search": Command("sweeps.search.__main__", "settings that work better: a study with Optuna", True),
-        "layers": Command("sweeps.layers", "move initial layers from one seed to another", True),
-        "branch": Command("sweeps.branch", "redraw some streams of promising seeds", True),
-        "repeat": Command("sweeps.repeat", "run the best seeds of a store again, with ordinary ones", True),
-    },
-    "look at results": {
         "report": Command("analysis.report", "one page on a store, with figures and their data"),
-        "study": Command("analysis.study", "one question of the report"),
         "list": Command("analysis.listing", "the runs as a table: class=super 'generalised<2000' design=branch"),
         "show": Command("grok.show", "one run: its seeds, events and curves"),
+        "run": Command("grok.run", "one run, or a stored run again (--again)", True),
+    },
+    "what makes a seed good": {
+        "repeat": Command("sweeps.repeat", "run the best seeds of a store again, with ordinary ones", True),
+        "branch": Command("sweeps.branch", "redraw some streams of promising seeds", True),
+        "layers": Command("sweeps.layers", "move initial layers from one seed to another", True),
+        "search": Command("sweeps.search.__main__", "settings that work better: a study with Optuna", True),
+    },
+    "stores": {
+        "study": Command("analysis.study", "one question of the report"),
         "store": Command("grok.commands.store", "status, verify, compact, merge, migrate, restore, export"),
     },
     "language models": {

@@ -32,9 +32,9 @@ studies = grok.studies(path)
 studies
 
 # %% [markdown]
-# ## What super means
+# ## What super and early mean
 #
-# By accuracy, a seed is judged at a fixed step. By time, it must be three times faster than the median seed. Seeds that
+# By accuracy, a seed is judged at a fixed step. An early seed is three times faster than the median seed. Seeds that
 # did not generalise count as slower than their budget.
 
 # %%

@@ -11,9 +11,9 @@ from analysis.figures.style import Drawing
 from analysis.studies.base import OwnStudy, Study
 
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
-    "census": (curves.accuracy_histogram, curves.time_histogram, curves.seed_curves),
+    "census": (curves.seed_curves, curves.accuracy_histogram, curves.time_histogram),
     "survival": (survival.cumulative, survival.quantile_plot),
-    "regimes": (curves.phase_portrait, curves.order_of_events),
+    "regimes": (curves.order_of_events,),
     "crossed": (causes.variance_bars, causes.heat_map),
     "language_crossed": (causes.variance_bars, causes.heat_map),
     "branching": (evidence.branch_strips,),
@@ -75,7 +75,6 @@ def drawings(study: Study, for_page: bool = False) -> list[Drawing]:
                     name=f"{d.name}_{i}",
                     title=f"{d.title}: {part.about}",
                     caption=f"{part.about}. {d.caption}",
-                    about=part.about,
                 )
                 for d in drawings(part)
             ]

@@ -1,4 +1,4 @@
-"""Seed histograms, curves of the seeds by class, and the phase portrait of the regimes."""
+"""Seed histograms, curves of the seeds by class, and the order of events."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ from analysis.studies.regimes import AFTER, BEFORE, TOGETHER, Regimes
 MOST: Final = 60
 """Largest number of lines per group, spread evenly over the runs in order of run_id."""
 CLASS_STYLES: Final = {
+    "not": (CLASS_COLOURS["not judged"], 0.8, 0.7),
+    "diverged": (CLASS_COLOURS["diverged"], 0.8, 0.9),
     "normal": (CLASS_COLOURS["normal"], 0.45, 0.7),
     "fast": (CLASS_COLOURS["fast"], 0.8, 0.9),
     "super": (CLASS_COLOURS["super"], 0.9, 1.1),
 }
-TIME_STYLES: Final = {"not yet": (GREY, 0.6, 0.7), "later": (BLUE, 0.5, 0.7), "super": (TEAL, 0.9, 1.1)}
-"""Label: (colour, opacity, line width), drawn in this order."""
+TIME_STYLES: Final = {"not": (GREY, 0.6, 0.7), "late": (BLUE, 0.5, 0.7), "early": (TEAL, 0.9, 1.1)}
+"""First word of the label: (colour, opacity, line width), drawn in this order."""
 REGIME_COLOURS: Final = {BEFORE: BLUE, TOGETHER: VIOLET, AFTER: TEAL}
 
 
@@ -46,81 +48,33 @@ def spread(ids: pd.Index, most: int = MOST) -> pd.Index:
 
 
 def seed_curves(census: Census) -> Drawing | None:
-    """Draw validation accuracy and loss over steps, coloured by the seed's class."""
-    label, styles = census.rows["label"], CLASS_STYLES
-    if not census.has_diary_task:
-        # The diary's thresholds were made for its task; on other tasks the definition by time applies.
-        seen = np.where(census.times.seen, "later", "not yet")
-        fastest = census.by_time.is_super if census.by_time is not None else np.zeros(len(seen), dtype=bool)
-        label, styles = pd.Series(np.where(fastest, "super", seen), index=label.index), TIME_STYLES
+    """Draw validation accuracy over steps, coloured by the seed's class."""
+    label, styles = census.kinds, CLASS_STYLES if census.has_diary_task else TIME_STYLES
     curves = census.curves[census.curves["run_id"].isin(label.index)]
-    parts = {}
-    for name in styles:
-        mine = curves[curves["run_id"].isin(label.index[label == name])]
-        if len(mine):
-            parts[name] = mine, frozenset(spread(pd.Index(mine["run_id"].unique())))
-    if not parts:
-        return None
-    data = pd.concat([frame[frame["run_id"].isin(drawn)].assign(label=name) for name, (frame, drawn) in parts.items()])
-    data = data[["run_id", "label", "step", "val_acc", "val_loss"]]
-    ends = curves.groupby("run_id")["step"].max()
-    last = usual_length(ends.to_numpy(dtype=np.int64))  # a few long runs would leave no room for all others
-    longer = int((ends > last).sum())
-    most_loss = float(np.nanquantile(data["val_loss"].to_numpy(dtype=float), 0.999)) * 1.08
-    charts = []
-    for y, axis in (
-        ("val_acc", ChartAxis("validation accuracy", -0.02, 1.03)),
-        ("val_loss", ChartAxis("validation loss", 0, most_loss)),
-    ):
-        layers = []
-        for name, (frame, drawn) in parts.items():
-            colour, alpha, width = styles[name]
-            group = f"{name} ({of_all(len(drawn), int((label == name).sum()))})"
-            layers.append(Lines(group, colour, frame, "step", y, drawn, alpha, width))
-        charts.append(Chart(ChartAxis("step", 0, last), axis, tuple(layers), height=1.9))
-    caption = f"Up to {MOST} seeds of each class, evenly selected, of {len(label):,} seeds."
-    if styles is TIME_STYLES:
-        caption += " Later: generalised, but not super."
-    if longer:
-        runs = f"{longer} runs go" if longer > 1 else "1 run goes"
-        caption += f" {runs} on beyond the axis, up to step {ends.max():,}."
-    return draw("seed_curves", "Accuracy and loss of single seeds", caption, charts, data, "seeds", of=len(label))
-
-
-def phase_portrait(regimes: Regimes) -> Drawing | None:
-    """Draw validation loss against weight norm, one line per run from start to end, by order of events."""
-    curves = regimes.curves[regimes.curves["step"] > 0].dropna(subset=["weight_norm", "val_loss"])
-    curves = curves[curves["val_loss"] > 0]
-    lines, dots, frames = [], [], []
-    every = 0
-    for name, colour in REGIME_COLOURS.items():
-        mine = regimes.events.index[regimes.events["first"] == name]
-        drawn = spread(mine, 30)
-        chosen = curves[curves["run_id"].isin(drawn)]
-        if chosen.empty:
+    layers, frames, drawn = [], [], 0
+    for style, (colour, alpha, width) in styles.items():
+        members = label[label.str.split().str[0] == style]
+        mine = curves[curves["run_id"].isin(members.index)]
+        if mine.empty:
             continue
-        every += len(mine)
-        frames.append(chosen.assign(first=name)[["run_id", "first", "step", "weight_norm", "val_loss"]])
-        group = f"{name} ({of_all(len(drawn), len(mine))})"
-        at = chosen[chosen["step"] == chosen["run_id"].map(regimes.events["grokked"])]
-        at = at.rename(columns={"weight_norm": "x", "val_loss": "y"})
-        lines.append(Lines(group, colour, frames[-1], "weight_norm", "val_loss", frozenset(drawn), 0.5, 0.8))
-        dots.append(Points(group, colour, at[["run_id", "x", "y"]]))
+        chosen = frozenset(spread(pd.Index(mine["run_id"].unique())))
+        drawn += len(chosen)
+        group = f"{members.iloc[0]} ({of_all(len(chosen), len(members))})"
+        layers.append(Lines(group, colour, mine, "step", "val_acc", chosen, alpha, width))
+        frames.append(mine[mine["run_id"].isin(chosen)].assign(label=members.iloc[0]))
     if not frames:
         return None
-    data = pd.concat(frames)
-    chart = Chart(
-        ChartAxis.around("weight norm (without embeddings)", data["weight_norm"]),
-        ChartAxis.around("validation loss", data["val_loss"], scale="log"),
-        (*lines, *dots),
-        height=2.7,
-    )
-    caption = (
-        f"Each line is one of {every:,} generalised seeds (up to 30 per order of events), from its first evaluation to "
-        "its last. The dot marks the step of generalisation."
-    )
-    title = "Weight norm against validation loss"
-    return draw("phase_portrait", title, caption, [chart], data, "seeds", of=every)
+    ends = curves.groupby("run_id")["step"].max()
+    last = usual_length(ends.to_numpy(dtype=np.int64))  # a few long runs would leave no room for all others
+    caption = f"One line is one seed; {of_all(drawn, len(label))} are drawn."
+    if longer := int((ends > last).sum()):
+        runs = f"{longer} runs go" if longer > 1 else "1 run goes"
+        caption += f" {runs} on beyond the axis, up to step {ends.max():,}."
+    axis = ChartAxis("validation accuracy", -0.02, 1.03)
+    chart = Chart(ChartAxis("step", 0, last), axis, tuple(layers), height=2.2)
+    data = pd.concat(frames)[["run_id", "label", "step", "val_acc", "val_loss"]]
+    title = "Validation accuracy of single seeds"
+    return draw("seed_curves", title, caption, [chart], data, "seeds", of=len(label))
 
 
 def order_of_events(regimes: Regimes) -> Drawing | None:
@@ -185,26 +139,23 @@ def stacked(edges: np.ndarray, groups: list[tuple[str, str, np.ndarray]]) -> tup
     return layers, counts(np.sum([count for _, _, count in groups], axis=0))
 
 
-def accuracy_histogram(census: Census) -> Drawing:
-    """Draw the histogram of validation accuracy at the horizon, by class."""
+def accuracy_histogram(census: Census) -> Drawing | None:
+    """Draw the histogram of validation accuracy at the horizon, by class; None off the diary's task."""
+    if not census.has_diary_task:
+        return None
     rows = census.rows[census.rows["label"] != UNJUDGED]
-    words = {"normal": f"below {_LOW}", "fast": "between", "super": f"above {_HIGH}"}
+    classes = ("normal", "fast", "super")
     data = pd.DataFrame({"accuracy from": ACCURACY_BINS[:-1], "accuracy to": ACCURACY_BINS[1:]})
-    for name in words:
+    for name in classes:
         values = rows.loc[rows["label"] == name, "accuracy"].to_numpy(dtype=float)
         data[name] = np.histogram(values, ACCURACY_BINS)[0]
-    layers, axis = stacked(
-        ACCURACY_BINS,
-        [(n if census.has_diary_task else w, CLASS_COLOURS[n], data[n].to_numpy()) for n, w in words.items()],
-    )
+    layers, axis = stacked(ACCURACY_BINS, [(n, CLASS_COLOURS[n], data[n].to_numpy()) for n in classes])
     rules = [Rule("x", threshold, f"{threshold}") for threshold in (_LOW, _HIGH)]
     x = ChartAxis(f"validation accuracy at step {census.horizon:,}", 0, 1.005)
     lead = census.shares["super"]
-    above = "Super" if census.has_diary_task else f"Above {_HIGH}"
-    made_for = "" if census.has_diary_task else ", made for the diary's task"
     caption = (
         f"Validation accuracy of {len(rows):,} seeds at step {census.horizon:,}. Dashed: the diary's thresholds "
-        f"({_LOW} and {_HIGH}{made_for}). {above}: {lead.percent()}, n = {lead.n:,}."
+        f"({_LOW} and {_HIGH}). Super: {lead.percent()}, n = {lead.n:,}."
     )
     chart = Chart(x, axis, (*layers, *rules), rows["accuracy"])
     title = "Validation accuracy at the horizon"
@@ -216,11 +167,11 @@ def time_histogram(census: Census) -> Drawing:
     times, fast = census.times, census.by_time
     steps = np.where(times.seen, times.right, times.left)
     edges = _edges(times.right[times.seen], float(steps.max()))
-    early = fast.is_super if fast else np.zeros(len(times), dtype=bool)
+    early = fast.is_early if fast else np.zeros(len(times), dtype=bool)
     parts = {
-        "three times faster": (CLASS_COLOURS["super"], early),
-        "generalised": (BLUE, times.seen & ~early),
-        "trained until here, not generalised": (GREY, ~times.seen),
+        "early": (TEAL, early),
+        "late": (BLUE, times.seen & ~early),
+        "not by their last step": (GREY, ~times.seen),
     }
     data = pd.DataFrame({"step from": edges[:-1], "step to": edges[1:]})
     data = data.assign(**{name: np.histogram(steps[here], edges)[0] for name, (_, here) in parts.items()})
@@ -230,8 +181,7 @@ def time_histogram(census: Census) -> Drawing:
     caption = f"Step of generalisation of {len(times):,} seeds. {never:,} had not generalised when their run ended"
     caption += ": they stand at their last step." if never else "."
     if fast:
-        caption += f" Median {fast.median.plain()}"
-        caption += "; green: at least three times faster than that." if fast.is_super.any() else "."
+        caption += " Early: at least three times faster than the median."
     marks = pd.Series(times.right[times.seen], index=census.rows.index[times.seen])
     chart = Chart(ChartAxis("step at which the seed generalised", 0, float(edges[-1])), axis, (*layers, *rules), marks)
     return draw("time_histogram", "When the seeds generalised", caption, [chart], data, "seeds", of=len(times))

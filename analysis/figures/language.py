@@ -55,12 +55,11 @@ def loss_curves(study: Gpt) -> Drawing:
         name = str(rows["condition"].iloc[0]).removeprefix("gpt/")
         groups[name] = groups.get(name, rows.index[:0]).append(rows.index)
     chart, data = _losses(groups, study.steps, study.curves)
-    caption = (
-        f"{len(study.runs)} runs. Thick: validation, thin: training; training loss is averaged over short stretches of "
-        "steps."
-    )
+    caption = "Thick: validation, thin: training; training loss is averaged over short stretches of steps."
     width = WIDTH if len(groups) <= len(SERIES) else 1.4 * WIDTH  # for names of conditions on one line
-    return draw("loss_curves", "Loss of the GPT runs", caption, [chart], data, "runs", of=len(study.runs), width=width)
+    return draw(
+        "loss_curves", "Loss of the language models", caption, [chart], data, "runs", of=len(study.runs), width=width
+    )
 
 
 # Losses of runs with and without spikes, by setting.

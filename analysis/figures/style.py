@@ -247,7 +247,6 @@ GREY, BLUE, AMBER, TEAL, ROSE, VIOLET = (LIGHT[n] for n in ("grey", "blue", "amb
 SERIES: Final = (BLUE, AMBER, TEAL, ROSE, VIOLET, GREY)
 CLASS_COLOURS: Final = {
     "super": TEAL,
-    "super by time": TEAL,
     "fast": AMBER,
     "normal": GREY,
     "diverged": ROSE,
@@ -315,8 +314,6 @@ class Drawing:
     """The sample size, such as ``64 seeds``, which is added to the title of the picture."""
     charts: tuple[Chart, ...] = ()
     """Interactive charts of the same numbers for the page; if empty, the page shows the picture."""
-    about: str = ""
-    """The population or condition that the figure shows; empty if it shows all of them."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.figure, Figure):

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -41,6 +40,7 @@ from analysis.glossary import EVERYDAY, TERMS
 
 if TYPE_CHECKING:
     from analysis.answers import Report
+    from analysis.studies.base import Finding, Study
 
 # Text of the page: tooltips of glossary words, and cells of tables.
 
@@ -310,6 +310,19 @@ def script() -> str:
     return f'{_file("vendor", "uplot", "uPlot.iife.min.js")}\n(() => {{\n"use strict";\n{own}\n}})();\n'
 
 
+def lead_of(studies: Sequence[Study], drawings: Sequence[Drawing]) -> Drawing | None:
+    """Return the figure for the top of the page: the first that a study leads with, else the first."""
+    wanted = [study.lead for study in studies]
+    return next((d for name in wanted for d in drawings if d.name == name), drawings[0] if drawings else None)
+
+
+def answers_of(study: Study, above: str) -> list[Finding]:
+    """Return the finding that leads a section, or one for each of its parts; none that the text ``above`` has said."""
+    new = [f for f in study.findings if f.shown not in above]
+    leading = [f for f in new if f.headline]
+    return leading if study.parts else (leading or [f for f in new if f.listed])[:1]
+
+
 def render(report: Report, drawn: dict[str, list[Drawing]], reload_seconds: int | None = None) -> str:
     """Return the page of ``report`` with the figures of each study.
 
@@ -326,6 +339,7 @@ def render(report: Report, drawn: dict[str, list[Drawing]], reload_seconds: int 
     environment.globals |= {"is_numeric": is_numeric, "run_column": run_column, "key_length": KEY}
     runs = Runs(report.labels)
     shown = [drawing for group in drawn.values() for drawing in group if interactive(drawing.charts)]
+    lead = lead_of(report.studies, [drawing for group in drawn.values() for drawing in group])
     charts = {drawing.name: [encode_chart(chart, runs) for chart in drawing.charts] for drawing in shown}
     tables: dict[str, Any] = {
         f"{study.name}_{table.name}": encode_table(table.frame, table.code, runs)
@@ -342,10 +356,10 @@ def render(report: Report, drawn: dict[str, list[Drawing]], reload_seconds: int 
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode("ascii")
     return environment.get_template("report.html.j2").render(
         report=report,
-        figures={
-            name: [[(d, Markup(d.svg)) for d in same] for _, same in groupby(every, key=lambda d: d.about)]
-            for name, every in drawn.items()
-        },
+        lead=lead,
+        answers={study.name: answers_of(study, report.sentence) for study in report.studies},
+        lead_svg=Markup(lead.svg) if lead else "",
+        figures={name: [(d, Markup(d.svg)) for d in group if d is not lead] for name, group in drawn.items()},
         light=Markup(colours(False)),
         dark=Markup(colours(True)),
         library_style=Markup(_file("vendor", "uplot", "uPlot.min.css")),
@@ -356,8 +370,6 @@ def render(report: Report, drawn: dict[str, list[Drawing]], reload_seconds: int 
         long=LONG,
         first=FIRST,
         reload_seconds=reload_seconds,
-        started=[gap for gap in report.missing if gap.started],
-        absent=[gap for gap in report.missing if not gap.started],
         terms=sorted(TERMS.items(), key=lambda item: item[0].lower()),
     )
 

@@ -27,6 +27,10 @@ class NotEnoughData(Exception):
         self.needs = needs
 
 
+COUNTED: Final = ("Wilson", "Clopper-Pearson")
+"""Methods of the interval of a share: one thing of fewer than 100 is a whole per cent or more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """``value`` with its confidence interval [low, high] from ``n`` observations.
@@ -46,10 +50,11 @@ class Estimate:
         return {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in asdict(self).items()}
 
     def percent(self, digits: int | None = None) -> str:
-        """Return ``"0.87% (0.55 to 1.37)"``."""
+        """Return ``"0.87% (0.55 to 1.37)"``, with no more digits than the interval and ``n`` deserve."""
         low, high = 100 * self.low, 100 * self.high
         if digits is None:
             digits = 2 if high - low < 1 else 1 if high - low < 10 else 0
+            digits *= self.n >= 100 or self.method not in COUNTED
         return f"{100 * self.value:.{digits}f}% ({low:.{digits}f} to {high:.{digits}f})"
 
     def plain(self, digits: int = 0) -> str:

@@ -73,6 +73,10 @@ class Study:
     """The name of its population or condition; empty if the store has only one."""
     parts: list[Study] = field(default_factory=list)
     """The answers for each population or condition, if the store has several."""
+    summary: str = ""
+    """What was trained, how many, what came out and how sure: for the top of the page. Empty: no such sentence."""
+    lead: str = ""
+    """Name of the figure that shows it."""
     findings: list[Finding] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

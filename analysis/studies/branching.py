@@ -391,7 +391,7 @@ def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str,
 QUESTION = Question(
     "branching",
     "Branching",
-    "If two streams of a fast seed are kept and the third is redrawn, does it stay fast?",
+    "If two streams of a good seed are kept and the third is redrawn, is it as good?",
     "grok branch --store STORE",
     analyse,
     lambda observations: not observations.once(pairs).empty,

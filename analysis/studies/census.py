@@ -1,4 +1,4 @@
-"""Seed census: how many seeds of a population are super, fast and normal, also against another implementation."""
+"""Seed census: how many seeds of a population generalise, and the diary's classes; also another implementation."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ COMPUTED: Final = {
     "config.executor": "executors",
 }
 """Columns that must not decide an outcome, and their plural."""
+EARLY: Final = "early seeds"
+"""Label of the share of seeds that generalised at least three times faster than the median."""
 ALWAYS: Final = ", at any time"
 """End of the label of a share whose interval holds as a store grows."""
 LEVEL_UNEQUAL: Final = 0.05
@@ -63,6 +65,15 @@ class Census(Study):
     has_diary_task: bool
     """Whether the task is the diary's, for which its classes were defined."""
     by_time: SpeedJudgement | None = None
+
+    @property
+    def kinds(self) -> pd.Series:
+        """Each seed's class of the diary; on another task whether it was early, late or not within the steps."""
+        if self.has_diary_task:
+            return self.rows["label"]
+        kinds = np.where(_done(self), "late", f"not within {_usual(self):,} steps")
+        early = self.by_time.is_early if self.by_time is not None else False
+        return pd.Series(np.where(early, "early", kinds), index=self.rows.index)
 
 
 def judged(
@@ -107,30 +118,24 @@ def one(observations: Observations, population: Population, question: Question) 
     )
     by_time = _time_findings(census)
     by_accuracy = _accuracy_findings(census)
-    census.findings = by_accuracy + by_time if census.has_diary_task else by_time + by_accuracy
-    if not census.has_diary_task:
-        census.findings = [
-            replace(f, headline=f in by_time and f.estimate is not None and ALWAYS not in f.label)
-            for f in census.findings
-        ]
-    census.findings = [*_equal_bits(census), *census.findings, *_unequal(census)]
-    census.tables = [_share_table(census), _best_table(census)]
+    if not census.has_diary_task:  # the classes are defined for the diary's task only
+        by_time = [replace(f, headline=ALWAYS not in f.label) for f in by_time]
+        by_accuracy = [f for f in by_accuracy if f.label == "diverged seeds"]
+    every = by_accuracy + by_time if census.has_diary_task else by_time + by_accuracy
+    census.findings = [*_equal_bits(census), *_unequal(census), *every]
+    census.summary, census.lead = _summary(census), "seed_curves"
+    census.tables = [_best_table(census)]
     if code := code_needed(observations, rows):
         census.notes.append(f'"Run it again" needs your code as these runs had it: {code}.')
     unjudged = int((rows["label"] == UNJUDGED).sum())
     if unjudged:
         census.notes.append(f"{unjudged} of {len(rows)} seeds are not judged: no evaluation at step {horizon:,}.")
-    if horizon < DIARY.horizon:
+    if horizon < DIARY.horizon and census.has_diary_task:
         census.notes.append(
             f"The runs end before step {DIARY.horizon:,}, so the diary's accuracy thresholds are applied at step "
             f"{horizon:,}, the last one that at least half of the runs reached."
         )
-    if not census.has_diary_task:
-        census.notes.append(
-            "This is not the diary's regime: its accuracy thresholds were made for another task. The definition "
-            "by time is valid for every task."
-        )
-    elif not census.is_diary_regime:
+    if census.has_diary_task and not census.is_diary_regime:
         census.notes.append(
             "The task is the diary's, but other settings differ. The thresholds of accuracy belong to the task."
         )
@@ -143,12 +148,11 @@ def beside(census: Census) -> dict[str, object]:
     """Return the row of one population in the table of populations."""
     reached, good = _ends(census)
     record: dict[str, object] = {"judged at step": f"{census.horizon:,}"}
-    words = _class_words(census)
-    for name in CLASSES:
-        record[words.get(name, name)] = census.shares[name].percent() if census.shares else ""
-    by_time = next((f for f in census.findings if f.label == "super by time"), None)
+    for name in CLASSES if census.has_diary_task else ():
+        record[name] = census.shares[name].percent() if census.shares else ""
+    by_time = next((f for f in census.findings if f.label == EARLY), None)
     return record | {
-        f"{DIARY.speedup:.0f} times faster than its own median": by_time.shown if by_time else "",
+        f"{EARLY}, by its own median": by_time.shown if by_time else "",
         "generalised": reached.percent(),
         "for good": good.percent(),
     }
@@ -181,11 +185,35 @@ def analyse(observations: Observations, question: Question) -> Study:
     Raises:
         NotEnoughData: there is none.
     """
+    compared = Beside(beside, generalise_alike, "as many seeds generalised (Fisher's exact test, equal budgets only)")
     if all(p.has_diary_task for p in observations.once(populations).every):
         meaning = f"as many seeds are above {DIARY.super_accuracy:.0%} (Fisher's exact test, equal horizons only)"
-        return by_population(observations, question, one, Beside(beside, compare, meaning))
-    meaning = "as many seeds generalised (Fisher's exact test, equal budgets only)"
-    return by_population(observations, question, one, Beside(beside, generalise_alike, meaning))
+        compared = Beside(beside, compare, meaning)
+    study = by_population(observations, question, one, compared)
+    parts = sorted((part for part in study.parts if isinstance(part, Census)), key=lambda part: _ends(part)[0].value)
+    if parts:
+        first, n = study.parts[0], sum(len(part.rows) for part in parts)
+        ends = [f"{_ends(part)[0].percent()} ({part.about})" for part in (parts[0], parts[-1])]
+        study.lead = "cumulative"
+        study.summary = f"{n:,} runs in {len(parts)} populations: {' to '.join(ends)} generalised, with 95% intervals."
+        if isinstance(first, Census) and 2 * len(first.rows) > n:
+            study.lead = f"{first.lead}_1"
+            study.summary = f"{first.summary} {len(parts) - 1} smaller populations are compared below."
+    return study
+
+
+def _summary(census: Census) -> str:
+    """Return what was trained, how many, what came out and how sure."""
+    n, unit = len(census.rows), census.population.unit
+    trained = f"{n:,} {unit if n > 1 else unit.replace('seeds', 'seed', 1)} trained for {_usual(census):,} steps on"
+    if census.has_diary_task and census.shares:
+        shares = " and ".join(f"{census.shares[name].percent()} {name}" for name in CLASSES[:2])
+        low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
+        outcome = f"{shares} (validation accuracy above {high} and above {low} at step {census.horizon:,})"
+    else:
+        half = f", half of the seeds by step {census.by_time.median.plain()}" if census.by_time else ""
+        outcome = f"{_ends(census)[0].percent()} generalised{half}"
+    return f"{trained} {census.population.task}: {outcome}, with 95% intervals."
 
 
 def _accuracy_findings(census: Census) -> list[Finding]:
@@ -207,11 +235,11 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         )
         if name == "diverged":
             text += f" These {unit}: {_named(census, census.rows['label'] == name)}."
-        label = f"{name} seeds" if census.has_diary_task else f"{name} seeds by the diary's thresholds"
+        label = f"{name} seeds"
         findings.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
         if name == "super":
-            findings += [_at_any_time(estimate, label), *_held(census)] if census.has_diary_task else []
-    if "super" in census.shares and census.has_diary_task:  # "normal" is defined for the diary's task only
+            findings += [_at_any_time(estimate, label), *_held(census)]
+    if "super" in census.shares:
         n = census.shares["super"].n
         quicker = share(round((census.shares["super"].value + census.shares["fast"].value) * n), n)
         text = f"Super and fast together: {quicker.percent()}."
@@ -321,37 +349,30 @@ def _unequal(census: Census) -> list[Finding]:
 
 
 def _time_findings(census: Census) -> list[Finding]:
-    done, good = _ends(census)
-    seen, n, kept = round(done.value * done.n), len(census.times), round(good.value * good.n)
+    done, n = _ends(census)[0], len(census.times)
+    seen = round(done.value * done.n)
     longer = floats(census.rows["config.train.steps"]).max() > _usual(census)
     budget = f"by step {_usual(census):,}" if longer else "within their budget"
     text = (
         f"{seen:,} of {n:,} {census.population.unit} generalised {budget} (validation accuracy of at least "
         f"{GENERALISED_VAL_ACC:.0%} at {PERSISTENCE} evaluations in a row, or at the last): {done.percent()}."
     )
-    if seen:
-        fell = int((floats(census.rows["val_acc_dips"])[_done(census)] > 0).sum())
-        text += (
-            f" {fell:,} of them fell below it again at a later evaluation. {kept:,} generalised for good: they stayed "
-            f"above it from some evaluation to their end ({good.percent()} of all)."
-        )
     generalised = Finding("generalised", done.percent(), text, done)
     try:
         census.by_time = judge_by_time(census.times, floats(census.rows["config.train.steps"]))
     except NotEnoughData as gap:
-        census.notes.append(f"Super by time (3 times faster than the median): not enough data, needs {gap.needs}.")
+        census.notes.append(f"Early seeds (3 times faster than the median): not enough data, needs {gap.needs}.")
         return [generalised]
     verdict = census.by_time
-    judged_seeds, hits = int(verdict.judged.sum()), int(verdict.is_super.sum())
+    judged_seeds, hits = int(verdict.judged.sum()), int(verdict.is_early.sum())
     if not judged_seeds:
         return [generalised]
     estimate = share(hits, judged_seeds)
     text = (
-        f"{hits:,} of {judged_seeds:,} seeds generalised by step {verdict.threshold:,.0f}, at least "
-        f"{DIARY.speedup:.0f} times faster than the median seed, which takes {verdict.median.plain()} steps: "
-        f"{estimate.percent()}."
+        f"{hits:,} of {judged_seeds:,} seeds were early: they generalised by step {verdict.threshold:,.0f}, at least "
+        f"{DIARY.speedup:.0f} times faster than the median seed: {estimate.percent()}."
     )
-    by_time = Finding("super by time", estimate.percent(), text, estimate, headline=True)
+    by_time = Finding(EARLY, estimate.percent(), text, estimate, headline=True)
     if census.has_diary_task:
         return [by_time, generalised]
     always = _at_any_time(estimate, by_time.label)
@@ -372,33 +393,6 @@ def _usual(census: Census) -> int:
 def _done(census: Census) -> NDArray[np.bool_]:
     """Return whether each seed generalised by that step: a few longer runs would raise the share by theirs alone."""
     return np.asarray(census.times.right <= _usual(census))
-
-
-def _class_words(census: Census) -> dict[str, str]:
-    """Return names of the classes by their thresholds; empty for the diary's task, where the classes have their own."""
-    if census.has_diary_task:
-        return {}
-    low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
-    return {"super": f"above {high}", "fast": f"{low} to {high}", "normal": f"below {low}"}
-
-
-def _share_table(census: Census) -> Table:
-    shares = dict(census.shares)
-    shares |= {f.label: f.estimate for f in census.findings if f.label == "super by time" and f.estimate}
-    words = _class_words(census)
-    records = [
-        {
-            "class": words.get(name, name),
-            "seeds": round(e.value * e.n),
-            "of": e.n,
-            "share %": round(100 * e.value, 3),
-            "low %": round(100 * e.low, 3),
-            "high %": round(100 * e.high, 3),
-            "interval": e.method,
-        }
-        for name, e in shares.items()
-    ]
-    return Table("shares", f"Shares at step {census.horizon:,} with 95% intervals", pd.DataFrame(records))
 
 
 def _best_table(census: Census) -> Table:
@@ -423,7 +417,7 @@ def _best_table(census: Census) -> Table:
         frame = frame.drop(columns="class")  # the classes are defined for the diary's task only
     caption = (
         "The best seeds of this census. They were chosen as the best, so part of their speed is chance: "
-        "repeat a super seed before you rely on it"
+        "repeat a seed before you rely on it"
     )
     return Table("best_seeds", caption, frame, code=("run", "run it again"))
 
@@ -431,7 +425,7 @@ def _best_table(census: Census) -> Table:
 QUESTION = Question(
     "census",
     "Seed census",
-    "How many seeds are super, fast and normal?",
+    "How many seeds generalise, and how many of them early?",
     "grok sweep sweep=census",
     analyse,
     has_populations,

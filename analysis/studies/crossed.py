@@ -452,7 +452,7 @@ def _confirmed_ratio(
 QUESTION = Question(
     "crossed",
     "Split, weights or order?",
-    "Which source of randomness decides how fast a run generalises, and how much is chaos?",
+    "Which source of randomness decides how soon a run generalises, and how much is chaos?",
     "grok sweep sweep=crossed",
     analyse,
     lambda observations: bool(observations.once(designs)),

@@ -210,6 +210,7 @@ def analyse(observations: Observations, question: Question) -> Gpt:
         name=question.name,
         title=question.title,
         question=question.question,
+        lead="loss_curves",
         runs=summary,
         curves=curves,
         steps=thinned(mine),
@@ -389,7 +390,7 @@ def _references(study: Gpt) -> None:
 QUESTION = Question(
     "gpt",
     "Language models",
-    "How well do the GPT runs predict text, and how much does the seed matter?",
+    "How well do the language models predict text?",
     "",  # a corpus comes first: `grok prepare`
     analyse,
     lambda observations: bool(len(observations.gpt)),
@@ -420,7 +421,12 @@ def analyse_in_flight(observations: Observations, question: Question) -> InFligh
     if flying is None or flying.runs.empty:
         raise NotEnoughData("a language model in flight")
     study = InFlight(
-        name=question.name, title=question.title, question=question.question, curves=flying.curves, steps=flying.steps
+        name=question.name,
+        title=question.title,
+        question=question.question,
+        lead="curves_in_flight",
+        curves=flying.curves,
+        steps=flying.steps,
     )
     last = flying.steps.groupby("run_id")["train_loss"].last()
     scored = flying.curves.dropna(subset=["val_loss"]).groupby("run_id")["val_loss"].last()

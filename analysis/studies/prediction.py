@@ -204,7 +204,7 @@ def _two_stages(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarra
     part = f"{np.mean(saved):.0%}"
     study.findings.append(
         Finding(
-            f"seeds missed by a two-stage search that saves {part} of the training",
+            f"missed by a two-stage search that saves {part} of the training",
             e.percent(0),
             f"A two-stage search trains all seeds for a while and continues only those with the best scores. It saves "
             f"{part} of the training and misses {e.percent(0)} of the seeds {study.meaning}. (The screen is chosen on "
@@ -239,13 +239,13 @@ def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: 
         f"{int(hit.sum())} of {len(hit)})"
     )
     lead = f", {row['lead']:,.0f} steps before half of these seeds generalise." if np.isfinite(arrival) else "."
-    study.findings.append(Finding("early prediction (AUROC)", shown, text + lead, e, headline=True))
+    study.findings.append(Finding("prediction (AUROC)", shown, text + lead, e, headline=True))
 
 
 QUESTION = Question(
     "prediction",
-    "Early prediction",
-    "Do the first steps predict which seeds will be super, or fast where few are super?",
+    "Prediction",
+    "Do the first steps tell which seeds will generalise first?",
     "grok sweep sweep=census",
     analyse,
     has_populations,

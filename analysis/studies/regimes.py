@@ -225,8 +225,8 @@ def _block_norms(curves: pd.DataFrame, done: pd.DataFrame) -> Table | None:
 
 QUESTION = Question(
     "regimes",
-    "Slow and fast regimes",
-    "Do fast seeds generalise in a different way, or in the same way but sooner?",
+    "Order of events",
+    "Does the weight norm fall before a seed generalises, or after?",
     "grok sweep sweep=long_census",
     analyse,
     has_populations,

@@ -105,7 +105,7 @@ def _by_time(
             speed = judge_by_time(times, floats(population["config.train.steps"]))
         except NotEnoughData:
             return None
-        words, threshold = "super by time", speed.threshold
+        words, threshold = "early", speed.threshold
     if not np.isfinite(threshold):
         return None
     early = observations.times(runs).right <= threshold
@@ -839,7 +839,7 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
                 f"rank correlation, {test.name}",
                 value,
                 f"{what_repeats(kind)}: rank correlation of speed between two runs of a seed {value}, over {a.n} seeds "
-                "(1: fast seeds are fast again; 0: a repeat is like a new seed).",
+                "(1: repeats of a seed are equal; 0: a repeat is like a new seed).",
                 a,
             )
         )
@@ -857,7 +857,7 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
 QUESTION = Question(
     "repeatability",
     "Is it the seed?",
-    "Does a fast seed stay fast when the run is repeated under other conditions?",
+    "Is a seed that did best the best again when its run is repeated?",
     "grok repeat --best 12",
     analyse,
     lambda observations: bool(observations.once(kinds)),

@@ -96,7 +96,7 @@ def _timed(
             break
     if 0.5 in known:
         verdict = judge_by_time(times, floats(rows["config.train.steps"]))
-        by_time = share(int(verdict.is_super.sum()), int(verdict.judged.sum())) if verdict.judged.any() else None
+        by_time = share(int(verdict.is_early.sum()), int(verdict.judged.sum())) if verdict.judged.any() else None
     ends = [f"{known[q].value:,.0f}" if q in known else "later" for q in (0.25, 0.75)]
     return Scan(
         listed(population.varies),
@@ -128,7 +128,7 @@ def _finding(scan: Scan, task: str, headline: bool) -> Finding:
         f"{intro}{e.percent()} generalised at least {DIARY.speedup:.0f} times faster than the median of these seeds, "
         f"which is step {scan.median.plain()}; the middle half took {scan.middle} steps. Validation accuracy {at}"
     )
-    return Finding(f"{scan.unit} super by time, {scan.fixed} fixed ({task})", e.percent(), text, e, headline)
+    return Finding(f"early {scan.unit}, {scan.fixed} fixed ({task})", e.percent(), text, e, headline)
 
 
 def _called(scan: Scan, name: str) -> str:
@@ -145,7 +145,7 @@ def _record(scan: Scan) -> dict[str, object]:
         "seeds": scan.shares["super"].n,
         "median step": scan.median.plain() if scan.median else "",
         "middle half": scan.middle if scan.median else "",
-        "super by time": scan.by_time.percent() if scan.by_time else "",
+        "early": scan.by_time.percent() if scan.by_time else "",
         "judged at step": scan.horizon,
         **{_called(scan, c): e.percent() for c, e in scan.shares.items()},
     }

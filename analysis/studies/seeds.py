@@ -165,13 +165,13 @@ def _judged_together(observations: Observations, counted: pd.DataFrame) -> Itera
 
 
 def _by_time(observations: Observations, rows: pd.DataFrame, reference: pd.DataFrame) -> pd.Series:
-    """Return ``super``, ``not super``, or why neither is known, against the median of ``reference``."""
+    """Return ``early``, ``late``, ``not yet`` or why none is known, against the median of ``reference``."""
     try:
         threshold = judge_by_time(observations.times(reference), floats(reference["config.train.steps"])).threshold
     except NotEnoughData:
         return pd.Series("no median", index=rows.index)
     times, known = observations.times(rows), floats(rows["config.train.steps"]) >= threshold
-    words = np.select([~known, times.right <= threshold], [UNJUDGED, "super"], "not super")
+    words = np.select([~known, times.right <= threshold, times.seen], [UNJUDGED, "early", "late"], "not yet")
     return pd.Series(words, index=rows.index)
 
 
@@ -187,9 +187,9 @@ def compact(table: pd.DataFrame, by_accuracy: bool = True) -> pd.DataFrame:
         **{f"seed_{s}": s for s in (*ALWAYS, *OPTIONAL)},
         **{str(c): str(c) for c in table if str(c).startswith("layers.")},
         "status": "status",
-        **({"class_accuracy": "class by accuracy"} if by_accuracy else {}),
-        "class_time": "class by time",
-        "regime": "regime",
+        **({"class_accuracy": "class"} if by_accuracy else {}),
+        "class_time": "early or late",
+        "regime": "what came first",
         "grokked_step": "generalised",
         "steps": "steps",
         "val_acc": "val accuracy",

@@ -200,15 +200,11 @@ def _gap(study: Survival, rows: pd.DataFrame) -> None:
         e = quantile(_ratios(study.times.take(known), memorised[known]))
     except NotEnoughData:
         return
-    study.findings.append(
-        Finding(
-            "gap",
-            f"{e.plain(1)} times",
-            f"The step of generalisation is {e.plain(1)} times the step of memorisation (median of the {e.n} seeds "
-            "that memorised, with censoring).",
-            e,
-        )
+    text = (
+        f"The step of generalisation is {e.plain(1)} times the step of memorisation (median of the {e.n} seeds "
+        "that memorised, with censoring)."
     )
+    study.findings.insert(0, Finding("gap", f"{e.plain(1)} times", text, e))
 
 
 def _ratios(times: Times, memorised: NDArray[np.float64]) -> Times:

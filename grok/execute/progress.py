@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 LINE_EVERY: Final = 30.0
 """Seconds between two plain lines; the first comes after a third of that."""
 
+START: Final = 5.0
+"""Seconds until the first step of a worker: a process, torch and a compiled program, which its cache may hold."""
 LANES_SHOWN: Final = 16
 LABEL_WIDTH: Final = 24
 BAR_WIDTH: Final = 20
@@ -78,10 +80,10 @@ class Standing:
         """Return it as one line."""
         grokked = "" if self.grokked is None else f", {self.grokked} generalised"
         failed = f", {self.failed} failed" if self.failed else ""
-        return (
-            f"{self.finished}/{self.total} runs{grokked}{failed}, {len(self.flying)} in flight, "
-            f"{self.per_hour():.0f} runs/h, {self.left()}"
-        )
+        speed = f"{len(self.flying)} in flight, {self.per_hour():.0f} runs/h, {self.left()}"
+        if not self.flying and not self.done():
+            speed = "starting workers"
+        return f"{self.finished}/{self.total} runs{grokked}{failed}, {speed}"
 
 
 class ProgressView:
@@ -200,7 +202,7 @@ def plan_lines(plan: Plan, store: Store | None, provenance: Provenance, *, detai
     line = plan.summary()
     if plan.to_train:
         seconds = seconds_to_train(plan.to_train, store, plan.pool.workers, gpu=plan.pool.gpu)
-        line += f"; {plan.pool}" + (f"; about {duration(seconds)}" if seconds is not None else "")
+        line += f"; {plan.pool}" + (f"; about {duration(START + seconds)}" if seconds is not None else "")
     yield line
     if plan.to_train and provenance.git_dirty:
         yield "Note: the code has changes that are not committed (git_dirty in every row); require_clean=true refuses."

@@ -54,7 +54,7 @@ def test_super_by_time_counts_only_runs_that_were_long_enough() -> None:
     verdict = judge_by_time(Times(left, right), budgets)
     assert verdict.median.value == pytest.approx(8950, abs=60)
     assert verdict.judged.sum() == 12
-    assert verdict.is_super.sum() == 1
+    assert verdict.is_early.sum() == 1
     with pytest.raises(NotEnoughData):
         judge_by_time(Times(np.full(10, 2500.0), np.full(10, np.inf)), np.full(10, 2500.0))
 

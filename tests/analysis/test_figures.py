@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from analysis.figures.causes import rows_chart
-from analysis.figures.curves import phase_portrait, seed_curves, time_histogram
+from analysis.figures.curves import seed_curves, time_histogram
 from analysis.figures.evidence import census_iconic
 from analysis.figures.render import draw
 from analysis.figures.style import BLUE, LIGHT, PALETTE, ChartAxis, Drawing, canvas, log_axis, log_ticks
@@ -106,7 +106,7 @@ def test_a_figure_says_how_many_seeds_it_draws() -> None:
     """Figures drew 200 of 1,984 curves under "n = 1,984 seeds"."""
     store = simulate([Truth({"seed": seed, "eval.every": 500}, 900 + 20 * seed) for seed in range(240)])
     census = ask("census", store)
-    for drawing in (census_iconic(census), seed_curves(census), phase_portrait(ask("regimes", store))):
+    for drawing in (census_iconic(census), seed_curves(census)):
         assert drawing is not None
         assert titled(drawing) == drawing.data["run_id"].nunique() < 240, drawing.name
 
@@ -116,8 +116,8 @@ def test_seeds_that_did_not_generalise_stand_where_their_runs_ended() -> None:
     rest = [Truth({"seed": seed, "eval.every": 500}, 1e9) for seed in range(20, 60)]
     longer = [Truth({"seed": seed, "eval.every": 500, "train.steps": 12_500}, 9_000 + seed) for seed in range(20)]
     drawing = time_histogram(ask("census", simulate([*longer, *rest])))
-    (bar,) = drawing.data[drawing.data["trained until here, not generalised"] > 0].to_dict("records")
-    assert bar["trained until here, not generalised"] == 40
+    (bar,) = drawing.data[drawing.data["not by their last step"] > 0].to_dict("records")
+    assert bar["not by their last step"] == 40
     assert bar["step from"] < 3_000 <= bar["step to"] < 4_000
     assert titled(drawing) == 60 == drawing.charts[0].drawn
 

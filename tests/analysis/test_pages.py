@@ -99,7 +99,8 @@ def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path, capsys: pytest.
         Truth({"seed": seed, "train.steps": 3000, "eval.every": 500}, 2000.0 if seed else 9000) for seed in range(8)
     ]
     write(truths, tmp_path / "store")
-    text = '{{ shown("census", "super seeds") }}|{{ shown("crossed", "x") }}\n{{ table("census", "shares") }}\n'
+    text = '{{ shown("census", "super seeds") }}|{{ shown("crossed", "x") }}\n'
+    text += '{{ table("census", "best_seeds", ["seed", "class"]) }}\n'
     (tmp_path / "page.md.j2").write_text(text)
     (tmp_path / "tables").mkdir()
     (tmp_path / "tables" / "of_another_day.csv").touch()
@@ -108,8 +109,8 @@ def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path, capsys: pytest.
     assert f"removed {tmp_path / 'tables' / 'of_another_day.csv'}: no study" in capsys.readouterr().out
     assert (tmp_path / "tables" / "folder").is_dir()
     page = (tmp_path / "README.md").read_text()
-    assert page.startswith("88% (47 to 100)|not trained yet\n") and "| super | 7 | 8 |" in page
-    assert list((tmp_path / "figures").glob("*.csv")) and (tmp_path / "tables" / "shares.csv").is_file()
+    assert page.startswith("88% (47 to 100)|not trained yet\n") and "| 7 | super |" in page
+    assert list((tmp_path / "figures").glob("*.csv")) and (tmp_path / "tables" / "best_seeds.csv").is_file()
     assert not (tmp_path / "tables" / "of_another_day.csv").exists()
 
 

@@ -92,9 +92,6 @@ def check_census(bench: Bench, report: dict[str, Any]) -> None:
     assert census["scope"].startswith("64 seeds (split, init and order drawn anew in each)")
     reached = next(f["estimate"] for f in census["findings"] if f["label"] == "generalised")
     assert round(reached["value"] * reached["n"]) == runs["grokked_step"].notna().sum()
-    shares = bench.table("census_shares")
-    above = (runs["val_acc"] > 0.98).sum()
-    assert shares.loc[shares["class"] == "above 98%", ["seeds", "of"]].to_numpy().tolist() == [[above, 64]]
 
 
 def check_branching(bench: Bench, report: dict[str, Any]) -> None:

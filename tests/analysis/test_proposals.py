@@ -229,5 +229,5 @@ def test_every_proposed_command_runs_as_pasted(kind: str, tmp_path: Path) -> Non
     report = compile_report(store)
     commands = [gap.command for gap in report.missing] + [fact.text for fact in report.heading if fact.is_command]
     assert len(commands) > 8
-    for command in [*commands, report.first_command]:
+    for command in [*commands, report.next_step.text]:
         planned(command)

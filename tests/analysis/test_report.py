@@ -133,7 +133,7 @@ def test_an_empty_store_gives_a_page_that_says_so(tmp_path: Path, capsys: pytest
         pass
     assert report.main([str(tmp_path / "store"), "--out", str(tmp_path / "out")]) == 0
     assert "no finished run yet" in capsys.readouterr().out
-    assert "no finished run yet" in (tmp_path / "out" / "report.html").read_text()
+    assert "<h1>No finished run yet</h1>" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_a_store_of_failed_runs_says_that_they_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

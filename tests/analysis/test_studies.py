@@ -12,9 +12,7 @@ import pytest
 
 from analysis.criteria import held_by
 from analysis.figures import drawings
-from analysis.figures.curves import phase_portrait
 from analysis.figures.evidence import census_iconic
-from analysis.figures.style import Points
 from analysis.observations import Observations
 from analysis.statistics.estimate import generator
 from analysis.statistics.proportions import at_any_time, share
@@ -48,7 +46,7 @@ def test_census_of_the_diarys_regime(short_census: Observations) -> None:
     assert shares["super"].low <= 0.06 <= shares["super"].high
     assert sum(shares[c].value for c in ("super", "fast", "normal", "diverged")) == pytest.approx(1)
     assert study.by_time is None
-    assert any("Super by time" in note for note in study.notes)
+    assert any("Early seeds" in note for note in study.notes)
 
 
 def test_parity_names_the_seeds_outside(short_census: Observations) -> None:
@@ -63,7 +61,7 @@ def test_parity_names_the_seeds_outside(short_census: Observations) -> None:
     assert "missing: 5, 6" in needs("parity", simulate(census(5, np.random.default_rng(1))))
 
 
-def test_census_of_another_task_leads_with_time_and_says_why() -> None:
+def test_census_of_another_task_has_early_and_late_seeds_and_no_classes_of_the_diary() -> None:
     rng = np.random.default_rng(3)
     truths = [
         Truth(
@@ -75,15 +73,14 @@ def test_census_of_another_task_leads_with_time_and_says_why() -> None:
     study = ask("census", simulate(truths))
     assert study.horizon == 1000
     headline = [f.label for f in study.findings if f.headline]
-    assert "super by time" in headline
-    assert not any("diary" in label for label in headline)
-    notes = " ".join(study.notes)
-    assert "step 1,000" in notes
-    assert "not the diary's regime" in notes
+    assert headline == ["early seeds", "generalised"]
+    assert set(study.kinds) <= {"early", "late", "not within 1,000 steps"}
+    shown = " ".join([study.summary, *(f.text for f in study.findings), *study.notes])
+    assert not {"super", "fast", "normal"} & set(shown.split()), "classes of another regime"
 
 
 def test_cards_of_conditions_say_the_same_of_each() -> None:
-    """Where seeds of one condition do not generalise, super by time is not known there: no card speaks of it then."""
+    """Where seeds of one condition do not generalise, early is not known there: no card speaks of it then."""
     truths = [
         Truth({"seed": i, "task.modulus": 97, "optim.weight_decay": wd, "train.steps": 3000, "eval.every": 250}, time)
         for wd, time in ((0.0, 90_000.0), (1.0, 2_000.0))
@@ -111,7 +108,7 @@ def test_a_few_longer_runs_do_not_raise_the_share_that_generalised(few: int) -> 
     long = [Truth({"seed": 500 + s, "train.steps": 20_000, "eval.every": 500}, 9000.0) for s in range(few)]
     census = ask("census", simulate(short + long))
     text = next(f.text for f in census.findings if f.label == "generalised")
-    assert text.startswith("4 of 110 seeds generalised by step 3,000") and "4 generalised for good" in text
+    assert text.startswith("4 of 110 seeds generalised by step 3,000")
     best = next(t.frame for t in census.tables if t.name == "best_seeds")
     assert best["seed"].tolist()[:4] == [0, 1, 2, 3]
     assert best["generalised at step"].tolist()[4:] == ["not yet"] * 8
@@ -163,7 +160,7 @@ def test_long_and_short_runs_of_one_condition_are_one_survival_curve() -> None:
     median = next(f.estimate for f in study.findings if f.label == "median step of generalisation")
     assert median.low <= 10_800 <= median.high
     census_of_both = ask("census", simulate(long + short))
-    by_time = next(f.estimate for f in census_of_both.findings if f.label == "super by time")
+    by_time = next(f.estimate for f in census_of_both.findings if f.label == "early seeds")
     assert by_time.n == 60
 
 
@@ -217,18 +214,6 @@ def test_one_continuum_is_not_two_regimes_and_two_groups_are() -> None:
 def test_runs_that_ended_as_they_generalised_have_no_comparison_of_times() -> None:
     study = ask("regimes", with_norm_falls([2000.0] * 12, steps=4500))
     assert "times" not in {t.name for t in study.tables} and "0 of the 12 were trained" in " ".join(study.notes)
-
-
-def test_the_pages_portrait_marks_where_each_seed_generalised(long_census: Observations) -> None:
-    study = ask("regimes", long_census)
-    drawing = phase_portrait(study)
-    assert drawing is not None
-    points = pd.concat([layer.frame for layer in drawing.charts[0].layers if isinstance(layer, Points)])
-    at = long_census.curves.merge(study.events["grokked"].rename("step"), on=["run_id", "step"])
-    at = at.set_index("run_id").loc[points["run_id"]]
-    assert set(points["run_id"]) == set(drawing.data["run_id"])
-    assert points["x"].tolist() == at["weight_norm"].tolist()
-    assert points["y"].tolist() == at["val_loss"].tolist()
 
 
 def test_regimes_of_a_few_longer_runs_do_not_count() -> None:
@@ -537,7 +522,7 @@ def test_held_is_for_two_evaluations_in_a_row_or_until_the_run_ends() -> None:
     assert held.dropna().to_dict() == {"a": 1, "b": 0, "d": 2, "e": 2, "diverged": 0, "late": 0}
 
 
-def test_a_run_that_is_super_at_its_last_step_is_held() -> None:
+def test_a_run_that_is_early_at_its_last_step_is_held() -> None:
     seeds = [Truth({"seed": k, "train.steps": 3000, "eval.every": 250}, 2700 if k < 4 else 9000) for k in range(40)]
     census = ask("census", simulate(seeds))
     said = {f.label: f for f in census.findings}

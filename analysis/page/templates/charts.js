@@ -94,7 +94,7 @@ class RunChart {
 
   size() {
     const width = Math.max(220, Math.floor(this.frame.clientWidth));
-    return { width, height: narrow() ? 250 : Math.round(Math.min(360, Math.max(250, 0.55 * width))) };
+    return { width, height: narrow() ? 220 : Math.round(Math.min(300, Math.max(240, 0.5 * width))) };
   }
 
   // Stack the bars of each bin.

@@ -1,4 +1,4 @@
-// The page: navigation, copying of commands, the bar of the selected run, and reloading.
+// The page: copying of commands, the bar of the selected run, and reloading.
 
 const tables = [], charts = [];
 const quoted = word => /^[\w./=+-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
@@ -27,20 +27,6 @@ function copying() {
       area.remove();
     }
   });
-}
-
-function navigation() {
-  const links = new Map([...document.querySelectorAll("nav a")].map(a => [a.hash.slice(1), a]));
-  const seen = new Set();
-  const observer = new IntersectionObserver(entries => {
-    for (const { target, isIntersecting } of entries) seen[isIntersecting ? "add" : "delete"](target.id);
-    const now = [...links.keys()].find(id => seen.has(id));
-    if (!now) return;
-    for (const [id, link] of links) link.toggleAttribute("aria-current", id === now);
-    const nav = links.get(now).closest("nav"), link = links.get(now);
-    if (nav.scrollWidth > nav.clientWidth) nav.scrollTo({ left: link.offsetLeft - nav.clientWidth / 3, behavior: "instant" });
-  }, { rootMargin: "-15% 0px -70% 0px" });
-  for (const id of links.keys()) if (byId(id)) observer.observe(byId(id));
 }
 
 // The bar of the selected run at the bottom of the window, with its numbers from the first table that has them.
@@ -121,7 +107,6 @@ function reloading() {
 
 async function start() {
   copying();
-  navigation();
   rows();
   selectedLine();
   reloading();
