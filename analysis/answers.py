@@ -260,7 +260,7 @@ class Unfinished:
 
     kind: str
     command: str
-    """The command that planned it; empty if no record has one of the missing runs."""
+    """The command that planned it; empty if no record names the design."""
     missing: int
     planned: int
     stops_early: bool
@@ -270,17 +270,17 @@ class Unfinished:
 def unfinished(observations: Observations) -> list[Unfinished]:
     """Return each design with runs that are neither stored nor given up, in the order of planning."""
     commands = {
-        str(run["run_id"]): given_again(sweep["argv"], observations.path)
+        design_id: given_again(sweep["argv"], observations.path)
         for sweep in observations.sweeps
         if sweep.get("argv")
-        for run in sweep.get("config", {}).get("runs", ())
+        for design_id in sweep.get("config", {}).get("designs", ())
     }
     runs = observations.all_runs
     stopping = set(runs["run_id"][runs["config.train.stop_when_generalised"].fillna(False).astype(bool)])
     return [
         Unfinished(
             of.kind,
-            next((commands[run] for run in sorted(of.missing) if run in commands), ""),
+            commands.get(of.design_id, ""),
             len(of.missing),
             of.planned,
             not stopping.isdisjoint(of.stored),

@@ -86,7 +86,7 @@ PINNED: Final = {"study": str, "trial": int, "default": dict, "best": dict, "ste
 """Its comparison, before it is made."""
 COMPARED: Final = {"pinned": PINNED, "runs": {"default": SCORES, "best": SCORES}}
 """Its comparison with the scores of its runs."""
-SWEEP: Final = {"argv?": [str], "config?": {"runs?": [{"run_id": str}], "settings?": dict}}
+SWEEP: Final = {"argv?": [str], "config?": {"designs?": [str], "settings?": dict}}
 """``sweeps/SWEEP.json``."""
 
 

@@ -51,6 +51,7 @@ CHOSEN: Final = ("best", "named")
 class Planned:
     """A design with planned runs that are not stored."""
 
+    design_id: str
     kind: str
     missing: frozenset[str]
     stored: frozenset[str]
@@ -91,8 +92,8 @@ class Roles:
         stored = set(self._runs["run_id"])
         absent = rows[~rows["run_id"].isin(stored)]
         of = rows[rows["design_id"].isin(absent["design_id"])].groupby(["design_id", "kind"], sort=False)["run_id"]
-        planned = [(str(kind), frozenset(runs)) for (_, kind), runs in of]
-        return [Planned(kind, runs - stored, runs & stored) for kind, runs in planned]
+        planned = [(str(name), str(kind), frozenset(runs)) for (name, kind), runs in of]
+        return [Planned(name, kind, runs - stored, runs & stored) for name, kind, runs in planned]
 
     def unknown(self, mode: str | None = None) -> set[str]:
         """Return the observed runs without a row. The branches of a rollback have the rows of their run."""

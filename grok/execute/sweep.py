@@ -315,17 +315,20 @@ class Sweep:
         """
         stored = self.plan.found
         seen = stored.run_ids | {run.run_id for run in self.plan.runs if stored.has_results_of(run)}
-        runs, new = iter(self.plan.runs), 0
+        runs, new, designs = iter(self.plan.runs), 0, []
         for part, design in configs.parts:
             planned = list(itertools.islice(runs, len(part)))
             purposes = design if isinstance(design, Purposes) else design_of_sweep(planned, stored, design)
             purposes = with_replicates(purposes, planned)
-            new += self.writer.record_design(purposes.named([run.run_id for run in planned]), seen)
+            named = purposes.named([run.run_id for run in planned])
+            designs.append(named.design_id)
+            new += self.writer.record_design(named, seen)
         for design_id, why in self.writer.planned_again.items():
             say(f"Design {design_id} was abandoned ({why}); it is planned again, and its runs count again.")
         if new or self.plan.to_train:
             assert self.provenance.sweep_id is not None
-            self.writer.record_sweep(self.provenance.sweep_id, self.argv, settings_to_record(self.plan.runs))
+            about = {**settings_to_record(self.plan.runs), "designs": designs}
+            self.writer.record_sweep(self.provenance.sweep_id, self.argv, about)
 
     def _record_failure(self, run: PlannedRun, error: str) -> None:
         result = RunResult(

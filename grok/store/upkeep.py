@@ -68,7 +68,7 @@ from grok.store.shards import (
     replace_table,
     write_parquet,
 )
-from grok.untrusted import is_folder, read_json_object
+from grok.untrusted import is_folder, open_file, read_json_object
 
 SHARD_ROWS: Final = 1_000_000
 """Rows after which a compacted shard is closed: limits memory, and the loss when a shard is damaged."""
@@ -442,12 +442,18 @@ def _partners(layout: Layout, names: set[str]) -> Iterator[str]:
 
 
 def unreadable_records(layout: Layout) -> list[tuple[Path, str]]:
-    """Return the records of sweeps that cannot be read, each with the reason."""
+    """Return the records of sweeps and the journals of searches that cannot be read, each with the reason."""
     problems = []
-    for path in sorted(layout.sweeps.glob("*.json")) if layout.sweeps.is_dir() else []:
+    for path in [*sorted(layout.sweeps.glob("*.json")), *sorted(layout.search.glob("*.journal"))]:
         try:
-            read_json_object(path)
-        except (OSError, ValueError) as error:
+            if path.suffix == ".json":
+                read_json_object(path)
+                continue
+            with open_file(path) as journal:
+                *lines, _ = journal.read().split(b"\n")  # a line that is being written has no end yet
+            for line in lines:
+                json.loads(line)
+        except (OSError, ValueError, RecursionError) as error:
             problems.append((path, f"the record cannot be read ({one_line(error)})"))
     return problems
 

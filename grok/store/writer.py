@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
@@ -104,6 +104,7 @@ class StoreWriter:
         self._index = Index(self.layout)
         self._leases = Leases(self.layout)
         self._may_compact = True
+        self._keeps_replaced = False
         with self._writing("opening the store"):
             refuse_older(self.layout)
             renew_empty(self.layout)
@@ -115,11 +116,21 @@ class StoreWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        with suppress(StoreError) if error is not None else nullcontext():
+            self.close()
 
     def close(self) -> None:
-        """Release the leases; committed rows are on the disk already."""
-        self._leases.release()
+        """Release the leases; committed rows are on the disk already.
+
+        Raises:
+            StoreError: failed rows still stand beside the new rows that replace them, as the disk refuses.
+        """
+        try:
+            if self._keeps_replaced:
+                with self._writing("everything is stored; removing the failed rows that were replaced"):
+                    self._statuses()
+        finally:
+            self._leases.release()
 
     def commit(self, rows: Sequence[Row]) -> CommitReport:
         """Write finished runs as one shard and return the result for each.
@@ -164,10 +175,12 @@ class StoreWriter:
         ]
         write_shard(self.layout, unique(), accepted)
         # The commit is on the disk: neither damage nor a full disk undoes it. A failed row that is left beside the
-        # new one is dropped by the next commit, claim or opening.
+        # new one is dropped by the next commit or claim, at the end, or at the next opening.
         with suppress(NotAShard, OSError, StoreError):
+            self._keeps_replaced |= bool(removals)
             for removal in removals:
                 remove_staged(removal)
+            self._keeps_replaced = False
             ensure_readable(self.layout)
             self._merge_small_shards()
 

@@ -333,6 +333,7 @@ def test_streams_whose_redraws_hit_alike_are_not_told_apart() -> None:
     assert not _between_streams([by_hand("order", many)])
 
 
+@pytest.mark.slow
 def test_streams_that_hit_alike_are_called_different_in_few_studies() -> None:
     rng = np.random.default_rng(15)
     false = 0

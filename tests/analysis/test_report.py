@@ -25,7 +25,7 @@ from analysis.writing import write_report
 from grok.store import StoreWriter
 from grok.store.contract import example_row, failed
 from grok.terminal import CONTROL
-from tests.analysis.simulate import Truth, census, plans, row, simulate, sweep, write
+from tests.analysis.simulate import Truth, census, plans, simulate, sweep, write
 
 
 @pytest.fixture(scope="module")
@@ -160,14 +160,13 @@ def test_a_growing_store(tmp_path: Path) -> None:
 def test_a_sweep_that_is_not_done_says_so(tmp_path: Path) -> None:
     truths = census(12, np.random.default_rng(23), train__stop_when_generalised=True)
     path = write(truths[:9], tmp_path / "store")
-    planned = [{"run_id": row(truth).result.run_id} for truth in truths]
     command = ["python", "-m", "grok.run", "-m", "seed=range(0,12)", f"store.path={path}"]
     settings = {"train.stop_when_generalised": True}
     for name in ("20260101-000000-aaaaaa", "20260101-010000-bbbbbb"):  # interrupted, and given again
         with StoreWriter(path) as writer:
-            writer.record_sweep(name, command, {"settings": settings, "runs": planned})
             for design, seen in plans([], [sweep(truths)]):
                 writer.record_design(design, seen)
+                writer.record_sweep(name, command, {"settings": settings, "designs": [design.design_id]})
     assert report.main([str(path), "--out", str(tmp_path / "out")]) == 0
     (note,) = json.loads((tmp_path / "out" / "report.json").read_text())["provenance"]["pending"]
     again = f"python -m grok.run -m 'seed=range(0,12)' store.path={path}"

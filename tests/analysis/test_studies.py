@@ -469,6 +469,7 @@ def test_runs_that_change_in_mid_run_are_no_census_and_said() -> None:
     assert both.shares["super"].n == 30 and any("20 runs change in mid-run" in note for note in both.notes)
 
 
+@pytest.mark.slow
 def test_groups_of_equal_rates_are_called_unequal_in_few_stores() -> None:
     """Commits and numerics tags by chance: the corrections hold the share of false sentences."""
     rng, false = np.random.default_rng(12), 0

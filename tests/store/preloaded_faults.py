@@ -29,6 +29,7 @@ import torch
 from grok.checkpoints import load_checkpoint, load_weights, save_checkpoint, save_weights
 from grok.errors import GrokError
 from grok.records import Checkpoint
+from grok.store.contract import read_raw
 from grok.store.merge import restore
 from grok.store.schema import TABLES
 from grok.streams import Stream
@@ -170,6 +171,9 @@ def trial(library: Library, work: Store | Checkpoints, path: Path, number: int, 
             return f"traceback: {traceback.format_exc()}"
     try:
         work.look(path)
+        if end == "done" and isinstance(work, Store):
+            run_ids = [row["run_id"] for row in read_raw(path, "runs")]
+            assert len(set(run_ids)) == len(run_ids), "there twice"
         work.go_on(path)
     except Exception:
         return f"wrong after {end}: {traceback.format_exc()}"

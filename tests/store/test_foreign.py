@@ -102,13 +102,13 @@ def test_what_has_the_place_of_a_shard_is_said_and_its_curves_stay(
     assert len(open_store(store).run_ids()) == 6
 
 
-@pytest.mark.parametrize("folder", ["sweeps", "search"])
-def test_records_that_cannot_be_read_are_said(store: Path, folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (store / folder).mkdir(exist_ok=True)
-    (store / folder / "odd.json").write_text('{"sweep_id": ')
-    assert [line for line in verify(store) if f"{folder}/odd.json: the record cannot be read" in line]
+@pytest.mark.parametrize("record", ["sweeps/odd.json", "search/odd.journal"])
+def test_records_that_cannot_be_read_are_said(store: Path, record: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (store / record).parent.mkdir(exist_ok=True)
+    (store / record).write_text('{"sweep_id": \n')
+    assert [line for line in verify(store) if f"{record}: the record cannot be read" in line]
     assert main(["status", str(store)]) == 0
-    assert f"{folder}/odd.json: the record cannot be read" in capsys.readouterr().out
+    assert f"{record}: the record cannot be read" in capsys.readouterr().out
 
 
 def copied(store: Path, name: str) -> None:
