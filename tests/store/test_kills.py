@@ -93,7 +93,8 @@ def kill_and_go_on(path: Path, action: str, last: int, reference: Path) -> None:
     if action != "make":
         assert_nothing_lost(path, before, where)
     go_on(path, action, reference, where)
-    assert not list((path / "quarantine").glob("runs-*")), where
+    if action != "replace":  # failed rows beside the ones that replaced them are kept there
+        assert not list((path / "quarantine").glob("runs-*")), where
     assert not list((path / "quarantine").glob("designs-*")), where
 
 
