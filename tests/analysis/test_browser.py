@@ -270,8 +270,8 @@ def test_a_run_that_is_chosen_in_a_chart_is_shown_everywhere(driver: Any, page: 
 
 def test_tables_are_sorted_and_filtered(driver: Any, page: Path) -> None:
     shown(driver, page)
-    first = "#census .tables details:nth-of-type(2) table"
-    column = f"return [...document.querySelectorAll('{first} tbody tr')].map(r => Number(r.cells[0].innerText))"
+    first = "#census .tables table"
+    column = f"return [...document.querySelectorAll('{first} tbody tr')].map(r => Number(r.cells[0].textContent))"
     driver.execute_script(f"document.querySelector('{first} th button').click()")
     seeds = driver.execute_script(column)
     assert seeds == sorted(seeds)
