@@ -113,6 +113,10 @@ class Layout:
         """
         try:
             return shard_names(self.table(kind)) - {EMPTY}
+        except FileNotFoundError:
+            if _lacks_folders_yet(self):
+                return set()
+            raise
         except NotADirectoryError:
             raise StoreError(f"{self.table(kind)} is not a folder: move it away") from None
 
@@ -131,6 +135,8 @@ class Layout:
 
 def missing_tables(layout: Layout) -> list[str]:
     """Return the names of the tables' folders that do not exist; a store that never had ``designs/`` lacks nothing."""
+    if _lacks_folders_yet(layout):
+        return []
     return [f"{kind}/" for kind in _tables_of(read_marker(layout)) if not layout.table(kind).is_dir()]
 
 
@@ -393,6 +399,11 @@ def list_tables(layout: Layout) -> None:
     """Name every table in the marker of a current store, whose folders are all there. The caller holds the lock."""
     if len(_tables_of(read_marker(layout))) < len(TABLES):
         write_json(layout.marker, current_marker(), layout.tmp)
+
+
+def _lacks_folders_yet(layout: Layout) -> bool:
+    """Return whether a kill interrupted the making of this store: its lock, which is made last, is not there."""
+    return layout.marker.exists() and not layout.lock.exists() and not _has_rows(layout)
 
 
 def _has_rows(layout: Layout) -> bool:

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from grok.store import StoreWriter, open_store
@@ -92,9 +93,17 @@ def kill_and_go_on(path: Path, action: str, last: int, reference: Path) -> None:
     where = f"{action} killed at touch {last}"
     if action != "make":
         assert_nothing_lost(path, before, where)
+    elif (path / "store.json").exists():
+        store = open_store(path)
+        assert not store.run_ids() and not store.designs_table().num_rows and store.curves().empty, where
+    if action == "replace":  # the next opening removes the failed rows that were replaced, and keeps a copy of them
+        StoreWriter(path).close()
+        raw = [row["run_id"] for row in read_raw(path, "runs")]
+        assert len(set(raw)) == len(raw), where
     go_on(path, action, reference, where)
-    if action != "replace":  # failed rows beside the ones that replaced them are kept there
-        assert not list((path / "quarantine").glob("runs-*")), where
+    aside = [row for file in (path / "quarantine").glob("runs-*") for row in pq.read_table(file).to_pylist()]
+    assert all(action == "replace" for row in aside), where
+    assert {row["run_id"] for row in aside} <= set(open_store(path).run_ids("completed")), where
     assert not list((path / "quarantine").glob("designs-*")), where
 
 
