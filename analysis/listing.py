@@ -38,6 +38,8 @@ def listed_runs(path: Path) -> pd.DataFrame:
         StoreError: the store cannot be read.
     """
     every = seed_table(Observations.read(path))
+    if "class_accuracy" in every and every["class_accuracy"].isna().all():  # elsewhere early and late are the classes
+        every = every.drop(columns="class_accuracy")
     table = every[["run_id", *(column for column in SHOWN if column in every)]].rename(
         columns={**SHOWN, "run_id": "run"}
     )

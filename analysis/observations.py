@@ -573,6 +573,11 @@ def differing_settings(row: pd.Series, names: Sequence[str] = CONDITION_SETTINGS
     return differing
 
 
+def has_diary_task(row: pd.Series) -> bool:
+    """Return whether a run's task is the diary's, for which the thresholds of accuracy were made."""
+    return not any(name.startswith("task.") for name in differing_settings(row))
+
+
 def as_text(value: object) -> str:
     """Return a setting's value as it is typed on the command line."""
     if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):

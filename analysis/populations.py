@@ -24,6 +24,7 @@ from analysis.observations import (
     default_settings,
     describe_task,
     differing_settings,
+    has_diary_task,
     in_words,
     is_derived,
     is_random_seed,
@@ -340,7 +341,7 @@ class Population:
     @property
     def has_diary_task(self) -> bool:
         """Whether the task is the diary's, for which the thresholds of accuracy were made."""
-        return not any(name.startswith("task.") for name in differing_settings(self.rows.iloc[0]))
+        return has_diary_task(self.rows.iloc[0])
 
     def shared(self, varying: Sequence[str]) -> str:
         """Return task and settings in words, without those of ``varying``."""

@@ -19,6 +19,7 @@ from analysis.observations import (
     Observations,
     differing_settings,
     floats,
+    has_diary_task,
     hashes_in_words,
     in_words,
     varying_columns,
@@ -123,7 +124,10 @@ def _layers(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _classes(observations: Observations, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return class_accuracy, judged_at_step, judged_val_acc, class_time and regime, null for runs without them."""
+    """Return class_accuracy, judged_at_step, judged_val_acc, class_time and regime, null for runs without them.
+
+    Classes by accuracy were made for the diary's task; runs of other tasks have none.
+    """
     counted = runs[(runs["mode"] == "arithmetic") & runs["status"].isin(COUNTED)]
     if counted.empty:
         return pd.DataFrame(index=runs.index)
@@ -131,10 +135,11 @@ def _classes(observations: Observations, runs: pd.DataFrame) -> pd.DataFrame:
     for rows, reference in _judged_together(observations, counted):
         horizon = DIARY.horizon_of(reference)
         accuracy = accuracy_at(observations.curves_of(rows.index), rows.index, horizon)
+        classes = DIARY.classify(accuracy, rows["status"] == "diverged")
         parts.append(
             pd.DataFrame(
                 {
-                    "class_accuracy": DIARY.classify(accuracy, rows["status"] == "diverged"),
+                    "class_accuracy": classes if has_diary_task(rows.iloc[0]) else None,
                     "judged_at_step": horizon,
                     "judged_val_acc": accuracy,
                     "class_time": _by_time(observations, rows, reference),
@@ -165,21 +170,19 @@ def _judged_together(observations: Observations, counted: pd.DataFrame) -> Itera
 
 
 def _by_time(observations: Observations, rows: pd.DataFrame, reference: pd.DataFrame) -> pd.Series:
-    """Return ``early``, ``late``, ``not yet`` or why none is known, against the median of ``reference``."""
+    """Return ``early``, ``late``, ``not within N steps`` or why none is known, against the median of ``reference``."""
     try:
         threshold = judge_by_time(observations.times(reference), floats(reference["config.train.steps"])).threshold
     except NotEnoughData:
         return pd.Series("no median", index=rows.index)
-    times, known = observations.times(rows), floats(rows["config.train.steps"]) >= threshold
-    words = np.select([~known, times.right <= threshold, times.seen], [UNJUDGED, "early", "late"], "not yet")
+    times, steps = observations.times(rows), floats(rows["config.train.steps"])
+    cases = [steps < threshold, times.right <= threshold, times.seen]
+    words = np.select(cases, [UNJUDGED, "early", "late"], [f"not within {int(length):,} steps" for length in steps])
     return pd.Series(words, index=rows.index)
 
 
-def compact(table: pd.DataFrame, by_accuracy: bool = True) -> pd.DataFrame:
-    """Return the columns of :func:`seed_table` that the page shows: those that differ between runs, renamed.
-
-    ``by_accuracy``: whether to show the classes by accuracy, which are defined for the diary's task only.
-    """
+def compact(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of :func:`seed_table` that the page shows: those that differ between runs, renamed."""
     shown: dict[str, str] = {
         "mode": "mode",
         "condition": "condition",
@@ -187,7 +190,7 @@ def compact(table: pd.DataFrame, by_accuracy: bool = True) -> pd.DataFrame:
         **{f"seed_{s}": s for s in (*ALWAYS, *OPTIONAL)},
         **{str(c): str(c) for c in table if str(c).startswith("layers.")},
         "status": "status",
-        **({"class_accuracy": "class"} if by_accuracy else {}),
+        "class_accuracy": "class",
         "class_time": "early or late",
         "regime": "what came first",
         "grokked_step": "generalised",
@@ -232,7 +235,7 @@ def analyse(observations: Observations, question: Question) -> Study:
     table = seed_table(observations)
     caption = f"All {len(table):,} runs (seeds.csv has every column, with the command that trains each again)"
     study = Study(name=question.name, title=question.title, question=question.question)
-    study.tables.append(Table("every", caption, compact(table, _has_diary_task(observations)), code=("run",)))
+    study.tables.append(Table("every", caption, compact(table), code=("run",)))
     study.files[FILE] = table
     if "own_code" in table:
         study.notes.append(
@@ -240,12 +243,6 @@ def analyse(observations: Observations, question: Question) -> Study:
             "store does not keep the code."
         )
     return study
-
-
-def _has_diary_task(observations: Observations) -> bool:
-    rows = observations.arithmetic
-    tasks = rows.drop_duplicates([c for c in rows if str(c).startswith("config.task.")])
-    return any(not any(name.startswith("task.") for name in differing_settings(row)) for _, row in tasks.iterrows())
 
 
 QUESTION = Question(

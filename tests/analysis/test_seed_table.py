@@ -60,7 +60,7 @@ def test_each_population_is_judged_by_its_own_median_whatever_its_runs_were_leng
         for i in range(30)
     ]
     table = seeds.seed_table(simulate(census_runs + scan))
-    assert set(table["class_time"]) <= {"late", "not yet"}
+    assert set(table["class_time"]) <= {"late", "not within 20,000 steps", "not within 3,000 steps"}
     assert table["condition"].nunique() == 2, "the budget is told"
     scanned = table[table["seed_order"] == 8]
     assert (scanned["judged_at_step"] == 3000).all() and set(scanned["class_accuracy"]) <= {"super", "fast"}
@@ -90,6 +90,7 @@ def test_conditions_name_every_value_the_default_too() -> None:
     assert set(seeds.seed_table(simulate(census(3, RNG(1))))["condition"]) == {"default"}
     other = seeds.seed_table(simulate(census(3, RNG(1), task__modulus=97)))
     assert set(other["condition"]) == {"task.modulus=97"}
+    assert other["class_accuracy"].isna().all(), "the diary's classes belong to its task"
 
 
 def test_every_run_of_a_mixed_store_is_in_the_file(tmp_path: Path) -> None:
