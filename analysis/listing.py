@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Final
 
 import pandas as pd
@@ -13,7 +12,7 @@ from analysis.observations import Observations
 from analysis.studies.seeds import seed_table
 from grok.commands.command import Parser, add_store, command, store_of
 from grok.commands.words import is_filter, matching, with_purposes
-from grok.store import open_store
+from grok.store import Store, open_store
 
 SHOWN: Final = {
     "seed": "seed",
@@ -31,19 +30,15 @@ DIGITS: Final = 12
 """Characters of a run_id that are shown."""
 
 
-def listed_runs(path: Path) -> pd.DataFrame:
-    """Return one row for every run of the store: its seed, class, result, the designs that claim it, and its name.
-
-    Raises:
-        StoreError: the store cannot be read.
-    """
-    every = seed_table(Observations.read(path))
+def listed_runs(observations: Observations, store: Store) -> pd.DataFrame:
+    """Return one row for every run of a store: its seed, class, result, the designs that claim it, and its name."""
+    every = seed_table(observations)
     if "class_accuracy" in every and every["class_accuracy"].isna().all():  # elsewhere early and late are the classes
         every = every.drop(columns="class_accuracy")
     table = every[["run_id", *(column for column in SHOWN if column in every)]].rename(
         columns={**SHOWN, "run_id": "run"}
     )
-    return with_purposes(table, open_store(path))
+    return with_purposes(table, store)
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -98,7 +93,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     """Print the runs that satisfy all filters."""
     arguments = _arguments(argv)
-    table = listed_runs(store_of(arguments))
+    path = store_of(arguments)
+    table = listed_runs(Observations.read(path), open_store(path))
     chosen = table[matching(table, arguments.filters)]
     if arguments.csv:
         print(chosen.to_csv(index=False), end="")

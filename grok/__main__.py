@@ -55,6 +55,7 @@ COMMANDS: Final = {
     },
     "stores": {
         "study": Command("analysis.study", "one question of the report"),
+        "compare": Command("analysis.compare", "two sets of runs side by side: weight_decay=0 weight_decay=1"),
         "store": Command("grok.commands.store", "status, verify, compact, merge, migrate, restore, export"),
     },
     "language models": {

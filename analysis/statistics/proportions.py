@@ -106,6 +106,14 @@ def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) ->
     )
 
 
+def difference(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) -> Estimate:
+    """Return share b minus share a of independent groups, with Newcombe's interval."""
+    _check(hits_a, n_a)
+    _check(hits_b, n_b)
+    low, high = confint_proportions_2indep(hits_b, n_b, hits_a, n_a, "newcomb", "diff", alpha=1 - level)
+    return Estimate(hits_b / n_b - hits_a / n_a, float(low), float(high), n_a + n_b, "Newcombe", level)
+
+
 @dataclass(frozen=True)
 class Heterogeneity:
     """Test that an outcome is alike in all groups, by its ranks, with permutation p-values."""
@@ -334,7 +342,7 @@ def paired(a: NDArray[np.float64], b: NDArray[np.float64], level: float = LEVEL)
     up = bool(ranks[moved > 0].sum() > ranks[moved < 0].sum())
     lower, higher = int((gap < 0).sum()), int((gap > 0).sum())
     if set(np.unique(np.concatenate([a, b]))) <= {0.0, 1.0}:
-        return Paired(_share_difference(lower, higher, n, level), float(test.pvalue), lower, higher, up)
+        return Paired(paired_difference(lower, higher, n, level), float(test.pvalue), lower, higher, up)
     i, j = np.triu_indices(n)
     walsh = np.sort((gap[i] + gap[j]) / 2)
     cut = _cut(n, level)
@@ -348,8 +356,8 @@ def paired(a: NDArray[np.float64], b: NDArray[np.float64], level: float = LEVEL)
     )
 
 
-def _share_difference(lost: int, won: int, n: int, level: float) -> Estimate:
-    """Return the difference of two paired shares with Bonett and Price's interval."""
+def paired_difference(lost: int, won: int, n: int, level: float = LEVEL) -> Estimate:
+    """Return the difference of two shares of the same ``n`` seeds, won minus lost, with Bonett and Price's interval."""
     p_lost, p_won = (lost + 1) / (n + 2), (won + 1) / (n + 2)
     middle = p_won - p_lost
     half = float(stats.norm.ppf(0.5 + level / 2)) * math.sqrt((p_won + p_lost - middle**2) / (n + 2))

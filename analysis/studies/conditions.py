@@ -377,7 +377,7 @@ def _count(study: Comparison) -> Finding:
         if side
         for c, _ in [max(side, key=lambda p: abs(np.log(p[1].value)))]
     ]
-    text += "".join(f"; {word} at {c.label}, {_slowdown_words(c)}" for word, c in ends)
+    text += "".join(f"; {word} at {c.label}, {slowdown_words(c)}" for word, c in ends)
     return Finding("values change the time beyond chance", shown, text + ".", headline=True)
 
 
@@ -394,7 +394,7 @@ def _sentence(
     for c in contrasts:
         ranks = _stay_fast(observations, c)
         ranks = f" ({RANKS} {ranks})" if ranks else ""
-        values.append(f"{c.value}: {_slowdown_words(c)}{_verdict(study, c)}{ranks}")
+        values.append(f"{c.value}: {slowdown_words(c)}{_verdict(study, c)}{ranks}")
     doc = doc.rstrip(".")
     meaning = doc[0].lower() + doc[1:] if doc[1:2].islower() else doc
     text = f"{family.title} ({meaning}), time to generalise relative to {family.reference}: " + "; ".join(values) + "."
@@ -409,7 +409,8 @@ def _verdict(study: Comparison, c: Contrast) -> str:
     return ", no difference beyond chance"
 
 
-def _slowdown_words(c: Contrast) -> str:
+def slowdown_words(c: Contrast) -> str:
+    """Return the ratio of times with its interval, or that neither side generalises."""
     if c.slowdown is None:
         return f"neither generalises by step {c.horizon:,.0f} in most runs"
     return f"{c.bound} {_times(c.slowdown)}".strip()
@@ -436,7 +437,7 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
         "generalised": done,
         "same seeds": "" if c is None else "yes" if c.paired else "no",
         "median step": _median(times),
-        "time over the reference's": _slowdown_words(c) if c and slowdown else "",
+        "time over the reference's": slowdown_words(c) if c and slowdown else "",
         "up to step": f"{c.horizon:,.0f}" if c and slowdown else "",
         "p (Holm)": f"{study.p[c.label]:.2g}" if c and c.label in study.p else "",
         "log-rank p": f"{c.logrank_p:.2g}" if c and c.logrank_p is not None else "",
@@ -487,7 +488,7 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     """Return findings about the ratio of super seeds, with both values judged at one horizon."""
     findings = []
     if headline and c.slowdown is not None:
-        text = f"{c.label} takes {_slowdown_words(c)} the time of {c.reference}, up to step {c.horizon:,.0f}."
+        text = f"{c.label} takes {slowdown_words(c)} the time of {c.reference}, up to step {c.horizon:,.0f}."
         if c.slowdown.low <= 1 <= c.slowdown.high:
             text = f"{text[:-1]}: no clear difference."
         shown = f"{c.bound} {_times(c.slowdown)}".strip()

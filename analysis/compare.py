@@ -1,0 +1,223 @@
+"""``grok compare STORE A B``: two sets of runs side by side, with intervals.
+
+A and B are filters, as ``grok list`` takes them, with further columns: every setting that differs between the store's
+runs, under its full name or its last part. If enough seeds (split, init, order) are on both sides, these are compared
+in pairs; otherwise all runs are, as independent groups.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from analysis.listing import listed_runs
+from analysis.observations import Observations, floats, in_words, varying_columns
+from analysis.populations import asked
+from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from analysis.statistics.proportions import difference, paired_difference, share
+from analysis.statistics.survival import kaplan_meier, quantile, watched_until
+from analysis.studies.base import OwnStudy, Table
+from analysis.studies.conditions import FEWEST, Family, contrast, slowdown_words, triples
+from analysis.study import study_text
+from analysis.writing import FIGURES, default_folder, write_studies
+from grok.commands.command import Parser, command, refuse_unwritable_folder, store_of
+from grok.commands.words import matching
+from grok.errors import ConfigError
+from grok.store import open_store
+
+MEASURED: Final = ("val_acc", "val_loss", "weight_norm")
+RESULTS: Final = ("class", "early or late", "generalised", "val accuracy", "val loss", "status")
+DIFFERENCE: Final = "B minus A"
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Two sets of runs with their filters."""
+
+    names: tuple[str, str]
+    rows: tuple[pd.DataFrame, pd.DataFrame]
+    paired: bool
+    """Whether they are of the same seeds, row by row."""
+
+    @classmethod
+    def of(cls, observations: Observations, path: Path, filters: tuple[str, str]) -> Sides:
+        """Return the arithmetic runs that satisfy each filter.
+
+        Raises:
+            ConfigError: no run does, a run satisfies both, or a filter names no column.
+        """
+        a, b = (chosen(observations, path, words) for words in filters)
+        if len(both := a.index.intersection(b.index)):
+            raise ConfigError(f"{len(both):,} runs satisfy both filters, such as {both[0]}: expected two that exclude")
+        ours, theirs = (dict(zip(triples(rows), rows.index, strict=True)) for rows in (a, b))
+        shared = [triple for triple in ours if triple in theirs]
+        if len(shared) < FEWEST:
+            return cls(filters, (a, b), False)
+        return cls(filters, (a.loc[[ours[t] for t in shared]], b.loc[[theirs[t] for t in shared]]), True)
+
+
+def chosen(observations: Observations, path: Path, words: str) -> pd.DataFrame:
+    """Return the arithmetic runs that satisfy a filter of one or more words.
+
+    Raises:
+        ConfigError: none does, or the filter names no column.
+    """
+    rows = observations.arithmetic
+    names = [column.removeprefix("config.") for column in varying_columns(rows)] if len(rows) else []
+    settings = pd.DataFrame({name: rows[f"config.{name}"].map(in_words, na_action=None) for name in names})
+    last = settings.rename(columns=lambda name: name.rpartition(".")[2])
+    listed = listed_runs(observations, open_store(path)).set_index("run").reindex(rows.index)
+    table = pd.concat([settings, last, listed], axis=1)
+    found = rows[matching(table.loc[:, ~table.columns.duplicated()], shlex.split(words)).to_numpy()]
+    if found.empty:
+        values = (f"{name}={value}" for name in names for value in settings[name].unique()[:2])
+        raise ConfigError(
+            f"{words!r} fits none of the {len(rows):,} arithmetic runs of {path}: expected a filter such as "
+            f"{next(values, 'class=early')}; `grok list {path}` shows the rows"
+        )
+    return found
+
+
+def compared(observations: Observations, sides: Sides) -> OwnStudy:
+    """Return both sides and their differences, with 95% intervals, and their curves."""
+    from analysis.figures.survival import compare
+
+    (a, b), names = sides.rows, sides.names
+    step = int(min(rows["config.train.steps"].min() for rows in sides.rows))
+    records = [_generalised(observations, sides, step), _time(observations, sides)]
+    records += [_measured(observations, sides, name, step) for name in MEASURED]
+    frame = pd.DataFrame([record for record in records if record], columns=["", *names, DIFFERENCE])
+    kind = "the same seeds on both sides, compared in pairs" if sides.paired else "independent groups of seeds"
+    study = OwnStudy(
+        name="compare",
+        title="Two sets of runs",
+        question=f"How do A ({names[0]}) and B ({names[1]}) differ?",
+        scope=f"A: {len(a):,} runs, B: {len(b):,} runs; {kind}.",
+        tables=[Table("both", "Both sides and their difference, with 95% intervals", frame)],
+        notes=_notes(observations, sides),
+    )
+    times = [observations.times(rows) for rows in sides.rows]
+    if any(t.seen.any() for t in times):
+        curves = [(name, kaplan_meier(t)) for name, t in zip(names, times, strict=True)]
+        ends = [min(float(t.points.max()), watched_until(t)) for t in times]
+        caption = "Share of seeds that have generalised by each step, Kaplan-Meier with 95% bands."
+        study.drawn = [compare("compare", "Time to generalise", caption, curves, ends)]
+    return study
+
+
+def _generalised(observations: Observations, sides: Sides, step: int) -> list[str]:
+    a, b = (observations.times(rows).right <= step for rows in sides.rows)
+    counts = (int(a.sum()), len(a), int(b.sum()), len(b))
+    change = difference(*counts)
+    if sides.paired:
+        change = paired_difference(int((a & ~b).sum()), int((b & ~a).sum()), len(a))
+    shown = [f"{hits} of {n}, {share(hits, n).percent()}" for hits, n in (counts[:2], counts[2:])]
+    return [f"generalised by step {step:,}", *shown, change.percent(0)]
+
+
+def _time(observations: Observations, sides: Sides) -> list[str]:
+    shown = []
+    for rows in sides.rows:
+        try:
+            shown.append(quantile(observations.times(rows)).plain())
+        except NotEnoughData:
+            shown.append("not reached by half")
+    try:
+        family = Family("runs", dict(zip(sides.names, sides.rows, strict=True)))
+        ratio = f"time of B over A: {slowdown_words(contrast(observations, family, sides.names[1]))}"
+    except NotEnoughData as gap:
+        ratio = f"needs {gap.needs}"
+    return ["median step of generalising", *shown, ratio]
+
+
+def _measured(observations: Observations, sides: Sides, name: str, step: int) -> list[str]:
+    """Return the means at the last step up to ``step`` at which all runs were evaluated; empty if there is none."""
+    curves = observations.curves_of(sides.rows[0].index.append(sides.rows[1].index))
+    curves = curves[np.isfinite(floats(curves[name])) & (curves["step"] <= step) & (curves["step"] > 0)]
+    whole = curves.groupby("step")["run_id"].nunique() == sum(map(len, sides.rows))
+    if not whole.any() or min(map(len, sides.rows)) < 2:
+        return []
+    last = int(whole.index[whole].max())
+    values = curves[curves["step"] == last].set_index("run_id")[name]
+    a, b = (floats(values.reindex(rows.index)) for rows in sides.rows)
+    change = _mean(b - a) if sides.paired else _mean(b, a)
+    shown = (e.plain(3) for e in (_mean(a), _mean(b), change))
+    return [f"mean {name.replace('_', ' ')} at step {last:,}", *shown]
+
+
+def _mean(values: np.ndarray, less: np.ndarray | None = None) -> Estimate:
+    """Return the mean of ``values``, less that of an independent group, with Student's or Welch's interval."""
+    groups = [values] if less is None else [values, less]
+    n = np.array([len(x) for x in groups])
+    squared = np.array([x.var(ddof=1) for x in groups]) / n
+    dof = squared.sum() ** 2 / (squared**2 / (n - 1)).sum() if squared.any() else float(n.sum())
+    value = float(values.mean() - (0.0 if less is None else less.mean()))
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, dof) * np.sqrt(squared.sum()))
+    return Estimate(value, value - half, value + half, int(n.sum()), "Student's t")
+
+
+def _notes(observations: Observations, sides: Sides) -> list[str]:
+    notes = []
+    every = pd.concat(sides.rows)
+    mixed = [c for c in varying_columns(every) if any(rows[c].nunique(dropna=False) > 1 for rows in sides.rows)]
+    if mixed:
+        names = ", ".join(column.removeprefix("config.") for column in mixed)
+        notes.append(f"{names}: more than one value on one side, so the difference may come from that.")
+    results = [name.replace(" ", "_") for name in RESULTS]
+    typed = [re.split("[<>=]", word)[0].lower() for words in sides.names for word in shlex.split(words)]
+    if any(name.startswith(word) for word in typed for name in results):
+        notes.append("A filter is about results: the sides differ in them because they were chosen so.")
+    random = asked(observations).index
+    by_result = [int((~rows.index.isin(random)).sum()) for rows in sides.rows]
+    if any(by_result):
+        notes.append(
+            f"{by_result[0]} runs of A and {by_result[1]} of B were not asked for before any result (children, "
+            "repeats, unknown purpose): the difference holds for runs chosen like these, not for random seeds."
+        )
+    return notes
+
+
+def parser() -> Parser:
+    """Return the command's arguments."""
+    made = Parser(
+        prog="grok compare",
+        description="Two sets of runs side by side: shares, times, accuracy and loss with 95% intervals, and a figure.",
+        epilog="example: grok compare results/store weight_decay=0 weight_decay=1",
+    )
+    made.add_argument(
+        "words", nargs="+", metavar="[STORE] A B", help="the filters of both sides, as grok list takes them"
+    )
+    made.add_argument("--store", dest="named_store", metavar="STORE", help="the same as the position STORE")
+    made.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: STORE/report)")
+    return made
+
+
+@command()
+def main(argv: list[str]) -> int:
+    """Print the comparison, and write its table and figure."""
+    arguments = parser().parse_args(argv)
+    *arguments.store, a, b = arguments.words if len(arguments.words) in (2, 3) else ("", "", "", "")
+    if not a:
+        raise ConfigError(f"{len(arguments.words)} words: expected two filters, such as class=early class=late")
+    arguments.store = next(iter(arguments.store), None)
+    store = store_of(arguments)
+    out = arguments.out or default_folder(store)
+    refuse_unwritable_folder("--out", out)
+    observations = Observations.read(store)
+    study = compared(observations, Sides.of(observations, store, (a, b)))
+    print(study_text(study))
+    for drawing in write_studies([study], out)[study.name]:
+        print(f"figure: {out / FIGURES / drawing.name}.png, and its data beside it")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
