@@ -10,9 +10,12 @@ from typing import Any
 from grok.config.common import (
     LARGEST_SIZE,
     MOST_EVALUATIONS,
+    AdamW,
+    Evaluations,
+    Length,
     PerturbConfig,
     RunConfig,
-    refuse_odd_heads,
+    Transformer,
     refuse_too_many_evaluations,
     sorted_steps,
 )
@@ -130,19 +133,13 @@ class TaskConfig:
 
 
 @dataclass(kw_only=True)
-class ModelConfig:
+class ModelConfig(Transformer):
     """The decoder-only transformer."""
 
-    layers: int = setting(2, "Number of blocks.", minimum=1, maximum=64)
-    d_model: int = setting(128, "Model width.", minimum=1, maximum=LARGEST_SIZE)
-    heads: int = setting(4, "Attention heads; must divide d_model.", minimum=1)
-    d_ff: int | None = setting(512, "Inner width of the MLP; null: 4 times d_model.", minimum=1, maximum=LARGEST_SIZE)
     norm: str = setting("post", "Position of LayerNorm in a block.", choices=("post", "pre", "none"))
     final_norm: bool = setting(True, "LayerNorm before the head.")
     activation: str = setting("gelu", "Activation of the MLP.", choices=("gelu", "relu"))
     positions: str = setting("learned", "Position embedding.", choices=("learned", "sinusoidal"))
-    bias: bool = setting(True, "Biases in linear layers.")
-    tied: bool = setting(False, "The head shares the token embedding's weights.")
     init: str = setting(
         "torch",
         "Initialisation: torch's defaults, transformer-lens's normals (nanda), or N(0, 0.02) (gpt2).",
@@ -155,22 +152,14 @@ class ModelConfig:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_spec("model.plugin", self.plugin)
-        if self.d_ff is None:
-            self.d_ff = 4 * self.d_model
-        refuse_odd_heads(self.heads, self.d_model)
 
 
 @dataclass(kw_only=True)
-class OptimConfig:
+class OptimConfig(AdamW):
     """AdamW as in the diary."""
 
-    lr: float = setting(1e-3, "Learning rate after the warm-up.", above=0)
-    weight_decay: float = setting(0.1, "Decoupled weight decay.", minimum=0)
-    decay: str = setting("all", "Which parameters decay.", choices=("all", "matrices"))
-    betas: list[float] = setting([0.9, 0.98], "Decay rates of AdamW's two moments.")
-    eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
-    warmup_steps: int = setting(10, "Steps of linear warm-up; update k uses lr * k / warmup_steps.", minimum=0)
     grokfast: str = setting(
         "none",
         "Amplify the slow part of the gradient: moving average (ma) or exponential (ema); Lee et al. 2024.",
@@ -197,18 +186,15 @@ class OptimConfig:
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_spec("optim.plugin", self.plugin)
         check_spec("optim.intervention", self.intervention)
-        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
-            raise ConfigError(f"optim.betas={self.betas}: expected two numbers, each at least 0 and below 1")
 
 
 @dataclass(kw_only=True)
-class TrainConfig:
+class TrainConfig(Length):
     """Length, batches and early stop."""
 
-    steps: int = setting(3000, "Number of updates.", role="length", minimum=1)
-    batch_size: int = setting(512, "Examples of a mini-batch; the epoch's last one may be smaller.", minimum=1)
     loss: str = setting(
         "softmax",
         "Cross-entropy over softmax, or over stablemax; Prieto et al. 2025.",
@@ -238,12 +224,9 @@ class TrainConfig:
 
 
 @dataclass(kw_only=True)
-class EvalConfig:
+class EvalConfig(Evaluations):
     """When a run is evaluated. Evaluations never change a run."""
 
-    every: int = setting(
-        100, "Steps between evaluations; the last step is always evaluated.", role="schedule", minimum=1
-    )
     schedule: str = setting(
         "every",
         "Evaluate every n steps, or at about `points` log-spaced steps.",

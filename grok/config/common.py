@@ -127,6 +127,80 @@ class SinksConfig:
 
 
 @dataclass(kw_only=True)
+class Transformer:
+    """The settings that the models of both modes share."""
+
+    layers: int = setting(2, "Number of blocks.", minimum=1, maximum=256)
+    d_model: int = setting(128, "Model width.", minimum=1, maximum=LARGEST_SIZE)
+    heads: int = setting(4, "Attention heads; must divide d_model.", minimum=1)
+    d_ff: int | None = setting(
+        512,
+        "Inner width of the MLP; null: 4 times d_model, or 8/3 for swiglu, in multiples of 8.",
+        minimum=1,
+        maximum=LARGEST_SIZE,
+    )
+    bias: bool = setting(True, "Biases in linear layers, and in a language model's norms.")
+    tied: bool = setting(False, "The head shares the token embedding's weights.")
+
+    def __post_init__(self) -> None:
+        if self.d_ff is None:
+            self.d_ff = self.usual_d_ff()
+        if self.d_model % self.heads:
+            divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
+            near = sorted(sorted(divisors, key=lambda h: abs(h - self.heads))[:4])
+            raise ConfigError(
+                f"model.heads={self.heads} does not divide model.d_model={self.d_model}: "
+                f"heads near it that do are {', '.join(map(str, near))}"
+            )
+
+    def usual_d_ff(self) -> int:
+        """Return the default inner width of the MLP."""
+        return 4 * self.d_model
+
+
+@dataclass(kw_only=True)
+class AdamW:
+    """The settings of AdamW that both modes share."""
+
+    lr: float = setting(1e-3, "Peak learning rate, after the warm-up.", above=0)
+    weight_decay: float = setting(0.1, "Decoupled weight decay.", minimum=0)
+    decay: str = setting("all", "Which parameters decay.", choices=("all", "matrices"))
+    betas: list[float] = setting([0.9, 0.98], "Decay rates of AdamW's two moments.")
+    eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
+    warmup_steps: int = setting(
+        10,
+        "Steps of linear warm-up; update k uses lr * k / warmup_steps. A language model's one_cycle does not use it.",
+        minimum=0,
+    )
+
+    def __post_init__(self) -> None:
+        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
+            raise ConfigError(f"optim.betas={self.betas}: expected two numbers, each at least 0 and below 1")
+
+
+@dataclass(kw_only=True)
+class Length:
+    """The length of a run and of its batches, in both modes."""
+
+    steps: int = setting(3000, "Number of updates.", role="length", minimum=1)
+    batch_size: int = setting(
+        512,
+        "Examples (or sequences of text) of an update; an epoch's last batch may be smaller.",
+        minimum=1,
+        maximum=2**24,
+    )
+
+
+@dataclass(kw_only=True)
+class Evaluations:
+    """When a run is evaluated, in both modes."""
+
+    every: int = setting(
+        100, "Steps between evaluations; the last step is always evaluated.", role="schedule", minimum=1
+    )
+
+
+@dataclass(kw_only=True)
 class PerturbConfig:
     """A deliberate tiny change of the initial weights, to distinguish a seed's effect from chaos."""
 
@@ -252,18 +326,3 @@ class RunConfig:
     def coupled_schedule(self) -> dict[str, object]:
         """Return the evaluation settings that change training: none, unless a subclass says otherwise."""
         return {}
-
-
-def refuse_odd_heads(heads: int, d_model: int) -> None:
-    """Refuse a model whose width its heads do not divide.
-
-    Raises:
-        ConfigError: ``heads`` does not divide ``d_model``. The message names close numbers that do.
-    """
-    if d_model % heads:
-        divisors = [h for h in range(1, d_model + 1) if d_model % h == 0]
-        near = sorted(sorted(divisors, key=lambda h: abs(h - heads))[:4])
-        raise ConfigError(
-            f"model.heads={heads} does not divide model.d_model={d_model}: "
-            f"heads near it that do are {', '.join(map(str, near))}"
-        )

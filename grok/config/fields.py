@@ -75,6 +75,20 @@ def section(cls: type[T]) -> T:
     return field(default_factory=cls)
 
 
+def defaults(**values: Any) -> Callable[[type[T]], type[T]]:
+    """Give a group of settings defaults of its own for settings that it inherits: their meaning and bounds stay."""
+
+    def change(cls: type[T]) -> type[T]:
+        inherited = {f.name: f for f in fields(typing.cast(Any, cls))}
+        for name, value in values.items():
+            rule = inherited[name].metadata["rule"]
+            cls.__annotations__[name] = inherited[name].type
+            setattr(cls, name, setting(value, **{f.name: getattr(rule, f.name) for f in fields(Rule)}))
+        return cls
+
+    return change
+
+
 @dataclass(frozen=True, slots=True)
 class _Declared:
     """One declared field: a setting, or a nested group of settings."""

@@ -10,13 +10,16 @@ from typing import Final
 
 from grok.config.common import (
     LARGEST_SIZE,
+    AdamW,
+    Evaluations,
+    Length,
     PerturbConfig,
     RunConfig,
     SinksConfig,
-    refuse_odd_heads,
+    Transformer,
     refuse_too_many_evaluations,
 )
-from grok.config.fields import section, setting
+from grok.config.fields import defaults, section, setting
 from grok.errors import ConfigError, nearest
 
 # Settings of a GPT's model.
@@ -26,23 +29,15 @@ WIDE_RATIO: Final = 256
 
 
 @dataclass(kw_only=True)
-class ModelConfig:
+@defaults(layers=12, d_model=768, heads=12, d_ff=None, tied=True)
+class ModelConfig(Transformer):
     """A GPT-2, and the options that later papers changed."""
 
-    layers: int = setting(12, "Number of blocks.", minimum=1, maximum=256)
-    d_model: int = setting(768, "Model width.", minimum=1, maximum=LARGEST_SIZE)
-    heads: int = setting(12, "Attention heads; must divide d_model.", minimum=1)
     kv_heads: int | None = setting(
         None,
         "Heads of keys and values, each used by heads / kv_heads queries; null: as many as heads.",
         minimum=1,
         neutral=None,
-    )
-    d_ff: int | None = setting(
-        None,
-        "Inner width of the MLP; null: 4 times d_model, or 8/3 for swiglu, in multiples of 8.",
-        minimum=1,
-        maximum=LARGEST_SIZE,
     )
     context: int = setting(
         1024, "Tokens of one training sequence, and the rows of learned positions.", minimum=1, maximum=2**24
@@ -62,8 +57,6 @@ class ModelConfig:
         choices=("gelu_tanh", "gelu", "relu", "swiglu"),
     )
     positions: str = setting("learned", "Position encoding.", choices=("learned", "rotary", "alibi"))
-    bias: bool = setting(True, "Biases in linear layers and norms.")
-    tied: bool = setting(True, "The head shares the token embedding's weights.")
     qk_norm: bool = setting(False, "Normalise queries and keys per head before their product.")
     qk_scaling: str = setting(
         "product",
@@ -95,12 +88,10 @@ class ModelConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.d_ff is None:
-            self.d_ff = self.usual_d_ff()
+        super().__post_init__()
         for kind in ("dropout_embedding", "dropout_residual", "dropout_attention"):
             if getattr(self, kind) is None:
                 setattr(self, kind, self.dropout)
-        refuse_odd_heads(self.heads, self.d_model)
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ConfigError(
                 f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}: each of them is read by the "
@@ -355,7 +346,8 @@ class DataConfig:
 
 
 @dataclass(kw_only=True)
-class OptimConfig:
+@defaults(lr=6e-4, decay="matrices", betas=[0.9, 0.95], warmup_steps=WARMUP_STEPS)
+class OptimConfig(AdamW):
     """AdamW and its learning-rate schedule."""
 
     kind: str = setting(
@@ -364,18 +356,8 @@ class OptimConfig:
         choices=("adamw", "adamw8bit", "muon"),
         neutral="adamw",
     )
-    lr: float = setting(6e-4, "Peak learning rate.", above=0)
-    weight_decay: float = setting(0.1, "Decoupled weight decay.", minimum=0)
-    decay: str = setting("matrices", "Which parameters decay.", choices=("all", "matrices"))
-    betas: list[float] = setting([0.9, 0.95], "Decay rates of AdamW's two moments.")
-    eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
     momentum: float = setting(0.95, "Muon's momentum.", minimum=0, below=1, neutral=0.95)
     clip: float = setting(1.0, "Largest global norm of the gradient; 0: no clipping.", minimum=0)
-    warmup_steps: int = setting(
-        WARMUP_STEPS,
-        "Steps of linear warm-up; update k uses lr * k / warmup_steps; one_cycle does not use it.",
-        minimum=0,
-    )
     warmup_samples: int | None = setting(None, "Warm-up counted in sequences instead of steps.", minimum=1)
     schedule: str = setting(
         "cosine",
@@ -396,8 +378,7 @@ class OptimConfig:
     )
 
     def __post_init__(self) -> None:
-        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
-            raise ConfigError(f"optim.betas={self.betas}: expected two numbers, each at least 0 and below 1")
+        super().__post_init__()
         if self.decay_steps is not None and self.decay_steps <= self.warmup_steps and self.warmup_samples is None:
             raise ConfigError(
                 f"optim.decay_steps={self.decay_steps} ends the decay before the warm-up of "
@@ -406,10 +387,10 @@ class OptimConfig:
 
 
 @dataclass(kw_only=True)
-class TrainConfig:
+@defaults(steps=2000, batch_size=12)
+class TrainConfig(Length):
     """Length, batches and early stop."""
 
-    steps: int = setting(2000, "Number of updates.", role="length", minimum=1)
     epochs: float | None = setting(
         None, "Length in epochs of the data; the plan computes `steps` from it.", role="none", above=0, maximum=10**6
     )
@@ -419,7 +400,6 @@ class TrainConfig:
     hours: float | None = setting(
         None, "Hours of training after which the run leaves a checkpoint; more hours continue it.", role="none", above=0
     )
-    batch_size: int = setting(12, "Sequences per update.", minimum=1, maximum=2**24)
     micro_batch: int | None = setting(
         None, "Sequences computed at once, with accumulated gradients; null: the whole batch.", role="none", minimum=1
     )
@@ -491,12 +471,10 @@ def _check_ramp(name: str, ramp: list[int], full_name: str, full: int) -> None:
 
 
 @dataclass(kw_only=True)
-class EvalConfig:
+@defaults(every=250)
+class EvalConfig(Evaluations):
     """When a run is evaluated, and on which text. Evaluations never change a run."""
 
-    every: int = setting(
-        250, "Steps between evaluations; the last step is always evaluated.", role="schedule", minimum=1
-    )
     # A result setting, although it cannot move a weight: two runs of one trajectory must
     # show the same validation loss at common steps.
     windows: int | None = setting(
