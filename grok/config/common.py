@@ -82,9 +82,6 @@ class CheckpointConfig:
     every: int = setting(0, "Steps between checkpoints of a run; 0: by minutes only.", role="none", minimum=0)
     minutes: float = setting(10.0, "Minutes between checkpoints of a run; 0: by steps only.", role="none", minimum=0)
     keep: bool = setting(False, "Keep the last checkpoint of a finished run, so that it can be extended.", role="none")
-    keep_last: int | None = setting(
-        None, "Checkpoints kept while a run trains; null: 1, for a language model 2.", role="none", minimum=1
-    )
     keep_every: int = setting(
         0, "Steps between checkpoints that are kept permanently, also after the run; 0: none.", role="none", minimum=0
     )
@@ -113,16 +110,14 @@ class SinksConfig:
     """Logs beside the store; none of them changes a run."""
 
     tensorboard: str | None = setting(None, "Folder for TensorBoard files.", role="none")
-    wandb: str | None = setting(None, "Weights & Biases project.", role="none")
-    wandb_mode: str = setting("offline", "Whether W&B may use the network.", role="none", choices=("offline", "online"))
-    mlflow: str | None = setting(None, "Unused: null.", role="none")
+    wandb: str | None = setting(
+        None, "Weights & Biases project; offline, unless W&B's own WANDB_MODE says online.", role="none"
+    )
     plugin: dict[str, Any] = setting(
         {}, "A log of your own: `_target_` names a class that takes a run's numbers.", role="none", neutral={}
     )
 
     def __post_init__(self) -> None:
-        if self.mlflow is not None:
-            raise ConfigError(f"log.mlflow={self.mlflow}: MLflow is not written, expected null, or a log.plugin for it")
         check_spec("log.plugin", self.plugin)
 
 
@@ -298,6 +293,10 @@ class RunConfig:
     def live_streams(self) -> frozenset[str]:
         """Return the streams that can change training under these settings."""
         return frozenset({"split", "init", "order"})
+
+    def constants(self) -> dict[str, Any]:
+        """Return the settings of earlier versions that are constants now: every hash has them, as it had."""
+        return {}
 
     def trunk(self) -> tuple[RunConfig, int] | None:
         """Return the settings of the run that this one equals up to a step, and that step; None: it is its own."""

@@ -56,6 +56,8 @@ class Rule:
     """Whether the setting also accepts the import path of the user's own code (MODULE.NAME)."""
     meant: tuple[tuple[str, str], ...] = ()
     """(word, choice): other words for a choice, for suggestions that the spelling does not give."""
+    planned: bool = False
+    """Whether planning works it out: it is named and stored with the settings, and nobody gives it."""
 
 
 ANY: Final = Rule(doc="")
@@ -68,6 +70,11 @@ def setting(default: Any, doc: str, **rule: Any) -> Any:
     if isinstance(default, (dict, list)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def planned(default: Any, doc: str, **rule: Any) -> Any:
+    """Declare a result of planning, which is recorded beside the settings and given by nobody."""
+    return setting(default, doc, planned=True, **rule)
 
 
 def section(cls: type[T]) -> T:
@@ -126,6 +133,11 @@ def _settings(cls: Any) -> dict[str, tuple[Any, Rule]]:
 
 def settings_of(cls: Any) -> dict[str, tuple[Any, Rule]]:
     """Return every setting below ``cls`` by dotted name, with its type and rule, in declaration order."""
+    return {name: of for name, of in _settings(cls).items() if not of[1].planned}
+
+
+def recorded_of(cls: Any) -> dict[str, tuple[Any, Rule]]:
+    """Return :func:`settings_of` and the results of planning."""
     return dict(_settings(cls))
 
 

@@ -6,7 +6,7 @@ import math
 import re
 import warnings
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from grok.config.common import (
     LARGEST_SIZE,
@@ -19,7 +19,7 @@ from grok.config.common import (
     Transformer,
     refuse_too_many_evaluations,
 )
-from grok.config.fields import defaults, section, setting
+from grok.config.fields import defaults, planned, section, setting
 from grok.errors import ConfigError, nearest
 
 # Settings of a GPT's model.
@@ -185,38 +185,24 @@ class StabilityConfig:
     sigma: float = setting(
         10.0, "The rise (of a norm or moment: in its logarithm) must exceed this many robust deviations.", minimum=0
     )
-    factor: float = setting(
-        10.0,
-        "A norm this many times its highest value of 20 windows is an outlier; a second moment, 3.3 times as many. "
-        "Values with heavy tails must rise further.",
-        above=1,
-        neutral=10.0,
-    )
-    growth: float = setting(
-        30.0,
-        "Growth of the gradient or weight norm, over its lowest median of 20 windows, that is an event.",
-        above=1,
-        neutral=30.0,
-    )
+    factor: ClassVar[float] = 10.0
+    """A norm this many times its highest value of 20 windows is an outlier; a second moment, 3.3 times as many. Values
+    with heavy tails must rise further."""
+    growth: ClassVar[float] = 30.0
+    """Growth of the gradient or weight norm, over its lowest median of 20 windows, that is an event."""
     window: int = setting(50, "Number of steps of the recent median.", minimum=4, maximum=LARGEST_SIZE)
-    rise: float = setting(1.0, "Stop if the smoothed loss stays this far above its start, in nats.", above=0)
-    rise_steps: int = setting(200, "Number of steps that it must stay there.", minimum=1)
-    stuck: float = setting(
-        0.5, "A smoothed loss this far above its lowest value is stuck, in nats.", above=0, neutral=0.5
-    )
-    stuck_steps: int = setting(500, "Number of steps that it must stay there.", minimum=1, neutral=500)
-    skip_limit: int = setting(
-        25,
-        f"Updates skipped (overflow in fp16, skip_step) among the last {SKIP_WINDOW} before the run ends.",
-        minimum=1,
-        neutral=25,
-    )
-    least_scale: float = setting(
-        1.0,
-        "Lowest loss scale in fp16; an overflow at it counts as not finite instead of a skipped step.",
-        above=0,
-        neutral=1.0,
-    )
+    rise: ClassVar[float] = 1.0
+    """A smoothed loss that stays this far above its start ends the run, in nats."""
+    rise_steps: ClassVar[int] = 200
+    """Number of steps that it must stay there."""
+    stuck: ClassVar[float] = 0.5
+    """A smoothed loss this far above its lowest value is stuck, in nats."""
+    stuck_steps: ClassVar[int] = 500
+    """Number of steps that it must stay there."""
+    skip_limit: ClassVar[int] = 25
+    """Updates skipped (overflow in fp16, skip_step) among the last ``SKIP_WINDOW`` before the run ends."""
+    least_scale: ClassVar[float] = 1.0
+    """Lowest loss scale in fp16; an overflow at it counts as not finite instead of a skipped step."""
     tries: int = setting(
         3,
         "Largest number of rollbacks of one incident before the run ends. A calm stretch ends an incident: `window` "
@@ -225,13 +211,13 @@ class StabilityConfig:
         maximum=100,
     )
     snapshot_every: int = setting(100, "Steps between the states to which a rollback can return.", minimum=1)
-    snapshots: int = setting(
-        4, "Number of such states that are kept (each has the weights and both moments).", minimum=2, maximum=64
-    )
+    snapshots: ClassVar[int] = 4
+    """Number of such states that are kept; each has the weights and both moments."""
     margin: int = setting(
         50, "Least number of steps from a rollback's state to the onset; doubled at each try.", minimum=0
     )
-    lr_cut: float = setting(0.5, "Factor on the learning rate of the cut_lr policy.", above=0, below=1)
+    lr_cut: ClassVar[float] = 0.5
+    """Factor on the learning rate of the cut_lr policy."""
     skip_steps: int = setting(50, "Steps of data after the onset that the skip_data policy skips.", minimum=0)
 
     def rolls_back(self) -> bool:
@@ -301,13 +287,13 @@ class DataConfig:
         minimum=0,
         maximum=1e12,
     )
-    mixture_hashes: dict[str, float] = setting(
+    mixture_hashes: dict[str, float] = planned(
         {}, "Shares by the corpora's hashes, part of run_id; the plan sets them.", neutral={}
     )
     validation: list[str] = setting(
         [], "Further validation sets: NAME or NAME@SPLIT of a corpus (default split: val).", role="none"
     )
-    validation_hashes: dict[str, str] = setting(
+    validation_hashes: dict[str, str] = planned(
         {}, "Hashes of those corpora, part of run_id; the plan sets them.", role="schedule", neutral={}
     )
     document_mask: bool = setting(
@@ -356,7 +342,8 @@ class OptimConfig(AdamW):
         choices=("adamw", "adamw8bit", "muon"),
         neutral="adamw",
     )
-    momentum: float = setting(0.95, "Muon's momentum.", minimum=0, below=1, neutral=0.95)
+    momentum: ClassVar[float] = 0.95
+    """Muon's."""
     clip: float = setting(1.0, "Largest global norm of the gradient; 0: no clipping.", minimum=0)
     warmup_samples: int | None = setting(None, "Warm-up counted in sequences instead of steps.", minimum=1)
     schedule: str = setting(
@@ -369,13 +356,12 @@ class OptimConfig(AdamW):
     wsd_decay: float = setting(
         0.2, "Share of the steps, at the end, in which the wsd schedule decays.", above=0, maximum=1
     )
-    cycle_rise: float = setting(0.3, "Share of the steps in which one_cycle rises.", above=0, below=1)
-    cycle_start: float = setting(
-        0.04, "Learning rate at the start of one_cycle, as a share of the peak.", above=0, maximum=1
-    )
-    cycle_end: float = setting(
-        4e-6, "Learning rate at the end of one_cycle, as a share of the peak.", minimum=0, maximum=1
-    )
+    cycle_rise: ClassVar[float] = 0.3
+    """Share of the steps in which one_cycle rises; this and the next two are torch's."""
+    cycle_start: ClassVar[float] = 0.04
+    """Learning rate at the start of one_cycle, as a share of the peak."""
+    cycle_end: ClassVar[float] = 4e-6
+    """Learning rate at the end of one_cycle, as a share of the peak."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -411,12 +397,6 @@ class TrainConfig(Length):
     )
     threads: int | None = setting(
         None, "Threads on a CPU, part of the numerics tag; null: all cores.", role="none", minimum=1, maximum=4096
-    )
-    devices: int = setting(
-        1,
-        "Required number of processes; 1: any number that torchrun starts. The number is in the numerics tag.",
-        role="none",
-        minimum=1,
     )
     parallel: str = setting(
         "ddp",
@@ -484,12 +464,6 @@ class EvalConfig(Evaluations):
         120, "Tokens sampled at each evaluation; 0: none.", role="none", minimum=0, maximum=LARGEST_SIZE
     )
     prompt: str = setting("\n", "Text that the samples continue.", role="none")
-    temperature: float = setting(
-        0.8, "Temperature of the samples; 0: always the most likely token.", role="none", minimum=0
-    )
-    top_k: int | None = setting(
-        50, "Samples draw from this many most likely tokens; null: from all.", role="none", minimum=1
-    )
     tasks: list[str] = setting(
         [], "Tasks of lm-evaluation-harness that evaluations score: names, or YAML files.", role="none"
     )
@@ -504,17 +478,18 @@ class EvalConfig(Evaluations):
         minimum=0,
         below=1,
     )
-    average_points: int = setting(
-        10, "Number of evenly spaced points of that average.", role="none", minimum=1, maximum=10_000
-    )
+    average_points: ClassVar[int] = 10
+    """Number of evenly spaced points of that average."""
 
 
 @dataclass(kw_only=True)
 class LogConfig(SinksConfig):
     """Logs of a language model beside the store; none of them changes a run."""
 
-    profile: str | None = setting(None, "Folder for a trace and a table of a few steps.", role="none")
-    profile_steps: int = setting(5, "Number of steps profiled, after three warm-up steps.", role="none", minimum=1)
+    profile: str | None = setting(
+        None, "Folder for a trace and a table of five steps, after three warm-up steps.", role="none"
+    )
+    profile_steps: ClassVar[int] = 5
     quiet: bool = setting(
         False, "Print nothing about the model, its data and its evaluations, unless a run diverges.", role="none"
     )
@@ -566,13 +541,9 @@ class GptConfig(RunConfig):
         "Folder of a Hugging Face GPT-2: the run starts with its weights and uses its model settings.",
         role="none",
     )
-    init_hash: str | None = setting(
-        None, "Hash of those weights, part of run_id; null: computed from the folder.", neutral=None
-    )
+    init_hash: str | None = planned(None, "Hash of those weights, part of run_id; the plan sets it.", neutral=None)
 
     def __post_init__(self) -> None:
-        if self.init_hash is not None and self.init_from is None:
-            raise ConfigError(f"init_hash={self.init_hash[:12]} without init_from: no weights are read")
         _check_ramp("train.context_ramp", self.train.context_ramp, "model.context", self.model.context)
         refuse_too_many_evaluations(self.train.steps, self.eval.every)
         if self.model.d_ff != self.model.usual_d_ff() and self.target.params is not None:
@@ -587,9 +558,12 @@ class GptConfig(RunConfig):
         if self.optim.schedule == "one_cycle" and idle:
             warnings.warn(
                 f"{' and '.join(idle)} does nothing beside optim.schedule=one_cycle, whose "
-                "rise is its warm-up: give optim.cycle_rise, the share of the steps that it takes",
+                f"rise, {self.optim.cycle_rise:.0%} of the steps, is its warm-up",
                 stacklevel=2,
             )
+
+    def constants(self) -> dict[str, Any]:
+        return dict(IN_EVERY_HASH)
 
     def live_streams(self) -> frozenset[str]:
         """Return the streams that can change training: no split (the corpus has its own), others if used."""
@@ -606,6 +580,23 @@ class GptConfig(RunConfig):
         stability, every = self.stability, self.checkpoint.keep_every
         coupled = stability.rolls_back() and stability.signals == "all" and every > 0
         return {"checkpoint.keep_every": every} if coupled else {}
+
+
+def _constants(group: type, prefix: str, *names: str) -> dict[str, Any]:
+    return {f"{prefix}.{name}": getattr(group, name) for name in names}
+
+
+IN_EVERY_HASH: Final = {
+    **_constants(OptimConfig, "optim", "cycle_rise", "cycle_start", "cycle_end"),
+    **_constants(StabilityConfig, "stability", "rise", "rise_steps", "snapshots", "lr_cut"),
+}
+"""Settings of earlier versions that are constants now, at the place that they had in every ``run_id``."""
+
+IN_NO_HASH: Final = {
+    **_constants(OptimConfig, "optim", "momentum"),
+    **_constants(StabilityConfig, "stability", "factor", "growth", "stuck", "stuck_steps", "skip_limit", "least_scale"),
+}
+"""The same of settings that were in a ``run_id`` only with another value."""
 
 
 def require_preset(config: GptConfig) -> None:

@@ -100,11 +100,6 @@ def refuse_unsharable(configs: Sequence[RunConfig], rank: Rank) -> None:
                 )
             continue
         train = config.train
-        if train.devices not in (1, rank.size):
-            raise ConfigError(
-                f"train.devices={train.devices}, and {rank.size} process{'es were' if rank.size > 1 else ' was'} "
-                f"started: torchrun --nproc-per-node={train.devices} -m grok.run mode=gpt ... starts {train.devices}"
-            )
         smallest = min([train.batch_size, *train.batch_ramp[:1]])
         if smallest < rank.size:
             name = "train.batch_ramp's first batch" if smallest < train.batch_size else "train.batch_size"

@@ -388,7 +388,7 @@ def checkpoints_of(config: RunConfig) -> int:
 
     The last one may have been made just before a divergence, with all that leads to it.
     """
-    return config.checkpoint.keep_last or (2 if isinstance(config, GptConfig) else 1)
+    return 2 if isinstance(config, GptConfig) else 1
 
 
 def keep_checkpoint(store_path: str, checkpoint: Checkpoint, config: RunConfig) -> None:

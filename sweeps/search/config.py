@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from grok.config.common import LARGEST_SWEEP, refuse_too_many_runs
 from grok.config.fields import build, section, setting, settings_of
@@ -30,6 +30,8 @@ OBJECTIVES: Final = (
 
 NO_STUDY: Final = "the study is missing: expected study=NAME, a file of conf/study/"
 SAMPLERS: Final = ("tpe", "gp", "cmaes", "qmc", "random", "grid", "nsga2")
+FRESH: Final = 1_000_000
+"""First seed of a comparison: no search begins so high."""
 PRUNERS: Final = ("none", "wilcoxon", "percentile")
 
 
@@ -44,10 +46,9 @@ class SamplerConfig:
 
     name: str = setting("tpe", "Sampler.", choices=SAMPLERS)
     seed: int = setting(0, "Seed of the sampler; the same seed proposes the same trials.", minimum=0, maximum=MAX_SEED)
-    startup: int = setting(
-        10, "Random trials before tpe, gp or cmaes use their model.", minimum=1, maximum=LARGEST_SWEEP
+    options: dict[str, Any] = setting(
+        {}, "Further arguments of Optuna's sampler, for example {n_startup_trials: 20} or {population_size: 16}."
     )
-    population: int = setting(16, "Settings per generation of nsga2.", minimum=2, maximum=LARGEST_SWEEP)
     points: int = setting(5, "Values of each continuous setting on the grid.", minimum=2, maximum=100_000)
 
 
@@ -65,15 +66,8 @@ class PrunerConfig:
     p: float = setting(0.1, "wilcoxon: stop a trial that is worse at this level.", above=0, below=1)
     rungs: list[int] = setting([], "percentile: steps at which trials are compared, before train.steps.")
     percentile: float = setting(50.0, "percentile: stop trials outside this top percentage.", above=0)
-    startup: int = setting(5, "percentile: finished trials before any is stopped.", minimum=1)
-
-
-@dataclass(kw_only=True)
-class ComparisonConfig:
-    """The best setting against the default, on seeds that the search did not use."""
-
-    seeds: int = setting(32, "Fresh seeds; each trains both settings.", minimum=2, maximum=LARGEST_SWEEP)
-    first_seed: int = setting(1_000_000, "The first of them.", minimum=0, maximum=MAX_SEED)
+    startup: ClassVar[int] = 5
+    """percentile: finished trials before any is stopped."""
 
 
 @dataclass(kw_only=True)
@@ -97,12 +91,15 @@ class StudyConfig:
     accuracy: float = setting(
         0.98, "accurate_share: validation accuracy that a seed exceeds at the horizon.", above=0, below=1
     )
-    default_first: bool = setting(True, "Trial 0 is the default setting, if the space contains it.")
     storage: str | None = setting(None, "Optuna storage by URL; null: a journal file in the store.")
-    compare: bool = setting(False, "Compare the finished study's best setting with the default on fresh seeds.")
+    compare: int = setting(
+        0,
+        "Compare the finished study's best setting with the default on this many fresh seeds, for example 32.",
+        minimum=0,
+        maximum=LARGEST_SWEEP,
+    )
     sampler: SamplerConfig = section(SamplerConfig)
     pruner: PrunerConfig = section(PrunerConfig)
-    comparison: ComparisonConfig = section(ComparisonConfig)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.name):
@@ -131,13 +128,12 @@ class StudyConfig:
         self._check_rungs()
 
     def _check_seeds(self) -> None:
-        fresh = self.comparison
-        if self.first_seed < fresh.first_seed + fresh.seeds and fresh.first_seed < self.first_seed + self.seeds:
+        if self.first_seed < FRESH + self.compare and self.first_seed + self.seeds > FRESH:
             raise ConfigError(
-                f"study.comparison.first_seed={fresh.first_seed}: the search itself uses these seeds "
-                f"({self.first_seed} to {self.first_seed + self.seeds - 1}), expected fresh ones"
+                f"study.compare={self.compare}: its seeds ({FRESH:,} to {FRESH + self.compare - 1:,}) are among the "
+                f"search's own, which begin at study.first_seed={self.first_seed}: expected fresh ones"
             )
-        if max(self.first_seed + self.seeds, fresh.first_seed + fresh.seeds) > MAX_SEED:
+        if self.first_seed + self.seeds > MAX_SEED:
             raise ConfigError(f"study.first_seed={self.first_seed}: its seeds go beyond {MAX_SEED}")
         if self.pruner.name == "wilcoxon" and self.seeds <= self.pruner.first_seeds:
             raise ConfigError(
@@ -158,7 +154,7 @@ class StudyConfig:
 
     def definition(self) -> dict[str, Any]:
         """Return the settings that define the study, without those that may change during it."""
-        free = {"trials", "storage", "compare", "comparison"}
+        free = {"trials", "storage", "compare"}
         return {name: value for name, value in asdict(self).items() if name not in free}
 
 
@@ -188,7 +184,7 @@ def refuse_unknown(name: str) -> None:
         ConfigError: the name is unknown; the message has the nearest known one.
     """
     known = settings_of(Studied)
-    sections = {"study.sampler", "study.pruner", "study.comparison", "study.space"}
+    sections = {"study.sampler", "study.pruner", "study.space"}
     if name not in known and name not in sections and not name.startswith("study.space."):
         raise ConfigError(f"unknown setting '{name}'{nearest(name, known)}")
 

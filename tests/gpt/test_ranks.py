@@ -378,8 +378,6 @@ def test_masks_of_rows_are_those_of_the_whole(build: Build) -> None:
 @pytest.mark.parametrize(
     ("changes", "rank", "said"),
     [
-        ({"train__devices": 2}, Rank(), "torchrun --nproc-per-node=2"),
-        ({"train__devices": 2}, Rank(0, 4), "train.devices=2, and 4 processes were started"),
         ({}, Rank(0, 8), "train.batch_size of 6 cannot be shared by 8 processes"),
         ({"train__batch_ramp": [2, 1, 10]}, Rank(1, 4), "first batch of 2 cannot be shared by 4"),
         ({**SHARED, "optim__kind": "adamw8bit"}, Rank(0, 2), "bitsandbytes cannot shard its moments"),

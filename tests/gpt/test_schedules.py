@@ -125,7 +125,6 @@ def test_a_warm_up_beside_one_cycle_is_said_to_do_nothing() -> None:
             {"optim": {"warmup_samples": 6000, "decay_steps": 500}, "train": {"batch_size": 6}},
             r"optim\.decay_steps=500 ends the decay .*optim\.warmup_samples=6000 is over, at step 1000: expected more",
         ),
-        ({"stability": {"skip_limit": 60}}, r"stability\.skip_limit=60: .* among the last 50, expected 50 at most"),
     ],
 )
 def test_a_limit_that_no_run_could_reach_is_refused_where_runs_are_planned(settings: Any, message: str) -> None:
@@ -134,4 +133,4 @@ def test_a_limit_that_no_run_could_reach_is_refused_where_runs_are_planned(setti
     with pytest.raises(ConfigError, match=message):
         refuse_without_effect([config])
     fine = {"optim": {"warmup_samples": 6000, "decay_steps": 1001}, "train": {"batch_size": 6}}
-    refuse_without_effect([load_config({"mode": "gpt", "experiment": "t", **fine, "stability": {"skip_limit": 50}})])
+    refuse_without_effect([load_config({"mode": "gpt", "experiment": "t", **fine})])
