@@ -353,9 +353,8 @@ class OptimConfig(AdamW):
     )
     min_lr: float = setting(0.1, "Learning rate at the end of a decay, as a share of the peak.", minimum=0, maximum=1)
     decay_steps: int | None = setting(None, "Step at which the decay ends; null: train.steps.", minimum=1)
-    wsd_decay: float = setting(
-        0.2, "Share of the steps, at the end, in which the wsd schedule decays.", above=0, maximum=1
-    )
+    wsd_decay: ClassVar[float] = 0.2
+    """Share of the steps, at the end, in which the wsd schedule decays."""
     cycle_rise: ClassVar[float] = 0.3
     """Share of the steps in which one_cycle rises; this and the next two are torch's."""
     cycle_start: ClassVar[float] = 0.04
@@ -370,6 +369,10 @@ class OptimConfig(AdamW):
                 f"optim.decay_steps={self.decay_steps} ends the decay before the warm-up of "
                 f"optim.warmup_steps={self.warmup_steps} is over"
             )
+
+
+SHARDING: Final = {"ddp": None, "fsdp": "gradients", "fsdp-nothing": "nothing", "fsdp-weights": "weights"}
+"""What each process keeps complete between the micro-batches of a step, by ``train.parallel``; None: all, always."""
 
 
 @dataclass(kw_only=True)
@@ -400,16 +403,11 @@ class TrainConfig(Length):
     )
     parallel: str = setting(
         "ddp",
-        "Each process holds all weights and moments (ddp), or a share of them (fsdp).",
+        "Each process holds all weights and moments (ddp), or a share of them (fsdp). Between the micro-batches of a "
+        "step it keeps gradients complete, which are then summed once a step (fsdp), nothing (fsdp-nothing: least "
+        "memory), or also weights, which are then gathered once (fsdp-weights: least traffic).",
         role="none",
-        choices=("ddp", "fsdp"),
-    )
-    fsdp_keeps: str = setting(
-        "gradients",
-        "What each process of fsdp keeps complete between the micro-batches of a step: nothing (least memory), "
-        "gradients, which are then summed once a step, or also weights, which are then gathered once (least traffic).",
-        role="none",
-        choices=("nothing", "gradients", "weights"),
+        choices=tuple(SHARDING),
     )
     recompute: str = setting(
         "none",
@@ -420,6 +418,11 @@ class TrainConfig(Length):
     early_stop: int = setting(
         0, "Stop after this many evaluations without a better validation loss; 0: never.", role="schedule", minimum=0
     )
+
+    @property
+    def keeps(self) -> str | None:
+        """Return what a process of a sharded model keeps complete, see :data:`SHARDING`."""
+        return SHARDING[self.parallel]
 
     def __post_init__(self) -> None:
         _check_ramp("train.batch_ramp", self.batch_ramp, "train.batch_size", self.batch_size)
@@ -587,7 +590,7 @@ def _constants(group: type, prefix: str, *names: str) -> dict[str, Any]:
 
 
 IN_EVERY_HASH: Final = {
-    **_constants(OptimConfig, "optim", "cycle_rise", "cycle_start", "cycle_end"),
+    **_constants(OptimConfig, "optim", "wsd_decay", "cycle_rise", "cycle_start", "cycle_end"),
     **_constants(StabilityConfig, "stability", "rise", "rise_steps", "snapshots", "lr_cut"),
 }
 """Settings of earlier versions that are constants now, at the place that they had in every ``run_id``."""

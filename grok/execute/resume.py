@@ -239,7 +239,7 @@ def _own_checkpoint(run: PlannedRun, store_path: str) -> tuple[Checkpoint | None
 
 def _in_shares(config: RunConfig) -> bool:
     """Return whether each process will read its own shares of a checkpoint."""
-    sharded = isinstance(config, GptConfig) and config.train.parallel == "fsdp"
+    sharded = isinstance(config, GptConfig) and config.train.keeps is not None
     return sharded and Rank.of_this_process().size > 1
 
 

@@ -107,11 +107,13 @@ def refuse_unsharable(configs: Sequence[RunConfig], rank: Rank) -> None:
                 f"{name} of {smallest} cannot be shared by {rank.size} processes: expected at least {rank.size}, "
                 f"or torchrun --nproc-per-node={smallest}"
             )
-        if rank.size > 1 and train.parallel == "fsdp" and config.eval.tasks:
-            raise ConfigError("train.parallel=fsdp with eval.tasks: no process has the whole model; use grok evaluate")
-        if rank.size > 1 and train.parallel == "fsdp" and config.optim.kind == "adamw8bit":
+        if rank.size > 1 and train.keeps and config.eval.tasks:
             raise ConfigError(
-                "train.parallel=fsdp with optim.kind=adamw8bit: bitsandbytes cannot shard its moments; expected "
+                f"train.parallel={train.parallel} with eval.tasks: no process has the whole model; use grok evaluate"
+            )
+        if rank.size > 1 and train.keeps and config.optim.kind == "adamw8bit":
+            raise ConfigError(
+                f"train.parallel={train.parallel} with optim.kind=adamw8bit: bitsandbytes cannot shard its moments; expected "
                 "optim.kind=adamw or muon, or train.parallel=ddp"
             )
 

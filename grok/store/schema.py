@@ -307,7 +307,7 @@ REMOVED: Final = (
     *("log.profile_steps", "log.wandb_mode", "optim.cycle_end", "optim.cycle_rise", "optim.cycle_start"),
     *("optim.momentum", "stability.factor", "stability.growth", "stability.least_scale", "stability.lr_cut"),
     *("stability.rise", "stability.rise_steps", "stability.skip_limit", "stability.snapshots", "stability.stuck"),
-    *("stability.stuck_steps", "train.devices"),
+    *("stability.stuck_steps", "train.devices", "train.fsdp_keeps", "optim.wsd_decay"),
 )
 """Settings of schema 1 that are constants now; ``grok.config`` keeps their place in the names of runs."""
 

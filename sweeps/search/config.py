@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from grok.config.common import LARGEST_SWEEP, refuse_too_many_runs
 from grok.config.fields import build, section, setting, settings_of
@@ -28,10 +28,10 @@ OBJECTIVES: Final = (
 )
 """Statistics over a trial's seeds; sweeps/search/space.py defines them."""
 
-NO_STUDY: Final = "the study is missing: expected study=NAME, a file of conf/study/"
-SAMPLERS: Final = ("tpe", "gp", "cmaes", "qmc", "random", "grid", "nsga2")
 FRESH: Final = 1_000_000
 """First seed of a comparison: no search begins so high."""
+NO_STUDY: Final = "the study is missing: expected study=NAME, a file of conf/study/"
+SAMPLERS: Final = ("tpe", "gp", "cmaes", "qmc", "random", "grid", "nsga2")
 PRUNERS: Final = ("none", "wilcoxon", "percentile")
 
 
@@ -46,9 +46,10 @@ class SamplerConfig:
 
     name: str = setting("tpe", "Sampler.", choices=SAMPLERS)
     seed: int = setting(0, "Seed of the sampler; the same seed proposes the same trials.", minimum=0, maximum=MAX_SEED)
-    options: dict[str, Any] = setting(
-        {}, "Further arguments of Optuna's sampler, for example {n_startup_trials: 20} or {population_size: 16}."
+    startup: int = setting(
+        10, "Random trials before tpe, gp or cmaes use their model.", minimum=1, maximum=LARGEST_SWEEP
     )
+    population: int = setting(16, "Settings per generation of nsga2.", minimum=2, maximum=LARGEST_SWEEP)
     points: int = setting(5, "Values of each continuous setting on the grid.", minimum=2, maximum=100_000)
 
 
@@ -66,8 +67,7 @@ class PrunerConfig:
     p: float = setting(0.1, "wilcoxon: stop a trial that is worse at this level.", above=0, below=1)
     rungs: list[int] = setting([], "percentile: steps at which trials are compared, before train.steps.")
     percentile: float = setting(50.0, "percentile: stop trials outside this top percentage.", above=0)
-    startup: ClassVar[int] = 5
-    """percentile: finished trials before any is stopped."""
+    startup: int = setting(5, "percentile: finished trials before any is stopped.", minimum=1)
 
 
 @dataclass(kw_only=True)

@@ -8,10 +8,9 @@ study. The pinned comparison and its result are attributes of the study.
 from __future__ import annotations
 
 import datetime
-import functools
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
@@ -57,32 +56,35 @@ def make_sampler(config: SamplerConfig, space: Space, round_number: int) -> Base
     """Return the sampler of one round."""
     seed = round_seed(config, "round", round_number)
     by_chance = optuna.samplers.RandomSampler(seed=round_seed(config, "independent", round_number))
-    model: dict[str, Any] = {"seed": seed, "n_startup_trials": 10}
-    samplers: dict[str, tuple[Callable[..., BaseSampler], dict[str, Any]]] = {
-        "tpe": (optuna.samplers.TPESampler, {**model, "multivariate": True, "group": True, "constant_liar": True}),
-        "gp": (optuna.samplers.GPSampler, {**model, "independent_sampler": by_chance}),
-        "cmaes": (
-            optuna.samplers.CmaEsSampler,
-            {**model, "independent_sampler": by_chance, "warn_independent_sampling": False},
-        ),
-        "qmc": (
-            functools.partial(_SpaceFillingSampler, free_dimensions(space)),
-            {
-                "seed": round_seed(config, "scramble"),  # one sequence for the whole study
-                "scramble": True,
-                "independent_sampler": by_chance,
-                "warn_asynchronous_seeding": False,
-                "warn_independent_sampling": False,
-            },
-        ),
-        "nsga2": (optuna.samplers.NSGAIISampler, {"seed": seed, "population_size": 16}),
-        "random": (optuna.samplers.RandomSampler, {"seed": seed}),
-    }
-    kind, options = samplers.get(config.name, samplers["random"])  # unused for a grid: see `grid_in_order`
-    try:
-        return kind(**{**options, **config.options})
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"study.sampler.options={config.options}: {config.name} refuses them ({error})") from error
+    if config.name == "tpe":
+        return optuna.samplers.TPESampler(
+            seed=seed,
+            multivariate=True,
+            group=True,
+            constant_liar=True,
+            n_startup_trials=config.startup,
+        )
+    if config.name == "gp":
+        return optuna.samplers.GPSampler(seed=seed, independent_sampler=by_chance, n_startup_trials=config.startup)
+    if config.name == "cmaes":
+        return optuna.samplers.CmaEsSampler(
+            seed=seed,
+            independent_sampler=by_chance,
+            n_startup_trials=config.startup,
+            warn_independent_sampling=False,
+        )
+    if config.name == "qmc":
+        return _SpaceFillingSampler(
+            free_dimensions(space),
+            seed=round_seed(config, "scramble"),  # one sequence for the whole study
+            scramble=True,
+            independent_sampler=by_chance,
+            warn_asynchronous_seeding=False,
+            warn_independent_sampling=False,
+        )
+    if config.name == "nsga2":
+        return optuna.samplers.NSGAIISampler(seed=seed, population_size=config.population)
+    return optuna.samplers.RandomSampler(seed=seed)  # unused for a grid: see `grid_in_order`
 
 
 class _SpaceFillingSampler(optuna.samplers.QMCSampler):

@@ -20,7 +20,7 @@ from sweeps.search.record import make_pruner
 from sweeps.search.space import SeedOutcome
 from tests.search.world import BASE, World
 
-STUDY = {"trials": 30, "seeds": 5, "parallel": 5, "sampler": {"options": {"n_startup_trials": 8}}}
+STUDY = {"trials": 30, "seeds": 5, "parallel": 5, "sampler": {"startup": 8}}
 
 
 def test_it_finds_the_optimum_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +79,7 @@ def test_wilcoxon_saves_runs_and_refills(tmp_path: Path) -> None:
 
 def test_rungs_are_shorter_runs_of_the_same_trajectories(tmp_path: Path) -> None:
     world = World(tmp_path)
-    pruner = {"name": "percentile", "rungs": [300, 600], "percentile": 30.0}
+    pruner = {"name": "percentile", "rungs": [300, 600], "percentile": 30.0, "startup": 1}
     world.run({"trials": 8, "seeds": 3, "parallel": 4, "pruner": pruner})
     runs = open_store(tmp_path).runs()
     assert set(runs["steps"]) == {300, 600, 1000}
@@ -124,21 +124,12 @@ def test_impossible_settings_are_told_as_such(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sampler", "options"),
-    [
-        ("tpe", {"n_startup_trials": 3}),
-        ("gp", {"n_startup_trials": 3}),
-        pytest.param("cmaes", {"n_startup_trials": 3}, marks=pytest.mark.slow),
-        pytest.param("qmc", {}, marks=pytest.mark.slow),
-        pytest.param("nsga2", {"population_size": 4}, marks=pytest.mark.slow),
-    ],
+    "sampler", ["tpe", "gp", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cmaes", "qmc", "nsga2"))]
 )
-def test_a_trial_with_a_failed_run_fails_and_the_study_goes_on(
-    sampler: str, options: dict[str, int], tmp_path: Path
-) -> None:
+def test_a_trial_with_a_failed_run_fails_and_the_study_goes_on(sampler: str, tmp_path: Path) -> None:
     """Fast settings fail, here for one seed of three: such a trial is never the best, whatever its other seeds did."""
     world = World(tmp_path, lambda config: config.optim.lr > 2e-3 and config.seed == 1)
-    search = world.search({"trials": 10, "seeds": 3, "sampler": {"name": sampler, "options": options}})
+    search = world.search({"trials": 10, "seeds": 3, "sampler": {"name": sampler, "startup": 3, "population": 4}})
     record = search.record()
     assert search.run(record)
     found = {t.number: t for t in record.trials()}
@@ -208,10 +199,9 @@ def test_the_comparison_is_pinned_before_and_stands(tmp_path: Path, monkeypatch:
     assert f"seeds {FRESH} to {FRESH + 11} are pinned" in world.said[-1]
 
 
-def test_a_trial_is_judged_by_its_value_at_this_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_is_judged_by_its_value_at_this_step() -> None:
     """A censored time grows with the step: the best of a trial that never generalises is that of the first step."""
-    monkeypatch.setattr(PrunerConfig, "startup", 1)
-    pruner = make_pruner(PrunerConfig(name="percentile", rungs=[500, 2000], percentile=50.0))
+    pruner = make_pruner(PrunerConfig(name="percentile", rungs=[500, 2000], percentile=50.0, startup=1))
     study = optuna.create_study(pruner=pruner, direction="minimize")
     for value in (1200.0, 1500.0, 1900.0):
         kept = {500: 1000.0, 2000: value}

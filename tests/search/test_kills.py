@@ -19,24 +19,17 @@ from tests.doors.conftest import environment
 from tests.search.world import Killed, World, trials
 
 STUDIES: dict[str, dict[str, Any]] = {
-    "tpe": {"sampler": {"name": "tpe", "options": {"n_startup_trials": 4}}},
-    "gp": {"sampler": {"name": "gp", "options": {"n_startup_trials": 4}}},
+    "tpe": {"sampler": {"name": "tpe", "startup": 4}},
+    "gp": {"sampler": {"name": "gp", "startup": 4}},
     "qmc": {"sampler": {"name": "qmc"}},
     "random": {"sampler": {"name": "random"}},
     "grid": {"sampler": {"name": "grid", "points": 3}},
-    "cmaes": {"sampler": {"name": "cmaes", "options": {"n_startup_trials": 2}}},
-    "nsga2": {
-        "sampler": {"name": "nsga2", "options": {"population_size": 4}},
-        "objectives": ["median_time", "compute"],
-    },
-    "wilcoxon": {
-        "sampler": {"options": {"n_startup_trials": 3}},
-        "seeds": 6,
-        "pruner": {"name": "wilcoxon", "first_seeds": 2, "p": 0.3},
-    },
+    "cmaes": {"sampler": {"name": "cmaes", "startup": 2}},
+    "nsga2": {"sampler": {"name": "nsga2", "population": 4}, "objectives": ["median_time", "compute"]},
+    "wilcoxon": {"sampler": {"startup": 3}, "seeds": 6, "pruner": {"name": "wilcoxon", "first_seeds": 2, "p": 0.3}},
     "percentile": {
-        "sampler": {"options": {"n_startup_trials": 3}},
-        "pruner": {"name": "percentile", "rungs": [300, 600], "percentile": 30.0},
+        "sampler": {"startup": 3},
+        "pruner": {"name": "percentile", "rungs": [300, 600], "percentile": 30.0, "startup": 1},
     },
 }
 
@@ -91,7 +84,7 @@ def test_killed_anywhere_it_makes_the_same_trials(kind: str, tmp_path: Path, mon
 
 @pytest.mark.slow
 def test_gp_asks_the_same(tmp_path: Path) -> None:
-    study = {"trials": 8, "parallel": 2, "seeds": 2, "sampler": {"name": "gp", "options": {"n_startup_trials": 4}}}
+    study = {"trials": 8, "parallel": 2, "seeds": 2, "sampler": {"name": "gp", "startup": 4}}
     whole = World(tmp_path / "a").run(study)
     again = World(tmp_path / "b")
     again.run({**study, "trials": 5})

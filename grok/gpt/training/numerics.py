@@ -78,7 +78,7 @@ class Numerics:
             auto_fallback=config.numerics.auto_fallback,
             micro_batch=micro,
             devices=ranks,
-            sharded=ranks > 1 and config.train.parallel == "fsdp",
+            sharded=ranks > 1 and config.train.keeps is not None,
             sums=_sums(config, micro, ranks, on_cpu=device == "cpu"),
             products=_products(config) if device == "cpu" else "plain",
             grouped=config.model.kv_heads is not None
@@ -165,8 +165,8 @@ def _sums(config: GptConfig, micro: int, ranks: int, *, on_cpu: bool) -> str | N
     ``once``: shards of several micro-batches are summed over the processes once a step. ``fixed``: three or more
     replicas never change DDP's buckets, so that a resumed run adds in the same order. Two terms have one sum.
     """
-    if config.train.parallel == "fsdp":
-        once = config.train.fsdp_keeps != "nothing" and config.train.batch_size > micro * ranks
+    if config.train.keeps is not None:
+        once = config.train.keeps != "nothing" and config.train.batch_size > micro * ranks
         return "once" if ranks > 1 and once else None
     return "fixed" if ranks > 2 and not (config.numerics.compile and on_cpu) else None
 
