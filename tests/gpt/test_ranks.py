@@ -54,8 +54,8 @@ ROLLS_BACK: dict[str, Any] = {
 
 COUNTED: dict[str, dict[str, Any]] = {
     f"{rounds} micro-batches, keeps {keeps}": {
-        "train__parallel": f"fsdp-{keeps}".removesuffix("-gradients"), "train__batch_size": 4, "train__micro_batch": 2 // rounds,
-        "train__steps": 3, "model__layers": 3,
+        "train__parallel": f"fsdp-{keeps}".removesuffix("-gradients"), "train__batch_size": 4,
+        "train__micro_batch": 2 // rounds, "train__steps": 3, "model__layers": 3,
     }
     for rounds in (1, 2)
     for keeps in ("nothing", "gradients", "weights")
