@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grok.config.common import (
+    CODE,
     LARGEST_SIZE,
     MOST_EVALUATIONS,
     AdamW,
@@ -17,11 +18,10 @@ from grok.config.common import (
     RunConfig,
     Transformer,
     refuse_too_many_evaluations,
-    sorted_steps,
 )
 from grok.config.fields import canonical_json, section, setting
 from grok.errors import ConfigError, GrokError, nearest
-from grok.plugins import Examples, Operation, Spec, build, check_spec, label, load, place_in_own_code
+from grok.plugins import Examples, Operation, Spec, build, label, load, place_in_own_code
 from grok.streams import MAX_SEED
 
 MODULAR_OPERATIONS = (
@@ -68,11 +68,10 @@ class TaskConfig:
         choices=("eos a op b =", "a op b =", "a b ="),
     )
     plugin: dict[str, Any] = setting(
-        {}, "Your own task: `_target_` names a function that returns its table, other keys are arguments.", neutral={}
+        {}, "Your own task: `_target_` names a function that returns its table, other keys are arguments.", **CODE
     )
 
     def __post_init__(self) -> None:
-        check_spec("task.plugin", self.plugin)
         if self.plugin:
             self.operation = label(self.plugin)  # what tables and figures call it; its sizes need its code
             return
@@ -93,6 +92,14 @@ class TaskConfig:
                 f"task.modulus={self.modulus}: {self.operation!r} multiplies the {S5_ORDER} permutations of S5, "
                 f"set task.modulus={S5_ORDER}"
             )
+        self.refuse_empty_sets()
+
+    def refuse_empty_sets(self) -> None:
+        """Refuse a share of the table that leaves no example to train on, or none to validate.
+
+        Raises:
+            ConfigError: says how many there are of each.
+        """
         if not 1 <= self.train_examples() < self.examples():
             raise ConfigError(
                 f"task.train_fraction={self.train_fraction} of {self.examples()} examples leaves "
@@ -148,12 +155,11 @@ class ModelConfig(Transformer):
     init_scale: float = setting(1.0, "Factor on every initial weight matrix and embedding.", above=0, neutral=1.0)
     dropout: float = setting(0.0, "Dropout on embeddings, attention and MLP outputs.", minimum=0, below=1)
     plugin: dict[str, Any] = setting(
-        {}, "Your own model: `_target_` names a torch module's class, other keys are arguments.", neutral={}
+        {}, "Your own model: `_target_` names a torch module's class, other keys are arguments.", **CODE
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_spec("model.plugin", self.plugin)
 
 
 @dataclass(kw_only=True)
@@ -179,16 +185,11 @@ class OptimConfig(AdamW):
         None, "Keep the norm of all parameters at this multiple of its start; Liu et al. 2023.", above=0, neutral=None
     )
     plugin: dict[str, Any] = setting(
-        {}, "An optimiser of your own (a torch.optim.Optimizer) in place of AdamW: `_target_`, arguments.", neutral={}
+        {}, "An optimiser of your own (a torch.optim.Optimizer) in place of AdamW: `_target_`, arguments.", **CODE
     )
     intervention: dict[str, Any] = setting(
-        {}, "Your own change of gradients or weights at every step: `_target_`, arguments.", neutral={}
+        {}, "Your own change of gradients or weights at every step: `_target_`, arguments.", **CODE
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_spec("optim.plugin", self.plugin)
-        check_spec("optim.intervention", self.intervention)
 
 
 @dataclass(kw_only=True)
@@ -202,7 +203,7 @@ class TrainConfig(Length):
         neutral="softmax",
     )
     loss_plugin: dict[str, Any] = setting(
-        {}, "Your own loss, a function of logits and right classes: `_target_`, arguments.", neutral={}
+        {}, "Your own loss, a function of logits and right classes: `_target_`, arguments.", **CODE
     )
     stop_when_generalised: bool = setting(
         False,
@@ -218,9 +219,6 @@ class TrainConfig(Length):
         role="schedule",
         minimum=1,
     )
-
-    def __post_init__(self) -> None:
-        check_spec("train.loss_plugin", self.loss_plugin)
 
 
 @dataclass(kw_only=True)
@@ -240,6 +238,8 @@ class EvalConfig(Evaluations):
         "can be extended.",
         role="schedule",
         neutral=[],
+        minimum=0,
+        steps=True,
     )
     passes: int = setting(
         1,
@@ -257,26 +257,18 @@ class EvalConfig(Evaluations):
         neutral=False,
     )
     metrics: list[str] = setting(
-        [], f"Further measurements at each evaluation: {', '.join(METRICS)}; they do not change training.", role="none"
+        [],
+        f"Further measurements at each evaluation: {', '.join(METRICS)}; they do not change training.",
+        role="none",
+        choices=METRICS,
     )
     metric_plugins: dict[str, Any] = setting(
-        {}, "Your own measurements, by name: `_target_` and arguments of each.", role="schedule", neutral={}
+        {},
+        "Your own measurements, by name: `_target_` and arguments of each.",
+        role="schedule",
+        neutral={},
+        code="named",
     )
-
-    def __post_init__(self) -> None:
-        self.steps = sorted_steps("eval.steps", self.steps, first=0)
-        for name, spec in self.metric_plugins.items():
-            if not (isinstance(spec, dict) and spec and name.isidentifier()):
-                raise ConfigError(
-                    f"eval.metric_plugins.{name}={spec!r}: expected eval.metric_plugins.NAME._target_=MODULE.NAME"
-                )
-            check_spec(f"eval.metric_plugins.{name}", spec)
-        for metric in self.metrics:
-            if metric not in METRICS:
-                raise ConfigError(
-                    f"eval.metrics: {metric!r} is not known{nearest(metric, METRICS)}: expected a list out of "
-                    + ", ".join(METRICS)
-                )
 
 
 @dataclass(kw_only=True)

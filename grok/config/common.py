@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from grok.config.fields import section, setting
 from grok.errors import ConfigError
-from grok.plugins import Spec, check_spec
+from grok.plugins import Spec
 from grok.streams import MAX_SEED, STREAMS, StreamSeeds
 
 LARGEST_SWEEP: Final = 1_000_000
@@ -25,6 +25,10 @@ MOST_WORKERS: Final = 4096
 _SEED = {"minimum": 0, "maximum": MAX_SEED, "role": "none"}
 # Seed settings have role "none" because identity holds the *resolved* streams instead:
 # `seed=3` and `seeds.init=<what seed 3 derives>` are the same run.
+
+
+CODE: Final[dict[str, Any]] = {"neutral": {}, "code": "one"}
+"""Rule of a setting that names code of the user's own."""
 
 
 @dataclass(kw_only=True)
@@ -87,22 +91,12 @@ class CheckpointConfig:
     )
 
     keep_steps: list[int] = setting(
-        [], "Steps of further checkpoints that are kept permanently: other runs can switch there.", role="none"
+        [],
+        "Steps of further checkpoints that are kept permanently: other runs can switch there.",
+        role="none",
+        minimum=1,
+        steps=True,
     )
-
-    def __post_init__(self) -> None:
-        self.keep_steps = sorted_steps("checkpoint.keep_steps", self.keep_steps, first=1)
-
-
-def sorted_steps(name: str, steps: list[int], first: int) -> list[int]:
-    """Return the steps of the setting ``name`` in order, each once.
-
-    Raises:
-        ConfigError: one is below ``first``.
-    """
-    if any(step < first for step in steps):
-        raise ConfigError(f"{name}={steps}: expected a list of steps, each at least {first}")
-    return sorted(set(steps))
 
 
 @dataclass(kw_only=True)
@@ -114,11 +108,8 @@ class SinksConfig:
         None, "Weights & Biases project; offline, unless W&B's own WANDB_MODE says online.", role="none"
     )
     plugin: dict[str, Any] = setting(
-        {}, "A log of your own: `_target_` names a class that takes a run's numbers.", role="none", neutral={}
+        {}, "A log of your own: `_target_` names a class that takes a run's numbers.", role="none", **CODE
     )
-
-    def __post_init__(self) -> None:
-        check_spec("log.plugin", self.plugin)
 
 
 @dataclass(kw_only=True)
@@ -160,17 +151,13 @@ class AdamW:
     lr: float = setting(1e-3, "Peak learning rate, after the warm-up.", above=0)
     weight_decay: float = setting(0.1, "Decoupled weight decay.", minimum=0)
     decay: str = setting("all", "Which parameters decay.", choices=("all", "matrices"))
-    betas: list[float] = setting([0.9, 0.98], "Decay rates of AdamW's two moments.")
+    betas: list[float] = setting([0.9, 0.98], "Decay rates of AdamW's two moments.", length=2, minimum=0, below=1)
     eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
     warmup_steps: int = setting(
         10,
         "Steps of linear warm-up; update k uses lr * k / warmup_steps. A language model's one_cycle does not use it.",
         minimum=0,
     )
-
-    def __post_init__(self) -> None:
-        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
-            raise ConfigError(f"optim.betas={self.betas}: expected two numbers, each at least 0 and below 1")
 
 
 @dataclass(kw_only=True)

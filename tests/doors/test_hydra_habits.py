@@ -52,9 +52,9 @@ def test_a_word_replaces_the_axis_of_the_named_sweep(door: Door, tmp_path: Path)
 
 
 def test_a_launcher_is_answered_with_the_executor_to_use(door: Door) -> None:
-    for launcher, executor in (("submitit_slurm", "slurm"), ("joblib", "loky"), ("ray", "ray"), ("basic", "loky")):
+    for launcher in ("submitit_slurm", "basic"):
         ended = door(*TINY, "-m", "seed=1,2", f"hydra/launcher={launcher}")
-        assert ended.status == 2 and f"executor={executor} " in ended.err and ended.err.count("\n") == 1
+        assert ended.status == 2 and "loky, dask, ray or slurm" in ended.err and ended.err.count("\n") == 1
 
 
 def test_set_ups_of_a_folder_of_ones_own(door: Door, tmp_path: Path) -> None:

@@ -207,14 +207,11 @@ def train_stacked(
             numbers, slower.
 
     Raises:
-        ConfigError: a setting that stacked lanes do not support.
         TrainingError: the lanes could not be set up on the device.
     """
     by_program: dict[str, list[Job]] = {}
     for job in jobs:
         assert isinstance(job.config, ArithmeticConfig)
-        if missing := job.config.only_on_cpu():
-            raise ConfigError(f"{', '.join(missing)}: stacked lanes do not support this, set device=cpu")
         by_program.setdefault(f"{program_key(job.config)} {variant(job.config.optim)}", []).append(job)
     for group in by_program.values():
         yield from Stack(group, lanes=lanes, device=torch.device(device), graphs=graphs).train(stop)
