@@ -63,7 +63,7 @@ def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
             return no_launcher(name)
         known = sorted(error.options)
         if group == "experiment/gpt":
-            group, name, known = "experiment", f"gpt/{name}", [f"gpt/{preset}" for preset in known]
+            group, name, known = "experiment", f"gpt/{name}", [f"gpt/{preset}" for preset in setups.presets()]
         return f"{group}={name} is not known{nearest(name, known)}: expected one of {', '.join(known)}"
     text = str(error) or str(error.__cause__ or "")
     nowhere = re.search(r"Interpolation key '([^']*)' not found\s+full_key: (\S+)", text)

@@ -64,11 +64,11 @@ def refuse_what_jobs_have(config: DictConfig) -> None:
     """
     for name, remedy in (
         ("sweeper.max_batch_size", "workers=N and lanes=N bound how many train at once"),
-        ("job.env_set", "set the variables of the whole command: FOO=1 grok sweep ..."),  # with those of env_copy
+        ("job.env_set", "set the variables of the whole command: FOO=1 grok sweep ..."),  # env_copy sets it, too
         ("job.chdir", "all results go to store.path"),
     ):
-        if value := OmegaConf.select(config.hydra, name):
-            raise HydraException(f"hydra.{name}={value}: the runs of a sweep are one plan and train together; {remedy}")
+        if OmegaConf.select(config.hydra, name):
+            raise HydraException(f"hydra.{name}: the runs of a sweep are one plan and train together; {remedy}")
 
 
 class GrokLanesLauncher(BasicLauncher):

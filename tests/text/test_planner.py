@@ -169,7 +169,7 @@ def test_the_door(capsys: pytest.CaptureFixture[str]) -> None:
         (["gpt2_117m"], "'gpt2_117m' is no setting"),
         (["experiment=quickstart"], "task belongs to mode=arithmetic"),
         (["experiment=gpt/gpt2_117m", "task.modulus=7"], "a setting of mode=arithmetic"),
-        (["experiment=gpt/gpt2_117m", "--price", "-1"], "--price -1.0"),
+        (["experiment=gpt/gpt2_117m", "--price", "-1"], "--price -1: expected a number"),
         (["experiment=gpt/gpt2_117m", "--vocab-size", "0"], "--vocab-size 0"),
         (["experiment=gpt/gpt2_117m", "train.tokens=1e30"], "train.tokens=1e+30 is out of range"),
         (["experiment=gpt/gpt2_117m", "train.epochs=2"], "train.epochs=2 is a length in passes over the data"),

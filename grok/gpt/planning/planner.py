@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from grok.config.gpt import SHARDING, GptConfig, ModelConfig
-from grok.errors import ConfigError
 from grok.gpt.flops import (
     CPU_CORE,
     Machine,
@@ -326,12 +325,8 @@ def plan(
     A step counts at its full size, the tokens of the run by the batch ramp. With a context ramp they are the most.
 
     Raises:
-        ConfigError: the device is unknown, or ``mfu`` or ``devices`` is out of range.
+        ConfigError: the device is unknown.
     """
-    if not 0 < mfu <= 1:
-        raise ConfigError(f"--mfu {mfu}: expected a share of the peak above 0, at most 1")
-    if devices < 1:
-        raise ConfigError(f"--devices {devices}: expected a whole number, at least 1")
     parameters = count_parameters(config.model, vocab_size)
     tokens_per_step = config.train.batch_size * config.model.context
     ramp = Ramp.of(config.train.batch_ramp, config.train.batch_size)
