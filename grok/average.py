@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from grok.commands.command import Parser, command
+from grok.commands.command import Parser, command, number
 from grok.config.common import StoreConfig
 from grok.errors import CheckpointError, ConfigError
 
@@ -42,7 +42,9 @@ def parser() -> Parser:
     parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--steps", metavar="STEP,STEP,...", help="steps of the checkpoints (default: all kept ones)")
-    which.add_argument("--last", type=int, metavar="N", help="the checkpoints of the N largest steps")
+    which.add_argument(
+        "--last", type=number(int, minimum=2), metavar="N", help="the checkpoints of the N largest steps"
+    )
     return parser
 
 
@@ -82,8 +84,6 @@ def _chosen(arguments: argparse.Namespace, kept: list[int], abandoned: list[int]
     available += _abandoned_words(abandoned)
     steps = kept
     if arguments.last is not None:
-        if arguments.last < 2:
-            raise ConfigError(f"--last {arguments.last}: expected a whole number, at least 2")
         steps = kept[-arguments.last :]
         if len(steps) < arguments.last:
             raise CheckpointError(f"--last {arguments.last}: {available}; train with checkpoint.keep_every=N")

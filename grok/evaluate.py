@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grok.commands.command import Parser, command, refuse_unwritable, write_text
+from grok.commands.command import Parser, command, natural, positive, refuse_unwritable, write_text
 from grok.commands.trained import MOMENTS, TrainedRun, add_tokenizer, device_of, find_run, name_tokenizer
 from grok.config.common import StoreConfig
 from grok.errors import ConfigError
@@ -66,10 +66,12 @@ def parser() -> Parser:
         choices=["fixed", "sliding"],
         help="fixed: windows that do not overlap; sliding: --stride apart",
     )
-    parser.add_argument("--stride", type=int, help="tokens between sliding windows (default: half the context)")
-    parser.add_argument("--context", type=int, help="tokens of a window (default: the model's; ALiBi can take more)")
-    parser.add_argument("--batch-size", type=int, help=f"windows at once (default: {_TOKENS_AT_ONCE:,} tokens)")
-    parser.add_argument("--limit", type=int, metavar="TOKENS", help="score only the first TOKENS tokens")
+    parser.add_argument("--stride", type=positive, help="tokens between sliding windows (default: half the context)")
+    parser.add_argument(
+        "--context", type=positive, help="tokens of a window (default: the model's; ALiBi can take more)"
+    )
+    parser.add_argument("--batch-size", type=positive, help=f"windows at once (default: {_TOKENS_AT_ONCE:,} tokens)")
+    parser.add_argument("--limit", type=positive, metavar="TOKENS", help="score only the first TOKENS tokens")
     parser.add_argument(
         "--device", default="auto", choices=["auto", "cpu", "cuda"], help="auto (default): a GPU if there is one"
     )
@@ -80,8 +82,8 @@ def parser() -> Parser:
     parser.add_argument(
         "--tasks", metavar="TASK,...", help="tasks of lm-evaluation-harness instead of a split: names, or YAML files"
     )
-    parser.add_argument("--shots", type=int, help="solved examples before each question (default: the task's)")
-    parser.add_argument("--documents", type=int, help="documents of each task (default: all)")
+    parser.add_argument("--shots", type=natural, help="solved examples before each question (default: the task's)")
+    parser.add_argument("--documents", type=positive, help="documents of each task (default: all)")
     return parser
 
 
@@ -90,10 +92,6 @@ def _evaluate(arguments: argparse.Namespace) -> str:
 
     from grok.gpt.evaluate import score_split
 
-    for name in ("stride", "context", "batch_size", "limit"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {value}: expected a whole number, at least 1")
     if arguments.tasks is not None:
         return _tasks(arguments)
     for name in ("shots", "documents"):
@@ -136,10 +134,6 @@ def _tasks(arguments: argparse.Namespace) -> str:
     for name in ("split", "windows", "stride", "context", "batch_size", "limit", "precision"):
         if getattr(arguments, name) != getattr(usual, name):
             raise ConfigError(f"--{name.replace('_', '-')} cannot be used with --tasks, which has its own windows")
-    for name, least in (("shots", 0), ("documents", 1)):
-        value = getattr(arguments, name)
-        if value is not None and value < least:
-            raise ConfigError(f"--{name} {value}: expected a whole number, at least {least}")
     tasks = [task for task in arguments.tasks.split(",") if task]
     if not tasks:
         raise ConfigError(f"--tasks {arguments.tasks!r}: expected names of tasks, or YAML files")

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from grok.commands.command import Parser, command, refuse_unwritable, write_text
+from grok.commands.command import Parser, command, number, positive, refuse_unwritable, write_text
 from grok.commands.trained import MOMENTS, add_tokenizer, device_of, find_run, name_tokenizer
 from grok.config.common import StoreConfig
-from grok.errors import ConfigError, DataError
+from grok.errors import DataError
 from grok.streams import MAX_SEED
 from grok.text.corpus import Corpus
 
@@ -61,15 +61,24 @@ def parser() -> Parser:
     parser.add_argument(
         "--out-file", type=Path, metavar="F", help="file for the texts; .jsonl: one JSON object per text"
     )
-    parser.add_argument("--tokens", type=int, default=200, help="number of new tokens per text (default 200)")
-    parser.add_argument("--samples", type=int, default=1, help="number of texts per prompt (default 1)")
+    parser.add_argument("--tokens", type=positive, default=200, help="number of new tokens per text (default 200)")
+    parser.add_argument("--samples", type=positive, default=1, help="number of texts per prompt (default 1)")
     parser.add_argument(
-        "--temperature", type=float, default=0.8, help="sampling temperature; 0: the likeliest token (default 0.8)"
+        "--temperature",
+        type=number(float, minimum=0),
+        default=0.8,
+        help="sampling temperature; 0: the likeliest token (default 0.8)",
     )
-    parser.add_argument("--top-k", type=int, help="sample among this many likeliest tokens")
-    parser.add_argument("--top-p", type=float, help="sample among the likeliest tokens with this total probability")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sampling (default 0)")
-    parser.add_argument("--batch-size", type=int, default=16, help="texts computed at once (default 16)")
+    parser.add_argument("--top-k", type=positive, help="sample among this many likeliest tokens")
+    parser.add_argument(
+        "--top-p",
+        type=number(float, above=0, maximum=1),
+        help="sample among the likeliest tokens with this total probability",
+    )
+    parser.add_argument(
+        "--seed", type=number(int, minimum=0, maximum=MAX_SEED), default=0, help="seed of the sampling (default 0)"
+    )
+    parser.add_argument("--batch-size", type=positive, default=16, help="texts computed at once (default 16)")
     parser.add_argument(
         "--device", default="auto", choices=["auto", "cpu", "cuda"], help="auto (default): a GPU if there is one"
     )
@@ -79,13 +88,6 @@ def parser() -> Parser:
 def _generate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from grok.gpt.generate import Sampler, generate
 
-    for name in ("tokens", "samples", "batch_size"):
-        if getattr(arguments, name) < 1:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} {getattr(arguments, name)}: expected a whole number, at least 1"
-            )
-    if not 0 <= arguments.seed <= MAX_SEED:
-        raise ConfigError(f"--seed {arguments.seed}: expected a whole number from 0 to {MAX_SEED}")
     if arguments.out_file is not None:
         refuse_unwritable("--out-file", arguments.out_file)
     sampler = Sampler(arguments.temperature, arguments.top_k, arguments.top_p)

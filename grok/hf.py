@@ -146,9 +146,10 @@ def _import(arguments: argparse.Namespace) -> str:
 def imported_run_id(weights: str, corpus: str, config: GptConfig) -> str:
     """Return the run_id of an import, from the hashes of its weights and its corpus and from its settings."""
     from grok.config.fields import canonical_json
+    from grok.config.gpt import IN_EVERY_HASH, IN_NO_HASH
     from grok.gpt.training.checkpoint import deciding_settings
 
-    deciding = {n: v for n, v in deciding_settings(config).items() if n not in _ADDED}
+    deciding = {n: v for n, v in deciding_settings(config).items() if n not in _ADDED} | IN_EVERY_HASH | IN_NO_HASH
     return hashlib.sha256(f"{weights}{corpus}{canonical_json(deciding)}".encode()).hexdigest()[:20]
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 
-from grok.commands.command import Parser, command
+from grok.commands.command import Parser, command, number, positive
 from grok.commands.compose import gpt_settings
 from grok.config import GptConfig
 from grok.errors import ConfigError
@@ -34,10 +33,15 @@ def parser() -> Parser:
     )
     parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="as for `grok run`: experiment=gpt/NAME ...")
     parser.add_argument("--device", default="A100", help=f"one of {', '.join(MACHINES)} (default A100)")
-    parser.add_argument("--devices", type=int, default=1, help="how many (default 1)")
-    parser.add_argument("--mfu", type=float, default=0.4, help="share of the peak FLOP/s in use (default 0.4)")
-    parser.add_argument("--price", type=float, help="price of a device for an hour")
-    parser.add_argument("--vocab-size", type=int, help="number of ids, if neither data.path nor the preset has it")
+    parser.add_argument("--devices", type=positive, default=1, help="how many (default 1)")
+    parser.add_argument(
+        "--mfu",
+        type=number(float, above=0, maximum=1),
+        default=0.4,
+        help="share of the peak FLOP/s in use (default 0.4)",
+    )
+    parser.add_argument("--price", type=number(float, minimum=0), help="price of a device for an hour")
+    parser.add_argument("--vocab-size", type=positive, help="number of ids, if neither data.path nor the preset has it")
     parser.add_argument(
         "--diary",
         action="store_true",
@@ -47,10 +51,6 @@ def parser() -> Parser:
 
 
 def _page(arguments: argparse.Namespace) -> str:
-    if arguments.vocab_size is not None and arguments.vocab_size < 1:
-        raise ConfigError(f"--vocab-size {arguments.vocab_size}: expected a whole number, at least 1")
-    if arguments.price is not None and not 0 <= arguments.price < math.inf:
-        raise ConfigError(f"--price {arguments.price}: expected a price of 0 or more")
     config = gpt_settings(["mode=gpt", *arguments.overrides])
     if config.train.epochs is not None and config.data.path is None:
         raise ConfigError(

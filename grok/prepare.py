@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from grok.commands.command import Parser, command
+from grok.commands.command import Parser, command, number
 from grok.config.common import MOST_WORKERS
 from grok.errors import DataError
 from grok.plugins import name_code
@@ -94,7 +94,7 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--val-fraction",
-        type=float,
+        type=number(float, minimum=0, below=1),
         default=0.1,
         help="share of the documents (or of the characters of a single one), at the end of the input, for the"
         " validation split, without a val file (default 0.1)",
@@ -112,7 +112,10 @@ def parser() -> Parser:
     )
     parser.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of your own code (default: .)")
     parser.add_argument(
-        "--workers", type=int, default=usable_cores(), help="number of processes (default: one per usable core)"
+        "--workers",
+        type=number(int, minimum=1, maximum=MOST_WORKERS),
+        default=usable_cores(),
+        help="number of processes (default: one per usable core)",
     )
     return parser
 
@@ -124,8 +127,6 @@ def _request(arguments: argparse.Namespace) -> Request:
         if not equals or not file or name not in ("val", "test"):
             raise DataError(f"--split-file {text}: expected val=FILE or test=FILE")
         split_files[name] = (*split_files.get(name, ()), file)
-    if not 1 <= arguments.workers <= MOST_WORKERS:
-        raise DataError(f"--workers {arguments.workers}: expected a whole number from 1 to {MOST_WORKERS}")
     if arguments.tokenizer_code is not None and not Path(arguments.tokenizer).is_file():
         raise DataError(
             f"--tokenizer-code {arguments.tokenizer_code} needs the tokenizer.json of a corpus, --tokenizer is"

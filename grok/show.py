@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from grok.commands.command import Parser, command, refuse_unwritable
 from grok.commands.words import is_filter, matching, with_purposes
 from grok.config import MODES, flatten
-from grok.config.fields import settings_of
+from grok.config.fields import recorded_of
 from grok.errors import ConfigError, StoreError
 from grok.execute.estimate import duration
 from grok.store import Store, open_store
@@ -170,7 +170,7 @@ class ShownRun:
         """Return the settings that can change a result and differ from the mode's defaults."""
         mode = MODES[self.row["mode"]]
         defaults = flatten(mode())
-        names = [name for name, (_, rule) in settings_of(mode).items() if rule.role != "none" and name != "replicate"]
+        names = [name for name, (_, rule) in recorded_of(mode).items() if rule.role != "none" and name != "replicate"]
         return {n: self.row[f"config.{n}"] for n in names if self.row[f"config.{n}"] != defaults[n] and n != "mode"}
 
     def own_metrics(self) -> dict[str, float]:

@@ -29,7 +29,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from grok.commands.command import GO_ON, Parser, command
+from grok.commands.command import GO_ON, Parser, command, natural, positive
 from grok.commands.compose import Settings, arithmetic, compose
 from grok.config import ArithmeticConfig, flatten
 from grok.config.common import refuse_too_many_runs
@@ -280,8 +280,6 @@ def steps_of(arguments: argparse.Namespace) -> list[int] | None:
         raise ConfigError(f"--at-step {text}: expected steps with commas, for example 49,98,245")
     if redraw not in (None, "order") or (redraw is None and ulps is None):
         raise ConfigError(f"--at-step {text}: expected --redraw order, --ulps N, or both")
-    if ulps is not None and ulps < 1:
-        raise ConfigError(f"--ulps {ulps}: expected at least 1")
     if arguments.reverse and redraw is None:
         raise ConfigError("--reverse exchanges the two orders: give --redraw order too")
     return list(dict.fromkeys(int(step) for step in text.split(",")))
@@ -332,14 +330,16 @@ def parser() -> Parser:
     parser.add_argument("--store", required=True, help="the store that has the parents and gets the children")
     parser.add_argument("--parents", help="run_ids (or their beginnings), separated by commas, instead of a choice")
     parser.add_argument("--seeds", help="choose among these master seeds, as FIRST:END (default: all in the store)")
-    parser.add_argument("--best", type=int, default=2, help="parents by lowest validation loss (default 2)")
-    parser.add_argument("--random", type=int, default=2, help="additional random parents (default 2)")
-    parser.add_argument("--at", type=int, default=1500, help="step at which the best are chosen (default 1500)")
+    parser.add_argument("--best", type=natural, default=2, help="parents by lowest validation loss (default 2)")
+    parser.add_argument("--random", type=natural, default=2, help="additional random parents (default 2)")
+    parser.add_argument("--at", type=positive, default=1500, help="step at which the best are chosen (default 1500)")
     parser.add_argument("--redraw", help=f"streams to redraw, or layers.NAME (default {ALL_REDRAWS})")
     parser.add_argument("--at-step", help="steps, with commas, after which the order is redrawn or the weights move")
     parser.add_argument("--reverse", action="store_true", help="with --at-step: from the other order to the parent's")
-    parser.add_argument("--ulps", type=int, help="with --at-step: units in the last place by which all weights move")
-    parser.add_argument("--times", type=int, default=4, help="children per parent and redraw (default 4)")
+    parser.add_argument(
+        "--ulps", type=positive, help="with --at-step: units in the last place by which all weights move"
+    )
+    parser.add_argument("--times", type=positive, default=4, help="children per parent and redraw (default 4)")
     parser.add_argument(
         "overrides", nargs="*", metavar="NAME=VALUE", help="settings of the parents and children, as for `grok run`"
     )
@@ -353,9 +353,6 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
         ConfigError, StoreError: the arguments are wrong, or the store has no such parents.
     """
     arguments = parser().parse_intermixed_args(argv)
-    for name, least in {"best": 0, "random": 0, "at": 1, "times": 1}.items():
-        if getattr(arguments, name) < least:
-            raise ConfigError(f"--{name} {getattr(arguments, name)}: expected at least {least}")
     for word in arguments.overrides:
         if word.startswith(("seed=", "seeds.", "switch.", "store.path=")):
             raise ConfigError(

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grok.commands.command import GO_ON, Parser, command
+from grok.commands.command import GO_ON, Parser, command, number, positive
 from grok.commands.compose import arithmetic, compose
 from grok.commands.words import store_as_setting
 from grok.config import ArithmeticConfig
@@ -135,22 +135,23 @@ def parser() -> Parser:
         description=str(__doc__).replace("``", ""),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    seed = number(int, minimum=0, maximum=MAX_SEED)
     parser.add_argument(
-        "--recipient", type=int, required=True, help="master seed whose split, order and weights are kept"
+        "--recipient", type=seed, required=True, help="master seed whose split, order and weights are kept"
     )
     donor = parser.add_mutually_exclusive_group(required=True)
-    donor.add_argument("--donor", type=int, help="master seed whose initial weights are transplanted")
-    donor.add_argument("--donor-init", type=int, metavar="SEED", help="init seed whose weights are transplanted")
+    donor.add_argument("--donor", type=seed, help="master seed whose initial weights are transplanted")
+    donor.add_argument("--donor-init", type=seed, metavar="SEED", help="init seed whose weights are transplanted")
     for stream in STREAMS:
         parser.add_argument(
-            f"--donor-{stream}", type=int, metavar="SEED", help=f"donor's {stream} seed: the {stream} is a factor, too"
+            f"--donor-{stream}", type=seed, metavar="SEED", help=f"donor's {stream} seed: the {stream} is a factor, too"
         )
     parser.add_argument(
         "--both", action="store_true", help="the other direction, too: the recipient's layers in the donor"
     )
     parser.add_argument("--factors", help="your own groups of layers: 'NAME=LAYER,LAYER;NAME=LAYER'")
     parser.add_argument("--combinations", type=int, help="number of sampled combinations (default: all)")
-    parser.add_argument("--replicates", type=int, default=2, help="ulp-perturbed replicates of each combination")
+    parser.add_argument("--replicates", type=positive, default=2, help="ulp-perturbed replicates of each combination")
     parser.add_argument("--store", metavar="STORE", help="folder of the store; the same as store.path=STORE")
     parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for `grok run`")
     return parser
@@ -269,13 +270,6 @@ def _refuse_impossible(design: argparse.Namespace) -> None:
     Raises:
         ConfigError: an option has such a value.
     """
-    if design.replicates < 1:
-        raise ConfigError(f"--replicates {design.replicates}: expected at least 1")
-    for name in ("recipient", "donor", "donor_init", *(f"donor_{s}" for s in STREAMS)):
-        seed = getattr(design, name)
-        if seed is not None and not 0 <= seed <= MAX_SEED:
-            option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} {seed} is out of range: expected a whole number from 0 to {MAX_SEED}")
     if design.donor == design.recipient:
         raise ConfigError(f"--donor {design.donor} is also the recipient: a transplant needs two different seeds")
     if design.both and (design.donor is None or any(getattr(design, f"donor_{s}") is not None for s in STREAMS)):

@@ -37,7 +37,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from grok.commands.command import GO_ON, Parser, command
+from grok.commands.command import GO_ON, Parser, command, natural, positive
 from grok.commands.compose import apply, arithmetic, compose, values_of
 from grok.config import ArithmeticConfig, RunConfig, load_config
 from grok.config.common import refuse_too_many_runs
@@ -291,13 +291,13 @@ def parser() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--store", help="the store that has the candidates and gets the repeats (or store.path=)")
-    parser.add_argument("--best", type=int, default=12, help="candidates: this many of the best runs (default 12)")
+    parser.add_argument("--best", type=positive, default=12, help="candidates: this many of the best runs (default 12)")
     parser.add_argument("--seeds", help="candidates by name: master seeds or beginnings of run_ids, with commas")
     parser.add_argument("--above", type=float, help="candidates: all that ended above this validation accuracy")
     parser.add_argument("--scan", choices=REDRAWABLE, help="choose among runs that differ only in this stream")
-    parser.add_argument("--controls", type=int, help="ordinary controls (default: as many as candidates)")
+    parser.add_argument("--controls", type=natural, help="ordinary controls (default: as many as candidates)")
     parser.add_argument("--kinds", default="ulp", help="ways to repeat, with commas (default ulp)")
-    parser.add_argument("--times", type=int, default=8, help="repeats of each kind (default 8)")
+    parser.add_argument("--times", type=positive, default=8, help="repeats of each kind (default 8)")
     parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for `grok run`")
     return parser
 
@@ -322,9 +322,6 @@ def planned(argv: Sequence[str]) -> Designed[RunConfig]:
         ConfigError, StoreError: the arguments are wrong, or the store has no such runs.
     """
     arguments = parser().parse_intermixed_args(argv)
-    for name, least in {"best": 1, "times": 1, "controls": 0}.items():
-        if (value := getattr(arguments, name)) is not None and value < least:
-            raise ConfigError(f"--{name} {value}: expected at least {least}")
     for word in arguments.overrides:
         if word.startswith(("seed=", "seeds.", "perturb.", "replicate=")):
             raise ConfigError(f"{word}: --seeds names candidates, and --kinds says what a repeat changes")

@@ -17,7 +17,7 @@ from analysis.proposals import rerun_command
 from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from analysis.studies.base import Finding, Question, Study, Table
 from grok.config import GptConfig
-from grok.config.fields import settings_of
+from grok.config.fields import recorded_of
 
 # Further measurements of a language model's evaluations: additional validation sets, scores of tasks.
 
@@ -114,7 +114,7 @@ WIKITEXT_PRESETS: Final = ("wikitext", "transformer_xl", "gpt2_")
 CONDITION_SETTINGS: Final = (
     *(
         name
-        for name, (_, rule) in settings_of(GptConfig).items()
+        for name, (_, rule) in recorded_of(GptConfig).items()
         if rule.role in ("result", "length") and name != "perturb.ulps"
     ),
     OWN_CODE,

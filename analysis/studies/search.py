@@ -174,7 +174,7 @@ def _comparison(
     if compared is None:
         study.notes.append(
             f"{result.name}: better than the default beyond seed noise? Not enough data: needs both settings on fresh "
-            f"seeds (grok search study={result.name} study.compare=true)."
+            f"seeds (grok search study={result.name} study.compare=32)."
         )
         return
     runs = {

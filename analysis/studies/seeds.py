@@ -31,7 +31,7 @@ from analysis.statistics.estimate import NotEnoughData
 from analysis.studies.base import Question, Study, Table
 from analysis.studies.regimes import events_of
 from grok.config import MODES
-from grok.config.fields import settings_of
+from grok.config.fields import recorded_of
 from grok.streams import derive_seed
 
 FILE: Final = "seeds.csv"
@@ -77,7 +77,7 @@ def conditions(runs: pd.DataFrame) -> pd.Series:
     """
     labels = pd.Series("", index=runs.index, dtype=object)
     for mode, rows in runs.groupby("mode"):
-        names = [n for n, (_, rule) in settings_of(MODES[str(mode)]).items() if rule.role in ("result", "length")]
+        names = [n for n, (_, rule) in recorded_of(MODES[str(mode)]).items() if rule.role in ("result", "length")]
         varying = varying_columns(rows, [*names, OWN_CODE])
         if not varying:
             labels[rows.index] = _in_words(differing_settings(rows.iloc[0])) or "default"

@@ -94,12 +94,7 @@ def refuse_unusable(config: ArithmeticConfig) -> None:
     for spec in config.plugins().values():
         if not callable(load(spec)):
             raise ConfigError(f"{label(spec)} cannot be called: expected a class or a function")
-    task = config.task
-    if not 1 <= task.train_examples() < task.examples():
-        raise ConfigError(
-            f"task.train_fraction={task.train_fraction} of {task.examples()} examples leaves {task.train_examples()} "
-            "for training: expected at least one for training and one for validation"
-        )
+    config.task.refuse_empty_sets()
     config.refuse_large_batch()
     config = replace(config, numerics=NumericsConfig(compile=False))
     try:
@@ -108,7 +103,7 @@ def refuse_unusable(config: ArithmeticConfig) -> None:
         if isinstance(lane.program, (ModuleProgram, OwnLaneProgram)):
             lane.gradients(1)
         elif config.train.loss_plugin:
-            losses_of(config, torch.zeros(2, shapes_of(task).tokens), torch.zeros(2, dtype=torch.int64))
+            losses_of(config, torch.zeros(2, shapes_of(config.task).tokens), torch.zeros(2, dtype=torch.int64))
     except GrokError:
         raise
     except Exception as error:

@@ -19,7 +19,7 @@ from grok.arithmetic.task import Equations, Integers
 from grok.arithmetic.weights import Parameters, parameter_shapes
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.fields import canonical_json, walk
-from grok.errors import ConfigError, TrainingError, one_line
+from grok.errors import TrainingError, one_line
 from grok.numerics import (
     OneGraph,
     allow_uncompiled,
@@ -101,8 +101,6 @@ class OneLaneProgram:
     """Whether its model can be compiled."""
 
     def __init__(self, config: ArithmeticConfig) -> None:
-        if config.precision == "tf32":
-            raise ConfigError("precision=tf32 is a mode of CUDA devices: on a CPU expected float32, float64 or bf16")
         self.config = config
         self.dtype = dtype_of(config)
         self.names = list(parameter_shapes(config))

@@ -6,7 +6,7 @@ import math
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -48,8 +48,27 @@ def at_own_numerics(job: Job, tag: str) -> Job:
     return replace(job, resume=None)
 
 
+Measured = tuple[float, float]
+"""(mean loss, accuracy) on a set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is due at a step, in this order."""
+
+    observed: bool
+    """A point of the curve."""
+    kept: bool
+    """A checkpoint."""
+    ended: bool
+    """The result."""
+
+
 class ArithmeticRun(TrainingRun):
-    """One arithmetic run without its tensors: its schedule, its data order, its curve and its end."""
+    """One arithmetic run without its tensors: its schedule and data order, its curve, what is due, and its end.
+
+    A lane asks it after each update (:meth:`reach`, :meth:`judge`), be it looped or stacked.
+    """
 
     def __init__(self, job: Job) -> None:
         assert isinstance(job.config, ArithmeticConfig)
@@ -89,15 +108,16 @@ class ArithmeticRun(TrainingRun):
         """Return the number of passes over the validation set up to ``step``: a function of the schedule."""
         return self.config.eval.passes * sum(1 for due in self.due if due <= step)
 
-    def state(self, tag: str) -> dict[str, Any]:
-        """Return the JSON part of a checkpoint that is made under the numerics ``tag``."""
-        return {
+    def checkpoint(self, tensors: dict[str, Tensor], tag: str) -> Checkpoint:
+        """Return a checkpoint that is made under the numerics ``tag``."""
+        state = {
             "numerics": self.all_tags(tag),
             "curve": [asdict(point) for point in self.curve],
             "good_in_a_row": self._good_in_a_row,
             "seconds": self.seconds(),
             "started_at": self.started_at,
         }
+        return Checkpoint(run_id=self.job.run_id, step=self.step, tensors=tensors, state=state)
 
     def move_due(self) -> bool:
         """Return whether the weights are moved (``switch.ulps``) before the next update.
@@ -130,18 +150,57 @@ class ArithmeticRun(TrainingRun):
         later += [step for step in marks if step > self.step]
         return min([*later, max(train.steps, self.step + 1), *[(self.step // n + 1) * n for n in cadences]])
 
-    def decide(self, val_acc: float) -> None:
-        """Record a validation accuracy for the early stop; the run stops after ``PERSISTENCE`` high ones in a row."""
-        self._good_in_a_row = self._good_in_a_row + 1 if val_acc >= GENERALISED_VAL_ACC else 0
-        if self._good_in_a_row >= PERSISTENCE and self.step >= self.config.train.stop_horizon:
-            self.stop_reason = "generalised"
+    def reach(self, step: int, *, finite: bool) -> bool:
+        """Record that update ``step`` is made; return whether the validation set is to be read before :meth:`judge`."""
+        self.step = step
+        if not finite:
+            self._diverge()
+        return self.evaluation_due() or self.decision_due() or self.diverged
 
-    def diverge(self) -> None:
+    def judge(self, val: Measured | None) -> Verdict:
+        """Return what is due at the present step; ``val`` where :meth:`reach` asked for it.
+
+        The early stop takes ``PERSISTENCE`` decisions of high accuracy in a row.
+        """
+        if val is not None and not math.isfinite(val[0]):  # the update made the weights not finite
+            self._diverge()
+        if val is not None and self.decision_due() and not self.diverged:
+            self._good_in_a_row = self._good_in_a_row + 1 if val[1] >= GENERALISED_VAL_ACC else 0
+            if self._good_in_a_row >= PERSISTENCE and self.step >= self.config.train.stop_horizon:
+                self.stop_reason = "generalised"
+        ended = self.ended()
+        goes_on = self.config.checkpoint.keep and self.stop_reason == "steps"  # in a longer run
+        return Verdict(
+            observed=val is not None and (self.evaluation_due() or ended),
+            kept=goes_on if ended else self.checkpoint_due(self.step),
+            ended=ended,
+        )
+
+    def _diverge(self) -> None:
         """End the run because its loss is not finite."""
         self.stop_reason, self.diverged = "not_finite", True
 
-    def observe(self, point: CurvePoint) -> Progress:
-        """Add an evaluation to the curve and return the progress event."""
+    def observe(
+        self,
+        train: Measured,
+        val: Measured,
+        norms: tuple[float, float, dict[str, float]],
+        metrics: dict[str, float] | None = None,
+    ) -> Progress:
+        """Add the present step to the curve and return the progress event; ``norms`` as :func:`measures.norms`."""
+        weight_norm, weight_norm_all, block_norms = norms
+        point = CurvePoint(
+            step=self.step,
+            train_loss=train[0],
+            train_acc=train[1],
+            val_loss=val[0],
+            val_acc=val[1],
+            weight_norm=weight_norm,
+            weight_norm_all=weight_norm_all,
+            lr=learning_rate(self.config.optim, self.step) if self.step else math.nan,
+            block_norms=block_norms,
+            metrics=metrics or {},
+        )
         self.curve.append(point)
         return Progress(
             run_id=self.job.run_id,
@@ -157,15 +216,15 @@ class ArithmeticRun(TrainingRun):
             self.stop_reason = "steps"
         return self.stop_reason is not None
 
-    def result(self, *, weights_hash: str, device: str, numerics: str) -> RunResult:
-        """Return the finished run's record."""
+    def result(self, initial: Parameters | None, final: Parameters, *, device: str, numerics: str) -> RunResult:
+        """Return the finished run's record, with the weights of ``save``."""
         assert self.stop_reason is not None
         result = RunResult(
             run_id=self.job.run_id,
             status="diverged" if self.diverged else "completed",
             stop_reason=self.stop_reason,
             steps=self.step,
-            weights_hash=weights_hash,
+            weights_hash=weights_hash(final),
             seconds=self.seconds(),
             device=device,
             numerics=joined_tags(self.all_tags(numerics)),
@@ -174,6 +233,11 @@ class ArithmeticRun(TrainingRun):
         )
         for name, step in event_times(self.curve).items():
             setattr(result, name, step)
+        if "init" in self.config.save:
+            assert initial is not None
+            result.tensors["init"] = initial
+        if "final" in self.config.save:
+            result.tensors["final"] = final
         return result
 
 
@@ -191,7 +255,7 @@ class Lane:
         self._columns = self.columns()
         self._shares: dict[int, Tensor] = {}
         self.parameters: Parameters = self.initial_parameters()
-        self.initial = {n: p.clone() for n, p in self.parameters.items()} if "init" in config.save else {}
+        self.initial = {n: p.clone() for n, p in self.parameters.items()} if "init" in config.save else None
         for p in self.parameters.values():
             p.requires_grad_()
         self.optimizer = self.make_optimizer()
@@ -241,9 +305,7 @@ class Lane:
             yield self.result()
             return
         if run.start_due() and not stop():
-            point = self.point(math.nan, math.nan, *self.evaluate())
-            point.metrics = self.metrics({})
-            yield run.observe(point)
+            yield run.observe((math.nan, math.nan), self.evaluate(), norms(self.parameters), self.metrics({}))
         while not run.ended() and not stop():
             if run.move_due():
                 move_weights(self.parameters, config)
@@ -252,31 +314,16 @@ class Lane:
             self.update(gradients, step)
             if self.clamp is not None:
                 self.clamp.apply(self.parameters)
-            run.step = step
-            if not math.isfinite(loss):
-                run.diverge()
-            evaluated = run.evaluation_due() or run.diverged
-            deciding = run.decision_due() and not run.diverged
-            if evaluated or deciding:
-                val_loss, val_acc = self.evaluate()
-                if not math.isfinite(val_loss):  # the update made the weights not finite
-                    run.diverge()
-                    evaluated, deciding = True, False
-                if deciding:
-                    run.decide(val_acc)
-                if evaluated or run.ended():
-                    point = self.point(loss, accuracy, val_loss, val_acc)
-                    point.metrics = self.metrics(gradients)
-                    yield run.observe(point)
-                    evaluated = True
-            if run.ended():
-                if config.checkpoint.keep and run.stop_reason == "steps":
-                    yield self.checkpoint()  # for a longer run
-                yield self.result()
-                return
-            if run.checkpoint_due(run.step):
+            val = self.evaluate() if run.reach(step, finite=math.isfinite(loss)) else None
+            verdict = run.judge(val)
+            if verdict.observed:
+                assert val is not None
+                yield run.observe((loss, accuracy), val, norms(self.parameters), self.metrics(gradients))
+            if verdict.kept:
                 yield self.checkpoint()
-            if evaluated:
+            if verdict.ended:
+                yield self.result()
+            if verdict.observed:
                 return
 
     def gradients(self, step: int) -> tuple[float, float, dict[str, Tensor]]:
@@ -324,39 +371,14 @@ class Lane:
             evaluation = self.program.evaluate(self.parameters, self.val_set, visit)
         return evaluation
 
-    def point(self, train_loss: float, train_acc: float, val_loss: float, val_acc: float) -> CurvePoint:
-        """Return the present step's point of the curve, with the norms and the learning rate."""
-        weight_norm, weight_norm_all, block_norms = norms(self.parameters)
-        return CurvePoint(
-            step=self.run.step,
-            train_loss=train_loss,
-            train_acc=train_acc,
-            val_loss=val_loss,
-            val_acc=val_acc,
-            weight_norm=weight_norm,
-            weight_norm_all=weight_norm_all,
-            lr=learning_rate(self.run.config.optim, self.run.step) if self.run.step else math.nan,
-            block_norms=block_norms,
-        )
-
     def checkpoint(self) -> Checkpoint:
         """Return a copy of the run's complete state."""
         groups = {"parameters": self.parameters, "slow_gradient": self.filter.memory}
         tensors = {f"{group}.{n}": t.detach().clone() for group, named in groups.items() for n, t in named.items()}
         tensors |= self.optimizer.tensors()
-        return Checkpoint(
-            run_id=self.run.job.run_id,
-            step=self.run.step,
-            tensors=tensors,
-            state=self.run.state(self.program.tag()),
-        )
+        return self.run.checkpoint(tensors, self.program.tag())
 
     def result(self) -> RunResult:
         """Return the finished run's result, with the weights of ``save``."""
         final = {n: p.detach() for n, p in self.parameters.items()}
-        result = self.run.result(weights_hash=weights_hash(final), device="cpu", numerics=self.program.tag())
-        if "init" in self.run.config.save:
-            result.tensors["init"] = self.initial or self.initial_parameters()
-        if "final" in self.run.config.save:
-            result.tensors["final"] = final
-        return result
+        return self.run.result(self.initial, final, device="cpu", numerics=self.program.tag())

@@ -251,8 +251,6 @@ class ModuleProgram:
     """Loss, gradients and evaluation of one lane whose model is any torch module."""
 
     def __init__(self, config: ArithmeticConfig) -> None:
-        if config.precision == "tf32":
-            raise ConfigError("precision=tf32 is a mode of CUDA devices: on a CPU expected float32, float64 or bf16")
         if config.model.plugin and config.model.dropout:
             raise ConfigError(
                 f"model.dropout={config.model.dropout} does not apply to {label(config.model.plugin)}: give your model "

@@ -11,15 +11,17 @@ import errno
 import faulthandler
 import functools
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from grok.config.common import StoreConfig
+from grok.config.fields import Rule, accepted_values, check
 from grok.errors import ConfigError, GrokError
 from grok.plugins import exits_refused
 from grok.processes import Rank
@@ -86,7 +88,24 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that refuses as every command does: in one line."""
 
     def error(self, message: str) -> NoReturn:
+        message = re.sub(r"^argument (-[^:]+): ", r"\1 ", message)
         raise ConfigError(f"{message} (`{self.prog} --help` says what is accepted)")
+
+
+def number(kind: type[int] | type[float], **bounds: float) -> Callable[[str], Any]:
+    """Return the type of an option that takes a number within the bounds of a :class:`Rule`."""
+    rule = Rule(doc="", **bounds)  # type: ignore[arg-type]
+
+    def typed(text: str) -> Any:
+        try:
+            return check("", kind(text), kind, rule)
+        except (ValueError, ConfigError):
+            raise argparse.ArgumentTypeError(f"{text}: expected {accepted_values(kind, rule)}") from None
+
+    return typed
+
+
+natural, positive = number(int, minimum=0), number(int, minimum=1)
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,6 @@ from grok.commands.command import FULL_ERROR
 from grok.commands.words import as_overrides, chosen_mode
 from grok.config import MODES, ArithmeticConfig, GptConfig, RunConfig, flatten, load_config, load_configs
 from grok.config.fields import settings_of
-from grok.config.gpt import PRESETS
 from grok.config.values import literal
 from grok.errors import ConfigError, GrokError, TrainingError, nearest
 from grok.processes import Rank
@@ -33,18 +32,6 @@ if TYPE_CHECKING:
     from grok.execute import Outcome
 
 # Hydra's refusals in one line: what was asked, what was given, what would do.
-
-EXECUTORS: Final = {
-    "submitit_slurm": "slurm",
-    "submitit_local": "loky",
-    "joblib": "loky",
-    "ray": "ray",
-    "ray_aws": "ray",
-    "dask": "dask",
-    "rq": "dask",
-}
-"""Launchers of Hydra's own that people know, and the executor that does the same here."""
-
 
 MEANT: Final = {
     "learning_rate": "optim.lr",
@@ -72,11 +59,11 @@ def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
         return f"{error.override!r} cannot be read: {_joined(reason)} (quote values with special characters)"
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, name = (error.missing_cfg_file or "").rpartition("/")
-        if group == "experiment/gpt":
-            return unknown_preset(f"gpt/{name}")
-        known = sorted(error.options)
         if group == "hydra/launcher":
             return no_launcher(name)
+        known = sorted(error.options)
+        if group == "experiment/gpt":
+            group, name, known = "experiment", f"gpt/{name}", [f"gpt/{preset}" for preset in setups.presets()]
         return f"{group}={name} is not known{nearest(name, known)}: expected one of {', '.join(known)}"
     text = str(error) or str(error.__cause__ or "")
     nowhere = re.search(r"Interpolation key '([^']*)' not found\s+full_key: (\S+)", text)
@@ -101,14 +88,10 @@ def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
 
 
 def no_launcher(name: str) -> str:
-    """Return why one of Hydra's launchers cannot spread a sweep, and what does.
-
-    >>> no_launcher("joblib").partition("executor=")[2]
-    'loky (inline, loky, dask, ray or slurm)'
-    """
+    """Return why one of Hydra's launchers cannot spread a sweep, and what does."""
     return (
         f"hydra/launcher={name}: runs of one sweep share a program and a store, so they are spread by the executor "
-        f"instead of a launcher: executor={EXECUTORS.get(name, 'loky')} (inline, loky, dask, ray or slurm)"
+        "instead of a launcher: executor=inline, loky, dask, ray or slurm"
     )
 
 
@@ -142,16 +125,6 @@ def unknown_setting(name: str, of_mode: str | None = None) -> str:
     # the name may be that of a map's entry: task.plugn._target_
     whole_or_map = [nearest(".".join(parts[:count]), names) for count in range(len(parts), min(2, len(parts)) - 1, -1)]
     return f"unknown setting '{name}'{next(filter(None, whole_or_map), '')}"
-
-
-def unknown_preset(name: str) -> str:
-    """Return what is wrong with ``experiment=NAME`` where NAME looks like a preset's and is none.
-
-    >>> unknown_preset("gpt/shakespeare_chr").partition(": expected")[0]
-    "experiment=gpt/shakespeare_chr is not known, did you mean 'gpt/shakespeare_char'?"
-    """
-    known = [f"gpt/{preset}" for preset in PRESETS]
-    return f"experiment={name} is not known{nearest(name, known)}: expected one of {', '.join(known)}"
 
 
 def _joined(text: str) -> str:
@@ -387,7 +360,7 @@ def announcement(configs: Sequence[GptConfig], argv: Sequence[str]) -> list[str]
     words = dict(_overrides(argv))  # of a setting given twice the last one counts
     sweep = next((word for name, word in words.items() if name == "sweep"), None)
     for name in dict.fromkeys(str(config.experiment) for config in configs):
-        if name.removeprefix("gpt/") not in PRESETS:
+        if name.removeprefix("gpt/") not in setups.presets():
             continue  # a file of the user's own; what it says is its own
         preset = flatten(gpt_settings(["mode=gpt", f"experiment={name}"]))
         runs = [flatten(_with_length(config)) for config in configs if config.experiment == name]

@@ -41,10 +41,26 @@ OPTIONS = """\
 Options
   --config-dir DIR settings files of your own: DIR/experiment/NAME.yaml, DIR/sweep/NAME.yaml; listed by --help
   --cfg job        print the settings of this command and train nothing
-  --help WORD      only settings whose name or meaning has WORD in it
+  --help WORD      the settings whose name or meaning has WORD in it
+  --help all       all settings
   --hydra-help     Hydra's own options
   HYDRA_FULL_ERROR=1 in the environment shows tracebacks
 """
+
+
+USUAL: Final = {
+    "arithmetic": (
+        *("seed", "seeds.split", "seeds.init", "seeds.order", "task.operation", "task.modulus", "task.train_fraction"),
+        *("model.layers", "model.d_model", "optim.lr", "optim.weight_decay", "train.steps", "eval.every", "store.path"),
+        "dry_run",
+    ),
+    "gpt": (
+        *("seed", "data.path", "model.layers", "model.d_model", "model.context", "model.dropout", "optim.lr"),
+        *("optim.warmup_steps", "train.steps", "train.batch_size", "train.micro_batch", "eval.every", "precision"),
+        *("store.path", "dry_run"),
+    ),
+}
+"""The settings that most commands give, by mode; the help begins with them."""
 
 
 def run_help(words: Sequence[str]) -> str:
@@ -58,7 +74,7 @@ def run_help(words: Sequence[str]) -> str:
         chosen = {
             name: about
             for name, about in settings.items()
-            if all(word.lower() in f"{name} {about[1].doc}".lower() for word in narrowing)
+            if narrowing == ["all"] or all(word.lower() in f"{name} {about[1].doc}".lower() for word in narrowing)
         }
         text = "\n".join(setting_lines(chosen, defaults_of(MODES[mode])))
         return text or f"no setting of mode={mode} has {' '.join(narrowing)} in it{nearest(narrowing[0], settings)}"
@@ -66,8 +82,13 @@ def run_help(words: Sequence[str]) -> str:
     lines = [USAGE]
     for group, title in (("experiment", "Named set-ups"), ("sweep", "Named sweeps (grok sweep)")):
         lines += [title, *named_lines(group, mode, own), ""]
-    lines += [f"Settings of mode={mode} (mode={other} --help shows those of the other mode)"]
-    lines += [*setting_lines(settings, defaults_of(MODES[mode])), "", OPTIONS.rstrip()]
+    usual = {name: settings[name] for name in USUAL[mode]}
+    lines += [
+        f"The {len(usual)} usual settings of mode={mode}. All {len(settings)}: grok run mode={mode} --help all. Some: "
+        "--help WORD.",
+        f"Those of the other mode: mode={other} --help.",
+    ]
+    lines += [*setting_lines(usual, defaults_of(MODES[mode])), "", OPTIONS.rstrip()]
     return "\n".join(lines)
 
 

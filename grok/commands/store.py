@@ -77,8 +77,7 @@ def parser() -> Parser:
     exporting = commands.add_parser("export", help=meaning, description=f"{meaning}; what is there already stays")
     add_store(exporting)
     exporting.add_argument("--tensorboard", metavar="DIR", help="one folder below it for each run")
-    exporting.add_argument("--wandb", metavar="PROJECT", help="offline unless --wandb-mode=online")
-    exporting.add_argument("--wandb-mode", choices=("offline", "online"), default="offline")
+    exporting.add_argument("--wandb", metavar="PROJECT", help="offline unless WANDB_MODE=online")
     exporting.add_argument("--sink", metavar="MODULE.NAME", help="a log of your own (docs/plugins.md)")
     exporting.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of that module (default: .)")
     meaning = "mark a design as abandoned: its runs that are not stored no longer count as missing; removes nothing"
@@ -123,7 +122,6 @@ def _export(arguments: argparse.Namespace) -> int:
     log = SinksConfig(
         tensorboard=arguments.tensorboard,
         wandb=arguments.wandb,
-        wandb_mode=arguments.wandb_mode,
         plugin=own,
     )
     opened = openers(store, log)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grok.config import MODES
 from grok.config.fields import settings_of, without_none
-from grok.config.gpt import PRESETS
 from grok.config.values import NO_TEXT, NUMBER, literal
 from grok.errors import ConfigError, nearest
 
@@ -64,6 +63,11 @@ def setup_names(group: str, own: Sequence[Path] = ()) -> list[str]:
     return [name for name in listed if name not in NOT_NAMED.get(group, ())]
 
 
+def presets() -> list[str]:
+    """Return the names of the language models' presets, without ``gpt/``."""
+    return [name.removeprefix("gpt/") for name in setup_names("experiment") if name.startswith("gpt/")]
+
+
 def swept_by_setup(name: str, own: Sequence[Path] = ()) -> list[str]:
     """Return what a named sweep sweeps over, as ``NAME=VALUES``; none where no file of ``conf/`` or ``own`` has it."""
     files = [root / "sweep" / f"{name}.yaml" for root in (conf_folder(), *own)]
@@ -102,13 +106,11 @@ def as_overrides(words: Sequence[str]) -> list[str]:
     """Return the overrides that ``NAME=VALUE`` words mean.
 
     Raises:
-        ConfigError: a word is no override, chooses a file outside ``conf/``, or another word's mode excludes it.
+        ConfigError: a word is no override, or chooses a file outside ``conf/``.
     """
     refuse_bare_words(words)
     for word in words:
         _refuse_path(word)
-        _refuse_other_programs(word)
-    refuse_another_modes(words)
     return [as_meant(word) for word in words]
 
 
@@ -134,23 +136,6 @@ def store_as_setting(words: Sequence[str]) -> list[str]:
             raise ConfigError("--store needs the folder of a store, for example --store results/store")
         settings.append(f"store.path={literal(value)}")
     return settings
-
-
-_MEANT: Final = {"seeds": "seed", "store": "store.path"}
-"""Groups of settings that people give a value to, and the setting that they mean."""
-_RANGE: Final = re.compile(r"(\d{1,18})(?:-|\.\.|:)(\d{1,18})")
-
-
-def _refuse_other_programs(word: str) -> None:
-    """Refuse ranges and names as other programs write them, with what does the same here."""
-    name, _, value = word.partition("=")
-    if name in _MEANT and value and not value.startswith("{"):
-        raise ConfigError(f"{word}: {name} is a group of settings, did you mean '{_MEANT[name]}={value}'?")
-    if _hint(name) is int and (typed := _RANGE.fullmatch(value)):
-        first, last = int(typed[1]), int(typed[2])
-        raise ConfigError(
-            f"{word}: a range is {name}=range({first},{last + 1}), without its end; `grok sweep` trains all"
-        )
 
 
 def refuse_bare_words(words: Sequence[str]) -> None:
@@ -187,26 +172,6 @@ def chosen_mode(words: Sequence[str]) -> str:
     """Return the mode that a command line chooses, by itself or by its preset."""
     gpt = any(word.lstrip("+") == "mode=gpt" or word.lstrip("+").startswith("experiment=gpt/") for word in words)
     return "gpt" if gpt else "arithmetic"
-
-
-def refuse_another_modes(words: Sequence[str]) -> None:
-    """Refuse ``mode=gpt`` with a set-up of the other mode, and the other way round.
-
-    Raises:
-        ConfigError: the two do not go together.
-    """
-    chosen = dict(word.split("=", 1) for word in words if word.startswith(("mode=", "experiment=")))
-    mode, experiment = chosen.get("mode"), chosen.get("experiment")
-    if mode is None or experiment is None or "," in mode + experiment or experiment == "null":
-        return
-    if mode == "gpt" and not experiment.startswith("gpt/"):
-        hint = f", did you mean 'gpt/{experiment}'?" if experiment in PRESETS else ""
-        raise ConfigError(
-            f"experiment={experiment} is no preset of mode=gpt{hint}: expected experiment=gpt/NAME, with NAME one of "
-            f"{', '.join(PRESETS)}"
-        )
-    if mode == "arithmetic" and experiment.startswith("gpt/"):
-        raise ConfigError(f"experiment={experiment} is a preset of mode=gpt: expected that mode, or none")
 
 
 def as_meant(word: str) -> str:

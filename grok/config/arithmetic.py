@@ -8,17 +8,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from grok.config.common import (
+    CODE,
     LARGEST_SIZE,
     MOST_EVALUATIONS,
+    AdamW,
+    Evaluations,
+    Length,
     PerturbConfig,
     RunConfig,
-    refuse_odd_heads,
+    Transformer,
     refuse_too_many_evaluations,
-    sorted_steps,
 )
 from grok.config.fields import canonical_json, section, setting
 from grok.errors import ConfigError, GrokError, nearest
-from grok.plugins import Examples, Operation, Spec, build, check_spec, label, load, place_in_own_code
+from grok.plugins import Examples, Operation, Spec, build, label, load, place_in_own_code
 from grok.streams import MAX_SEED
 
 MODULAR_OPERATIONS = (
@@ -65,11 +68,10 @@ class TaskConfig:
         choices=("eos a op b =", "a op b =", "a b ="),
     )
     plugin: dict[str, Any] = setting(
-        {}, "Your own task: `_target_` names a function that returns its table, other keys are arguments.", neutral={}
+        {}, "Your own task: `_target_` names a function that returns its table, other keys are arguments.", **CODE
     )
 
     def __post_init__(self) -> None:
-        check_spec("task.plugin", self.plugin)
         if self.plugin:
             self.operation = label(self.plugin)  # what tables and figures call it; its sizes need its code
             return
@@ -90,6 +92,14 @@ class TaskConfig:
                 f"task.modulus={self.modulus}: {self.operation!r} multiplies the {S5_ORDER} permutations of S5, "
                 f"set task.modulus={S5_ORDER}"
             )
+        self.refuse_empty_sets()
+
+    def refuse_empty_sets(self) -> None:
+        """Refuse a share of the table that leaves no example to train on, or none to validate.
+
+        Raises:
+            ConfigError: says how many there are of each.
+        """
         if not 1 <= self.train_examples() < self.examples():
             raise ConfigError(
                 f"task.train_fraction={self.train_fraction} of {self.examples()} examples leaves "
@@ -130,19 +140,13 @@ class TaskConfig:
 
 
 @dataclass(kw_only=True)
-class ModelConfig:
+class ModelConfig(Transformer):
     """The decoder-only transformer."""
 
-    layers: int = setting(2, "Number of blocks.", minimum=1, maximum=64)
-    d_model: int = setting(128, "Model width.", minimum=1, maximum=LARGEST_SIZE)
-    heads: int = setting(4, "Attention heads; must divide d_model.", minimum=1)
-    d_ff: int | None = setting(512, "Inner width of the MLP; null: 4 times d_model.", minimum=1, maximum=LARGEST_SIZE)
     norm: str = setting("post", "Position of LayerNorm in a block.", choices=("post", "pre", "none"))
     final_norm: bool = setting(True, "LayerNorm before the head.")
     activation: str = setting("gelu", "Activation of the MLP.", choices=("gelu", "relu"))
     positions: str = setting("learned", "Position embedding.", choices=("learned", "sinusoidal"))
-    bias: bool = setting(True, "Biases in linear layers.")
-    tied: bool = setting(False, "The head shares the token embedding's weights.")
     init: str = setting(
         "torch",
         "Initialisation: torch's defaults, transformer-lens's normals (nanda), or N(0, 0.02) (gpt2).",
@@ -151,26 +155,17 @@ class ModelConfig:
     init_scale: float = setting(1.0, "Factor on every initial weight matrix and embedding.", above=0, neutral=1.0)
     dropout: float = setting(0.0, "Dropout on embeddings, attention and MLP outputs.", minimum=0, below=1)
     plugin: dict[str, Any] = setting(
-        {}, "Your own model: `_target_` names a torch module's class, other keys are arguments.", neutral={}
+        {}, "Your own model: `_target_` names a torch module's class, other keys are arguments.", **CODE
     )
 
     def __post_init__(self) -> None:
-        check_spec("model.plugin", self.plugin)
-        if self.d_ff is None:
-            self.d_ff = 4 * self.d_model
-        refuse_odd_heads(self.heads, self.d_model)
+        super().__post_init__()
 
 
 @dataclass(kw_only=True)
-class OptimConfig:
+class OptimConfig(AdamW):
     """AdamW as in the diary."""
 
-    lr: float = setting(1e-3, "Learning rate after the warm-up.", above=0)
-    weight_decay: float = setting(0.1, "Decoupled weight decay.", minimum=0)
-    decay: str = setting("all", "Which parameters decay.", choices=("all", "matrices"))
-    betas: list[float] = setting([0.9, 0.98], "Decay rates of AdamW's two moments.")
-    eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
-    warmup_steps: int = setting(10, "Steps of linear warm-up; update k uses lr * k / warmup_steps.", minimum=0)
     grokfast: str = setting(
         "none",
         "Amplify the slow part of the gradient: moving average (ma) or exponential (ema); Lee et al. 2024.",
@@ -190,25 +185,17 @@ class OptimConfig:
         None, "Keep the norm of all parameters at this multiple of its start; Liu et al. 2023.", above=0, neutral=None
     )
     plugin: dict[str, Any] = setting(
-        {}, "An optimiser of your own (a torch.optim.Optimizer) in place of AdamW: `_target_`, arguments.", neutral={}
+        {}, "An optimiser of your own (a torch.optim.Optimizer) in place of AdamW: `_target_`, arguments.", **CODE
     )
     intervention: dict[str, Any] = setting(
-        {}, "Your own change of gradients or weights at every step: `_target_`, arguments.", neutral={}
+        {}, "Your own change of gradients or weights at every step: `_target_`, arguments.", **CODE
     )
-
-    def __post_init__(self) -> None:
-        check_spec("optim.plugin", self.plugin)
-        check_spec("optim.intervention", self.intervention)
-        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
-            raise ConfigError(f"optim.betas={self.betas}: expected two numbers, each at least 0 and below 1")
 
 
 @dataclass(kw_only=True)
-class TrainConfig:
+class TrainConfig(Length):
     """Length, batches and early stop."""
 
-    steps: int = setting(3000, "Number of updates.", role="length", minimum=1)
-    batch_size: int = setting(512, "Examples of a mini-batch; the epoch's last one may be smaller.", minimum=1)
     loss: str = setting(
         "softmax",
         "Cross-entropy over softmax, or over stablemax; Prieto et al. 2025.",
@@ -216,7 +203,7 @@ class TrainConfig:
         neutral="softmax",
     )
     loss_plugin: dict[str, Any] = setting(
-        {}, "Your own loss, a function of logits and right classes: `_target_`, arguments.", neutral={}
+        {}, "Your own loss, a function of logits and right classes: `_target_`, arguments.", **CODE
     )
     stop_when_generalised: bool = setting(
         False,
@@ -233,17 +220,11 @@ class TrainConfig:
         minimum=1,
     )
 
-    def __post_init__(self) -> None:
-        check_spec("train.loss_plugin", self.loss_plugin)
-
 
 @dataclass(kw_only=True)
-class EvalConfig:
+class EvalConfig(Evaluations):
     """When a run is evaluated. Evaluations never change a run."""
 
-    every: int = setting(
-        100, "Steps between evaluations; the last step is always evaluated.", role="schedule", minimum=1
-    )
     schedule: str = setting(
         "every",
         "Evaluate every n steps, or at about `points` log-spaced steps.",
@@ -257,6 +238,8 @@ class EvalConfig:
         "can be extended.",
         role="schedule",
         neutral=[],
+        minimum=0,
+        steps=True,
     )
     passes: int = setting(
         1,
@@ -274,26 +257,18 @@ class EvalConfig:
         neutral=False,
     )
     metrics: list[str] = setting(
-        [], f"Further measurements at each evaluation: {', '.join(METRICS)}; they do not change training.", role="none"
+        [],
+        f"Further measurements at each evaluation: {', '.join(METRICS)}; they do not change training.",
+        role="none",
+        choices=METRICS,
     )
     metric_plugins: dict[str, Any] = setting(
-        {}, "Your own measurements, by name: `_target_` and arguments of each.", role="schedule", neutral={}
+        {},
+        "Your own measurements, by name: `_target_` and arguments of each.",
+        role="schedule",
+        neutral={},
+        code="named",
     )
-
-    def __post_init__(self) -> None:
-        self.steps = sorted_steps("eval.steps", self.steps, first=0)
-        for name, spec in self.metric_plugins.items():
-            if not (isinstance(spec, dict) and spec and name.isidentifier()):
-                raise ConfigError(
-                    f"eval.metric_plugins.{name}={spec!r}: expected eval.metric_plugins.NAME._target_=MODULE.NAME"
-                )
-            check_spec(f"eval.metric_plugins.{name}", spec)
-        for metric in self.metrics:
-            if metric not in METRICS:
-                raise ConfigError(
-                    f"eval.metrics: {metric!r} is not known{nearest(metric, METRICS)}: expected a list out of "
-                    + ", ".join(METRICS)
-                )
 
 
 @dataclass(kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from grok.config.fields import section, setting
 from grok.errors import ConfigError
-from grok.plugins import Spec, check_spec
+from grok.plugins import Spec
 from grok.streams import MAX_SEED, STREAMS, StreamSeeds
 
 LARGEST_SWEEP: Final = 1_000_000
@@ -25,6 +25,10 @@ MOST_WORKERS: Final = 4096
 _SEED = {"minimum": 0, "maximum": MAX_SEED, "role": "none"}
 # Seed settings have role "none" because identity holds the *resolved* streams instead:
 # `seed=3` and `seeds.init=<what seed 3 derives>` are the same run.
+
+
+CODE: Final[dict[str, Any]] = {"neutral": {}, "code": "one"}
+"""Rule of a setting that names code of the user's own."""
 
 
 @dataclass(kw_only=True)
@@ -82,30 +86,17 @@ class CheckpointConfig:
     every: int = setting(0, "Steps between checkpoints of a run; 0: by minutes only.", role="none", minimum=0)
     minutes: float = setting(10.0, "Minutes between checkpoints of a run; 0: by steps only.", role="none", minimum=0)
     keep: bool = setting(False, "Keep the last checkpoint of a finished run, so that it can be extended.", role="none")
-    keep_last: int | None = setting(
-        None, "Checkpoints kept while a run trains; null: 1, for a language model 2.", role="none", minimum=1
-    )
     keep_every: int = setting(
         0, "Steps between checkpoints that are kept permanently, also after the run; 0: none.", role="none", minimum=0
     )
 
     keep_steps: list[int] = setting(
-        [], "Steps of further checkpoints that are kept permanently: other runs can switch there.", role="none"
+        [],
+        "Steps of further checkpoints that are kept permanently: other runs can switch there.",
+        role="none",
+        minimum=1,
+        steps=True,
     )
-
-    def __post_init__(self) -> None:
-        self.keep_steps = sorted_steps("checkpoint.keep_steps", self.keep_steps, first=1)
-
-
-def sorted_steps(name: str, steps: list[int], first: int) -> list[int]:
-    """Return the steps of the setting ``name`` in order, each once.
-
-    Raises:
-        ConfigError: one is below ``first``.
-    """
-    if any(step < first for step in steps):
-        raise ConfigError(f"{name}={steps}: expected a list of steps, each at least {first}")
-    return sorted(set(steps))
 
 
 @dataclass(kw_only=True)
@@ -113,17 +104,82 @@ class SinksConfig:
     """Logs beside the store; none of them changes a run."""
 
     tensorboard: str | None = setting(None, "Folder for TensorBoard files.", role="none")
-    wandb: str | None = setting(None, "Weights & Biases project.", role="none")
-    wandb_mode: str = setting("offline", "Whether W&B may use the network.", role="none", choices=("offline", "online"))
-    mlflow: str | None = setting(None, "Unused: null.", role="none")
+    wandb: str | None = setting(
+        None, "Weights & Biases project; offline, unless W&B's own WANDB_MODE says online.", role="none"
+    )
     plugin: dict[str, Any] = setting(
-        {}, "A log of your own: `_target_` names a class that takes a run's numbers.", role="none", neutral={}
+        {}, "A log of your own: `_target_` names a class that takes a run's numbers.", role="none", **CODE
     )
 
+
+@dataclass(kw_only=True)
+class Transformer:
+    """The settings that the models of both modes share."""
+
+    layers: int = setting(2, "Number of blocks.", minimum=1, maximum=256)
+    d_model: int = setting(128, "Model width.", minimum=1, maximum=LARGEST_SIZE)
+    heads: int = setting(4, "Attention heads; must divide d_model.", minimum=1)
+    d_ff: int | None = setting(
+        512,
+        "Inner width of the MLP; null: 4 times d_model, or 8/3 for swiglu, in multiples of 8.",
+        minimum=1,
+        maximum=LARGEST_SIZE,
+    )
+    bias: bool = setting(True, "Biases in linear layers, and in a language model's norms.")
+    tied: bool = setting(False, "The head shares the token embedding's weights.")
+
     def __post_init__(self) -> None:
-        if self.mlflow is not None:
-            raise ConfigError(f"log.mlflow={self.mlflow}: MLflow is not written, expected null, or a log.plugin for it")
-        check_spec("log.plugin", self.plugin)
+        if self.d_ff is None:
+            self.d_ff = self.usual_d_ff()
+        if self.d_model % self.heads:
+            divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
+            near = sorted(sorted(divisors, key=lambda h: abs(h - self.heads))[:4])
+            raise ConfigError(
+                f"model.heads={self.heads} does not divide model.d_model={self.d_model}: "
+                f"heads near it that do are {', '.join(map(str, near))}"
+            )
+
+    def usual_d_ff(self) -> int:
+        """Return the default inner width of the MLP."""
+        return 4 * self.d_model
+
+
+@dataclass(kw_only=True)
+class AdamW:
+    """The settings of AdamW that both modes share."""
+
+    lr: float = setting(1e-3, "Peak learning rate, after the warm-up.", above=0)
+    weight_decay: float = setting(0.1, "Decoupled weight decay.", minimum=0)
+    decay: str = setting("all", "Which parameters decay.", choices=("all", "matrices"))
+    betas: list[float] = setting([0.9, 0.98], "Decay rates of AdamW's two moments.", length=2, minimum=0, below=1)
+    eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
+    warmup_steps: int = setting(
+        10,
+        "Steps of linear warm-up; update k uses lr * k / warmup_steps. A language model's one_cycle does not use it.",
+        minimum=0,
+    )
+
+
+@dataclass(kw_only=True)
+class Length:
+    """The length of a run and of its batches, in both modes."""
+
+    steps: int = setting(3000, "Number of updates.", role="length", minimum=1)
+    batch_size: int = setting(
+        512,
+        "Examples (or sequences of text) of an update; an epoch's last batch may be smaller.",
+        minimum=1,
+        maximum=2**24,
+    )
+
+
+@dataclass(kw_only=True)
+class Evaluations:
+    """When a run is evaluated, in both modes."""
+
+    every: int = setting(
+        100, "Steps between evaluations; the last step is always evaluated.", role="schedule", minimum=1
+    )
 
 
 @dataclass(kw_only=True)
@@ -225,6 +281,10 @@ class RunConfig:
         """Return the streams that can change training under these settings."""
         return frozenset({"split", "init", "order"})
 
+    def constants(self) -> dict[str, Any]:
+        """Return the settings of earlier versions that are constants now: every hash has them, as it had."""
+        return {}
+
     def trunk(self) -> tuple[RunConfig, int] | None:
         """Return the settings of the run that this one equals up to a step, and that step; None: it is its own."""
         return None
@@ -252,18 +312,3 @@ class RunConfig:
     def coupled_schedule(self) -> dict[str, object]:
         """Return the evaluation settings that change training: none, unless a subclass says otherwise."""
         return {}
-
-
-def refuse_odd_heads(heads: int, d_model: int) -> None:
-    """Refuse a model whose width its heads do not divide.
-
-    Raises:
-        ConfigError: ``heads`` does not divide ``d_model``. The message names close numbers that do.
-    """
-    if d_model % heads:
-        divisors = [h for h in range(1, d_model + 1) if d_model % h == 0]
-        near = sorted(sorted(divisors, key=lambda h: abs(h - heads))[:4])
-        raise ConfigError(
-            f"model.heads={heads} does not divide model.d_model={d_model}: "
-            f"heads near it that do are {', '.join(map(str, near))}"
-        )

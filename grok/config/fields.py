@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar
 
 from grok.errors import ConfigError, nearest
+from grok.plugins import check_spec
 from grok.streams import MAX_SEED
 
 Role = Literal["result", "length", "schedule", "none"]
@@ -40,7 +41,10 @@ class _Never:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The values that a setting accepts, and its role in identity."""
+    """The values that a setting accepts, and its role in identity.
+
+    Choices and bounds of a list, and bounds of a map, are those of each entry.
+    """
 
     doc: str
     role: Role = "result"
@@ -52,14 +56,21 @@ class Rule:
     neutral: Any = _Never
     """A value at which the setting is left out of the identity, so that a setting
     added in a later version does not rename the runs of an earlier one."""
+    length: int | None = None
+    """Number of entries of a list that is not empty."""
+    steps: bool = False
+    """Whether a list is one of steps: it is put in order, each once."""
+    code: Literal["none", "one", "named"] = "none"
+    """Whether a map names the user's own code (``_target_`` and arguments), or by name several such maps."""
     own: bool = False
     """Whether the setting also accepts the import path of the user's own code (MODULE.NAME)."""
     meant: tuple[tuple[str, str], ...] = ()
     """(word, choice): other words for a choice, for suggestions that the spelling does not give."""
+    planned: bool = False
+    """Whether planning works it out: it is named and stored with the settings, and nobody gives it."""
 
 
 ANY: Final = Rule(doc="")
-"""The rule of a list's entries: only their type is checked."""
 
 
 def setting(default: Any, doc: str, **rule: Any) -> Any:
@@ -70,9 +81,28 @@ def setting(default: Any, doc: str, **rule: Any) -> Any:
     return field(default=default, metadata=metadata)
 
 
+def planned(default: Any, doc: str, **rule: Any) -> Any:
+    """Declare a result of planning, which is recorded beside the settings and given by nobody."""
+    return setting(default, doc, planned=True, **rule)
+
+
 def section(cls: type[T]) -> T:
     """Declare a nested group of settings."""
     return field(default_factory=cls)
+
+
+def defaults(**values: Any) -> Callable[[type[T]], type[T]]:
+    """Give a group of settings defaults of its own for settings that it inherits: their meaning and bounds stay."""
+
+    def change(cls: type[T]) -> type[T]:
+        inherited = {f.name: f for f in fields(typing.cast(Any, cls))}
+        for name, value in values.items():
+            rule = inherited[name].metadata["rule"]
+            cls.__annotations__[name] = inherited[name].type
+            setattr(cls, name, setting(value, **{f.name: getattr(rule, f.name) for f in fields(Rule)}))
+        return cls
+
+    return change
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +142,11 @@ def _settings(cls: Any) -> dict[str, tuple[Any, Rule]]:
 
 def settings_of(cls: Any) -> dict[str, tuple[Any, Rule]]:
     """Return every setting below ``cls`` by dotted name, with its type and rule, in declaration order."""
+    return {name: of for name, of in _settings(cls).items() if not of[1].planned}
+
+
+def recorded_of(cls: Any) -> dict[str, tuple[Any, Rule]]:
+    """Return :func:`settings_of` and the results of planning."""
     return dict(_settings(cls))
 
 
@@ -179,7 +214,9 @@ def _check(name: str, value: Any, kind: Any, optional: bool, rule: Rule) -> Any:
     checked = _convert(name, value, kind, rule)
     if kind is int or kind is float:
         _check_bounds(name, checked, kind, rule)
-    if rule.choices is not None and checked not in rule.choices and not (rule.own and "." in str(checked)):
+    if rule.choices is None or isinstance(checked, list):
+        return checked
+    if checked not in rule.choices and not (rule.own and "." in str(checked)):
         meant = dict(rule.meant).get(str(value))
         hint_text = f", did you mean '{meant}'?" if meant else nearest(str(value), [str(c) for c in rule.choices])
         raise ConfigError(f"{name}={value!r} is not known{hint_text}: {_accepts(kind, rule)}")
@@ -225,7 +262,10 @@ def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
         if isinstance(value, (str, Mapping)) or not hasattr(value, "__iter__"):
             raise refuse()
         (item,) = typing.get_args(kind)
-        return [check(f"{name}[{i}]", v, item, ANY) for i, v in enumerate(value)]
+        values = [check(f"{name}[{i}]", v, item, rule) for i, v in enumerate(value)]
+        if rule.length not in (None, len(values)) and (values or rule.neutral != []):
+            raise ConfigError(f"{name}={values}: expected {rule.length} entries")
+        return sorted(set(values)) if rule.steps else values
     if origin is dict:
         if not isinstance(value, Mapping):
             if isinstance(value, str) and typing.get_args(kind)[1] is Any:  # such maps name the user's own code
@@ -234,10 +274,20 @@ def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
             raise refuse()
         _, item = typing.get_args(kind)
         if item is Any:
-            return _plain_map(name, value)
-        entry = Rule(doc="", minimum=rule.minimum, maximum=rule.maximum)
-        return {k: check(f"{name}.{k}", v, item, entry) for k, v in _dotted(name, value).items()}
+            return _named_code(name, _plain_map(name, value), rule)
+        return {k: check(f"{name}.{k}", v, item, rule) for k, v in _dotted(name, value).items()}
     raise AssertionError(f"no rule for a setting of type {kind!r}")
+
+
+def _named_code(name: str, value: dict[str, Any], rule: Rule) -> dict[str, Any]:
+    """Return a map that names code as its rule says, or raise ConfigError."""
+    if rule.code == "one":
+        check_spec(name, value)
+    for key, spec in value.items() if rule.code == "named" else ():
+        if not (isinstance(spec, dict) and spec and key.isidentifier()):
+            raise ConfigError(f"{name}.{key}={spec!r}: expected {name}.NAME._target_=MODULE.NAME")
+        check_spec(f"{name}.{key}", spec)
+    return value
 
 
 def _plain_map(name: str, value: Mapping[Any, Any]) -> dict[str, Any]:
@@ -290,6 +340,8 @@ def _check_bounds(name: str, value: float, kind: Any, rule: Rule) -> None:
 
 
 def _accepts(kind: Any, rule: Rule) -> str:
+    if rule.choices is not None and typing.get_origin(kind) is list:
+        return f"a list out of {', '.join(rule.choices)}"
     if rule.choices is not None:
         own = ", or MODULE.NAME of your own" if rule.own else ""
         return "one of " + ", ".join(str(c) for c in rule.choices) + own

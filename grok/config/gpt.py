@@ -6,17 +6,20 @@ import math
 import re
 import warnings
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from grok.config.common import (
     LARGEST_SIZE,
+    AdamW,
+    Evaluations,
+    Length,
     PerturbConfig,
     RunConfig,
     SinksConfig,
-    refuse_odd_heads,
+    Transformer,
     refuse_too_many_evaluations,
 )
-from grok.config.fields import section, setting
+from grok.config.fields import defaults, planned, section, setting
 from grok.errors import ConfigError, nearest
 
 # Settings of a GPT's model.
@@ -26,23 +29,15 @@ WIDE_RATIO: Final = 256
 
 
 @dataclass(kw_only=True)
-class ModelConfig:
+@defaults(layers=12, d_model=768, heads=12, d_ff=None, tied=True)
+class ModelConfig(Transformer):
     """A GPT-2, and the options that later papers changed."""
 
-    layers: int = setting(12, "Number of blocks.", minimum=1, maximum=256)
-    d_model: int = setting(768, "Model width.", minimum=1, maximum=LARGEST_SIZE)
-    heads: int = setting(12, "Attention heads; must divide d_model.", minimum=1)
     kv_heads: int | None = setting(
         None,
         "Heads of keys and values, each used by heads / kv_heads queries; null: as many as heads.",
         minimum=1,
         neutral=None,
-    )
-    d_ff: int | None = setting(
-        None,
-        "Inner width of the MLP; null: 4 times d_model, or 8/3 for swiglu, in multiples of 8.",
-        minimum=1,
-        maximum=LARGEST_SIZE,
     )
     context: int = setting(
         1024, "Tokens of one training sequence, and the rows of learned positions.", minimum=1, maximum=2**24
@@ -62,8 +57,6 @@ class ModelConfig:
         choices=("gelu_tanh", "gelu", "relu", "swiglu"),
     )
     positions: str = setting("learned", "Position encoding.", choices=("learned", "rotary", "alibi"))
-    bias: bool = setting(True, "Biases in linear layers and norms.")
-    tied: bool = setting(True, "The head shares the token embedding's weights.")
     qk_norm: bool = setting(False, "Normalise queries and keys per head before their product.")
     qk_scaling: str = setting(
         "product",
@@ -95,12 +88,10 @@ class ModelConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.d_ff is None:
-            self.d_ff = self.usual_d_ff()
+        super().__post_init__()
         for kind in ("dropout_embedding", "dropout_residual", "dropout_attention"):
             if getattr(self, kind) is None:
                 setattr(self, kind, self.dropout)
-        refuse_odd_heads(self.heads, self.d_model)
         if self.kv_heads is not None and self.heads % self.kv_heads:
             raise ConfigError(
                 f"model.kv_heads={self.kv_heads} does not divide model.heads={self.heads}: each of them is read by the "
@@ -194,38 +185,24 @@ class StabilityConfig:
     sigma: float = setting(
         10.0, "The rise (of a norm or moment: in its logarithm) must exceed this many robust deviations.", minimum=0
     )
-    factor: float = setting(
-        10.0,
-        "A norm this many times its highest value of 20 windows is an outlier; a second moment, 3.3 times as many. "
-        "Values with heavy tails must rise further.",
-        above=1,
-        neutral=10.0,
-    )
-    growth: float = setting(
-        30.0,
-        "Growth of the gradient or weight norm, over its lowest median of 20 windows, that is an event.",
-        above=1,
-        neutral=30.0,
-    )
+    factor: ClassVar[float] = 10.0
+    """A norm this many times its highest value of 20 windows is an outlier; a second moment, 3.3 times as many. Values
+    with heavy tails must rise further."""
+    growth: ClassVar[float] = 30.0
+    """Growth of the gradient or weight norm, over its lowest median of 20 windows, that is an event."""
     window: int = setting(50, "Number of steps of the recent median.", minimum=4, maximum=LARGEST_SIZE)
-    rise: float = setting(1.0, "Stop if the smoothed loss stays this far above its start, in nats.", above=0)
-    rise_steps: int = setting(200, "Number of steps that it must stay there.", minimum=1)
-    stuck: float = setting(
-        0.5, "A smoothed loss this far above its lowest value is stuck, in nats.", above=0, neutral=0.5
-    )
-    stuck_steps: int = setting(500, "Number of steps that it must stay there.", minimum=1, neutral=500)
-    skip_limit: int = setting(
-        25,
-        f"Updates skipped (overflow in fp16, skip_step) among the last {SKIP_WINDOW} before the run ends.",
-        minimum=1,
-        neutral=25,
-    )
-    least_scale: float = setting(
-        1.0,
-        "Lowest loss scale in fp16; an overflow at it counts as not finite instead of a skipped step.",
-        above=0,
-        neutral=1.0,
-    )
+    rise: ClassVar[float] = 1.0
+    """A smoothed loss that stays this far above its start ends the run, in nats."""
+    rise_steps: ClassVar[int] = 200
+    """Number of steps that it must stay there."""
+    stuck: ClassVar[float] = 0.5
+    """A smoothed loss this far above its lowest value is stuck, in nats."""
+    stuck_steps: ClassVar[int] = 500
+    """Number of steps that it must stay there."""
+    skip_limit: ClassVar[int] = 25
+    """Updates skipped (overflow in fp16, skip_step) among the last ``SKIP_WINDOW`` before the run ends."""
+    least_scale: ClassVar[float] = 1.0
+    """Lowest loss scale in fp16; an overflow at it counts as not finite instead of a skipped step."""
     tries: int = setting(
         3,
         "Largest number of rollbacks of one incident before the run ends. A calm stretch ends an incident: `window` "
@@ -234,13 +211,13 @@ class StabilityConfig:
         maximum=100,
     )
     snapshot_every: int = setting(100, "Steps between the states to which a rollback can return.", minimum=1)
-    snapshots: int = setting(
-        4, "Number of such states that are kept (each has the weights and both moments).", minimum=2, maximum=64
-    )
+    snapshots: ClassVar[int] = 4
+    """Number of such states that are kept; each has the weights and both moments."""
     margin: int = setting(
         50, "Least number of steps from a rollback's state to the onset; doubled at each try.", minimum=0
     )
-    lr_cut: float = setting(0.5, "Factor on the learning rate of the cut_lr policy.", above=0, below=1)
+    lr_cut: ClassVar[float] = 0.5
+    """Factor on the learning rate of the cut_lr policy."""
     skip_steps: int = setting(50, "Steps of data after the onset that the skip_data policy skips.", minimum=0)
 
     def rolls_back(self) -> bool:
@@ -255,28 +232,6 @@ class StabilityConfig:
 
 
 # Settings of the GPT mode. A run needs a preset (``experiment=gpt/NAME``).
-
-PRESETS: Final = (
-    "gpt2_117m",
-    "gpt2_345m",
-    "gpt3_small",
-    "gpt3_small_char",
-    "gpt_580m",
-    "gpt_mini_v0",
-    "shakespeare_char",
-    "shakespeare_char_gpu",
-    "tinystories_1m",
-    "tinystories_28m",
-    "tinystories_33m",
-    "tinystories_3m",
-    "tinystories_8m",
-    "tinystories_sample",
-    "transformer_xl_base",
-    "transformer_xl_large",
-    "wikitext103_353m",
-    "wikitext_sample",
-)
-"""The presets of ``conf/experiment/gpt``; a test compares both lists."""
 
 MAIN: Final = "main"
 """The corpus of ``data.path`` in a mixture."""
@@ -310,13 +265,13 @@ class DataConfig:
         minimum=0,
         maximum=1e12,
     )
-    mixture_hashes: dict[str, float] = setting(
+    mixture_hashes: dict[str, float] = planned(
         {}, "Shares by the corpora's hashes, part of run_id; the plan sets them.", neutral={}
     )
     validation: list[str] = setting(
         [], "Further validation sets: NAME or NAME@SPLIT of a corpus (default split: val).", role="none"
     )
-    validation_hashes: dict[str, str] = setting(
+    validation_hashes: dict[str, str] = planned(
         {}, "Hashes of those corpora, part of run_id; the plan sets them.", role="schedule", neutral={}
     )
     document_mask: bool = setting(
@@ -355,7 +310,8 @@ class DataConfig:
 
 
 @dataclass(kw_only=True)
-class OptimConfig:
+@defaults(lr=6e-4, decay="matrices", betas=[0.9, 0.95], warmup_steps=WARMUP_STEPS)
+class OptimConfig(AdamW):
     """AdamW and its learning-rate schedule."""
 
     kind: str = setting(
@@ -364,18 +320,9 @@ class OptimConfig:
         choices=("adamw", "adamw8bit", "muon"),
         neutral="adamw",
     )
-    lr: float = setting(6e-4, "Peak learning rate.", above=0)
-    weight_decay: float = setting(0.1, "Decoupled weight decay.", minimum=0)
-    decay: str = setting("matrices", "Which parameters decay.", choices=("all", "matrices"))
-    betas: list[float] = setting([0.9, 0.95], "Decay rates of AdamW's two moments.")
-    eps: float = setting(1e-8, "AdamW's epsilon.", above=0)
-    momentum: float = setting(0.95, "Muon's momentum.", minimum=0, below=1, neutral=0.95)
+    momentum: ClassVar[float] = 0.95
+    """Muon's."""
     clip: float = setting(1.0, "Largest global norm of the gradient; 0: no clipping.", minimum=0)
-    warmup_steps: int = setting(
-        WARMUP_STEPS,
-        "Steps of linear warm-up; update k uses lr * k / warmup_steps; one_cycle does not use it.",
-        minimum=0,
-    )
     warmup_samples: int | None = setting(None, "Warm-up counted in sequences instead of steps.", minimum=1)
     schedule: str = setting(
         "cosine",
@@ -384,20 +331,16 @@ class OptimConfig:
     )
     min_lr: float = setting(0.1, "Learning rate at the end of a decay, as a share of the peak.", minimum=0, maximum=1)
     decay_steps: int | None = setting(None, "Step at which the decay ends; null: train.steps.", minimum=1)
-    wsd_decay: float = setting(
-        0.2, "Share of the steps, at the end, in which the wsd schedule decays.", above=0, maximum=1
-    )
-    cycle_rise: float = setting(0.3, "Share of the steps in which one_cycle rises.", above=0, below=1)
-    cycle_start: float = setting(
-        0.04, "Learning rate at the start of one_cycle, as a share of the peak.", above=0, maximum=1
-    )
-    cycle_end: float = setting(
-        4e-6, "Learning rate at the end of one_cycle, as a share of the peak.", minimum=0, maximum=1
-    )
+    wsd_decay: ClassVar[float] = 0.2
+    """Share of the steps, at the end, in which the wsd schedule decays."""
+    cycle_rise: ClassVar[float] = 0.3
+    """Share of the steps in which one_cycle rises; this and the next two are torch's."""
+    cycle_start: ClassVar[float] = 0.04
+    """Learning rate at the start of one_cycle, as a share of the peak."""
+    cycle_end: ClassVar[float] = 4e-6
+    """Learning rate at the end of one_cycle, as a share of the peak."""
 
     def __post_init__(self) -> None:
-        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
-            raise ConfigError(f"optim.betas={self.betas}: expected two numbers, each at least 0 and below 1")
         if self.decay_steps is not None and self.decay_steps <= self.warmup_steps and self.warmup_samples is None:
             raise ConfigError(
                 f"optim.decay_steps={self.decay_steps} ends the decay before the warm-up of "
@@ -405,11 +348,16 @@ class OptimConfig:
             )
 
 
+RAMP: Final[dict[str, Any]] = {"neutral": [], "length": 3, "minimum": 1}
+SHARDING: Final = {"ddp": None, "fsdp": "gradients", "fsdp-nothing": "nothing", "fsdp-weights": "weights"}
+"""What each process keeps complete between the micro-batches of a step, by ``train.parallel``; None: all, always."""
+
+
 @dataclass(kw_only=True)
-class TrainConfig:
+@defaults(steps=2000, batch_size=12)
+class TrainConfig(Length):
     """Length, batches and early stop."""
 
-    steps: int = setting(2000, "Number of updates.", role="length", minimum=1)
     epochs: float | None = setting(
         None, "Length in epochs of the data; the plan computes `steps` from it.", role="none", above=0, maximum=10**6
     )
@@ -419,37 +367,25 @@ class TrainConfig:
     hours: float | None = setting(
         None, "Hours of training after which the run leaves a checkpoint; more hours continue it.", role="none", above=0
     )
-    batch_size: int = setting(12, "Sequences per update.", minimum=1, maximum=2**24)
     micro_batch: int | None = setting(
         None, "Sequences computed at once, with accumulated gradients; null: the whole batch.", role="none", minimum=1
     )
     batch_ramp: list[int] = setting(
-        [], "Ramp of the batch: first size, increment, and sequences over which it grows; empty: none.", neutral=[]
+        [], "Ramp of the batch: first size, increment, and sequences over which it grows; empty: none.", **RAMP
     )
     context_ramp: list[int] = setting(
-        [], "Ramp of the sequence length: first length, increment, and sequences over which it grows.", neutral=[]
+        [], "Ramp of the sequence length: first length, increment, and sequences over which it grows.", **RAMP
     )
     threads: int | None = setting(
         None, "Threads on a CPU, part of the numerics tag; null: all cores.", role="none", minimum=1, maximum=4096
     )
-    devices: int = setting(
-        1,
-        "Required number of processes; 1: any number that torchrun starts. The number is in the numerics tag.",
-        role="none",
-        minimum=1,
-    )
     parallel: str = setting(
         "ddp",
-        "Each process holds all weights and moments (ddp), or a share of them (fsdp).",
+        "Each process holds all weights and moments (ddp), or a share of them (fsdp). Between the micro-batches of a "
+        "step it keeps gradients complete, which are then summed once a step (fsdp), nothing (fsdp-nothing: least "
+        "memory), or also weights, which are then gathered once (fsdp-weights: least traffic).",
         role="none",
-        choices=("ddp", "fsdp"),
-    )
-    fsdp_keeps: str = setting(
-        "gradients",
-        "What each process of fsdp keeps complete between the micro-batches of a step: nothing (least memory), "
-        "gradients, which are then summed once a step, or also weights, which are then gathered once (least traffic).",
-        role="none",
-        choices=("nothing", "gradients", "weights"),
+        choices=tuple(SHARDING),
     )
     recompute: str = setting(
         "none",
@@ -460,6 +396,11 @@ class TrainConfig:
     early_stop: int = setting(
         0, "Stop after this many evaluations without a better validation loss; 0: never.", role="schedule", minimum=0
     )
+
+    @property
+    def keeps(self) -> str | None:
+        """Return what a process of a sharded model keeps complete, see :data:`SHARDING`."""
+        return SHARDING[self.parallel]
 
     def __post_init__(self) -> None:
         _check_ramp("train.batch_ramp", self.batch_ramp, "train.batch_size", self.batch_size)
@@ -480,8 +421,6 @@ class TrainConfig:
 def _check_ramp(name: str, ramp: list[int], full_name: str, full: int) -> None:
     if not ramp:
         return
-    if len(ramp) != 3 or min(ramp) < 1:
-        raise ConfigError(f"{name}={ramp}: expected three positive whole numbers (first, increment, sequences), or []")
     first, increment, _ = ramp
     if first > full or (full - first) % increment:
         raise ConfigError(
@@ -491,12 +430,10 @@ def _check_ramp(name: str, ramp: list[int], full_name: str, full: int) -> None:
 
 
 @dataclass(kw_only=True)
-class EvalConfig:
+@defaults(every=250)
+class EvalConfig(Evaluations):
     """When a run is evaluated, and on which text. Evaluations never change a run."""
 
-    every: int = setting(
-        250, "Steps between evaluations; the last step is always evaluated.", role="schedule", minimum=1
-    )
     # A result setting, although it cannot move a weight: two runs of one trajectory must
     # show the same validation loss at common steps.
     windows: int | None = setting(
@@ -506,12 +443,6 @@ class EvalConfig:
         120, "Tokens sampled at each evaluation; 0: none.", role="none", minimum=0, maximum=LARGEST_SIZE
     )
     prompt: str = setting("\n", "Text that the samples continue.", role="none")
-    temperature: float = setting(
-        0.8, "Temperature of the samples; 0: always the most likely token.", role="none", minimum=0
-    )
-    top_k: int | None = setting(
-        50, "Samples draw from this many most likely tokens; null: from all.", role="none", minimum=1
-    )
     tasks: list[str] = setting(
         [], "Tasks of lm-evaluation-harness that evaluations score: names, or YAML files.", role="none"
     )
@@ -526,17 +457,18 @@ class EvalConfig:
         minimum=0,
         below=1,
     )
-    average_points: int = setting(
-        10, "Number of evenly spaced points of that average.", role="none", minimum=1, maximum=10_000
-    )
+    average_points: ClassVar[int] = 10
+    """Number of evenly spaced points of that average."""
 
 
 @dataclass(kw_only=True)
 class LogConfig(SinksConfig):
     """Logs of a language model beside the store; none of them changes a run."""
 
-    profile: str | None = setting(None, "Folder for a trace and a table of a few steps.", role="none")
-    profile_steps: int = setting(5, "Number of steps profiled, after three warm-up steps.", role="none", minimum=1)
+    profile: str | None = setting(
+        None, "Folder for a trace and a table of five steps, after three warm-up steps.", role="none"
+    )
+    profile_steps: ClassVar[int] = 5
     quiet: bool = setting(
         False, "Print nothing about the model, its data and its evaluations, unless a run diverges.", role="none"
     )
@@ -588,13 +520,9 @@ class GptConfig(RunConfig):
         "Folder of a Hugging Face GPT-2: the run starts with its weights and uses its model settings.",
         role="none",
     )
-    init_hash: str | None = setting(
-        None, "Hash of those weights, part of run_id; null: computed from the folder.", neutral=None
-    )
+    init_hash: str | None = planned(None, "Hash of those weights, part of run_id; the plan sets it.", neutral=None)
 
     def __post_init__(self) -> None:
-        if self.init_hash is not None and self.init_from is None:
-            raise ConfigError(f"init_hash={self.init_hash[:12]} without init_from: no weights are read")
         _check_ramp("train.context_ramp", self.train.context_ramp, "model.context", self.model.context)
         refuse_too_many_evaluations(self.train.steps, self.eval.every)
         if self.model.d_ff != self.model.usual_d_ff() and self.target.params is not None:
@@ -609,9 +537,12 @@ class GptConfig(RunConfig):
         if self.optim.schedule == "one_cycle" and idle:
             warnings.warn(
                 f"{' and '.join(idle)} does nothing beside optim.schedule=one_cycle, whose "
-                "rise is its warm-up: give optim.cycle_rise, the share of the steps that it takes",
+                f"rise, {self.optim.cycle_rise:.0%} of the steps, is its warm-up",
                 stacklevel=2,
             )
+
+    def constants(self) -> dict[str, Any]:
+        return dict(IN_EVERY_HASH)
 
     def live_streams(self) -> frozenset[str]:
         """Return the streams that can change training: no split (the corpus has its own), others if used."""
@@ -630,6 +561,23 @@ class GptConfig(RunConfig):
         return {"checkpoint.keep_every": every} if coupled else {}
 
 
+def _constants(group: type, prefix: str, *names: str) -> dict[str, Any]:
+    return {f"{prefix}.{name}": getattr(group, name) for name in names}
+
+
+IN_EVERY_HASH: Final = {
+    **_constants(OptimConfig, "optim", "wsd_decay", "cycle_rise", "cycle_start", "cycle_end"),
+    **_constants(StabilityConfig, "stability", "rise", "rise_steps", "snapshots", "lr_cut"),
+}
+"""Settings of earlier versions that are constants now, at the place that they had in every ``run_id``."""
+
+IN_NO_HASH: Final = {
+    **_constants(OptimConfig, "optim", "momentum"),
+    **_constants(StabilityConfig, "stability", "factor", "growth", "stuck", "stuck_steps", "skip_limit", "least_scale"),
+}
+"""The same of settings that were in a ``run_id`` only with another value."""
+
+
 def require_preset(config: GptConfig) -> None:
     """Refuse settings that start from no preset: no model is trained by accident.
 
@@ -638,6 +586,6 @@ def require_preset(config: GptConfig) -> None:
     """
     if config.experiment is None and config.init_from is None:
         raise ConfigError(
-            "mode=gpt starts from a preset, so that no model is trained by accident: give experiment=gpt/NAME, "
-            f"with NAME one of {', '.join(PRESETS)}"
+            "mode=gpt starts from a preset, so that no model is trained by accident: give experiment=gpt/NAME; "
+            "`grok run mode=gpt --help` lists the names"
         )

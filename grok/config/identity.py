@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.common import RunConfig
-from grok.config.fields import Built, build, canonical_json, settings_of, walk
+from grok.config.fields import Built, build, canonical_json, recorded_of, settings_of, walk
 from grok.config.gpt import GptConfig, require_preset
 from grok.errors import ConfigError, nearest
 from grok.plugins import target_of
@@ -45,7 +45,7 @@ def identify(config: RunConfig, data_hash: str | None = None, code: Mapping[str,
         data_hash: the data manifest's hash in GPT mode.
         code: the fingerprint of the code behind each import path of :meth:`RunConfig.plugins`.
     """
-    by_role: dict[str, dict[str, Any]] = {"result": {}, "length": {}, "schedule": {}}
+    by_role: dict[str, dict[str, Any]] = {"result": config.constants(), "length": {}, "schedule": {}}
     for name, value, rule in walk(config):
         if rule.role != "none" and value != rule.neutral:
             by_role[rule.role][name] = value
@@ -136,12 +136,12 @@ def _refuse_another_mode(data: Mapping[str, Any], mode: str) -> None:
 
 
 def config_columns() -> dict[str, Any]:
-    """Return every setting of every mode by dotted name with its type: the store's ``config.*`` columns.
+    """Return every recorded setting of every mode by dotted name with its type: the store's ``config.*`` columns.
 
     A name that two modes share has one type; the schema depends on it.
     """
     columns: dict[str, Any] = {}
     for cls in MODES.values():
-        for name, (hint, _) in settings_of(cls).items():
+        for name, (hint, _) in recorded_of(cls).items():
             assert columns.setdefault(name, hint) == hint, f"setting {name} has two types"
     return columns

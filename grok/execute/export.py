@@ -23,7 +23,7 @@ from grok.config.common import SinksConfig
 from grok.config.fields import canonical_json
 from grok.errors import StoreError, one_line
 from grok.execute.groups import PlannedRun
-from grok.gpt.sinks import EVALUATION_NAMES, TensorBoard, WeightsAndBiases, run_folder
+from grok.gpt.sinks import EVALUATION_NAMES, TensorBoard, WeightsAndBiases, run_folder, wandb_is_online
 from grok.plugins import RunSink, build, exits_refused
 from grok.records import RunResult
 from grok.store import Store
@@ -54,7 +54,7 @@ def openers(store: Store, log: SinksConfig) -> dict[str, Opened]:
     if folder := log.tensorboard:
         made["tensorboard"] = lambda run_id, settings: _tensorboard(folder, run_id, settings)
     if project := log.wandb:
-        made["wandb"] = lambda run_id, settings: _wandb(project, log.wandb_mode, run_id, settings)
+        made["wandb"] = lambda run_id, settings: _wandb(project, run_id, settings)
     if log.plugin:
         made["plugin"] = lambda run_id, settings: build(log.plugin, run_id, without_secrets(dict(settings)))
     return made
@@ -65,13 +65,13 @@ def _tensorboard(root: str, run_id: str, settings: Mapping[str, Any]) -> RunSink
     return None if folder.exists() else TensorBoard(folder, 0, settings)
 
 
-def _wandb(project: str, mode: str, run_id: str, settings: Mapping[str, Any]) -> RunSink | None:
-    if mode == "offline":
+def _wandb(project: str, run_id: str, settings: Mapping[str, Any]) -> RunSink | None:
+    if not wandb_is_online():
         import wandb
 
         if any(Path(wandb.setup().settings.wandb_dir).glob(f"offline-run-*-{run_id}")):
             return None
-    sink = WeightsAndBiases(run_id, project, mode, settings)
+    sink = WeightsAndBiases(run_id, project, settings)
     if sink.run.resumed:  # only its server knows
         sink.close()
         return None

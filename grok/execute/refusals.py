@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.fields import canonical_json, walk
-from grok.config.gpt import MAIN, SKIP_WINDOW
+from grok.config.gpt import MAIN
 from grok.errors import ConfigError, DataError
 from grok.execute.executors.base import refuse_unavailable
 from grok.execute.groups import PlannedRun
@@ -75,12 +75,7 @@ def refuse_without_effect(configs: Sequence[GptConfig]) -> None:
     _refuse_masks_without_ends(configs)
     for config in configs:
         refuse_changing_shapes(config, Rank.of_this_process().size)
-        optim, train, limit = config.optim, config.train, config.stability.skip_limit
-        if limit > SKIP_WINDOW:
-            raise ConfigError(
-                f"stability.skip_limit={limit}: skipped updates are counted among the last {SKIP_WINDOW}, expected "
-                f"{SKIP_WINDOW} at most"
-            )
+        optim, train = config.optim, config.train
         if optim.warmup_samples is not None and optim.decay_steps is not None and optim.schedule != "one_cycle":
             warm = Ramp.of(train.batch_ramp, train.batch_size).steps(optim.warmup_samples)
             if optim.decay_steps <= warm:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from grok.config import MODES, ArithmeticConfig, GptConfig, Identity, RunConfig, flatten, identify
-from grok.config.fields import settings_of
+from grok.config.fields import recorded_of
 from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.execute.groups import PlannedRun
 from grok.files import is_unfinished
@@ -239,7 +239,7 @@ def _own_checkpoint(run: PlannedRun, store_path: str) -> tuple[Checkpoint | None
 
 def _in_shares(config: RunConfig) -> bool:
     """Return whether each process will read its own shares of a checkpoint."""
-    sharded = isinstance(config, GptConfig) and config.train.parallel == "fsdp"
+    sharded = isinstance(config, GptConfig) and config.train.keeps is not None
     return sharded and Rank.of_this_process().size > 1
 
 
@@ -368,4 +368,4 @@ def _leaves_no_trace(config: RunConfig, end: int, saved: str) -> bool:
 
 
 def _schedule_settings(cls: type[RunConfig]) -> list[str]:
-    return [name for name, (_, rule) in settings_of(cls).items() if rule.role == "schedule"]
+    return [name for name, (_, rule) in recorded_of(cls).items() if rule.role == "schedule"]

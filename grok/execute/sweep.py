@@ -100,11 +100,6 @@ def refuse_unsharable(configs: Sequence[RunConfig], rank: Rank) -> None:
                 )
             continue
         train = config.train
-        if train.devices not in (1, rank.size):
-            raise ConfigError(
-                f"train.devices={train.devices}, and {rank.size} process{'es were' if rank.size > 1 else ' was'} "
-                f"started: torchrun --nproc-per-node={train.devices} -m grok.run mode=gpt ... starts {train.devices}"
-            )
         smallest = min([train.batch_size, *train.batch_ramp[:1]])
         if smallest < rank.size:
             name = "train.batch_ramp's first batch" if smallest < train.batch_size else "train.batch_size"
@@ -112,12 +107,14 @@ def refuse_unsharable(configs: Sequence[RunConfig], rank: Rank) -> None:
                 f"{name} of {smallest} cannot be shared by {rank.size} processes: expected at least {rank.size}, "
                 f"or torchrun --nproc-per-node={smallest}"
             )
-        if rank.size > 1 and train.parallel == "fsdp" and config.eval.tasks:
-            raise ConfigError("train.parallel=fsdp with eval.tasks: no process has the whole model; use grok evaluate")
-        if rank.size > 1 and train.parallel == "fsdp" and config.optim.kind == "adamw8bit":
+        if rank.size > 1 and train.keeps and config.eval.tasks:
             raise ConfigError(
-                "train.parallel=fsdp with optim.kind=adamw8bit: bitsandbytes cannot shard its moments; expected "
-                "optim.kind=adamw or muon, or train.parallel=ddp"
+                f"train.parallel={train.parallel} with eval.tasks: no process has the whole model; use grok evaluate"
+            )
+        if rank.size > 1 and train.keeps and config.optim.kind == "adamw8bit":
+            raise ConfigError(
+                f"train.parallel={train.parallel} with optim.kind=adamw8bit: bitsandbytes cannot shard its moments; "
+                "expected optim.kind=adamw or muon, or train.parallel=ddp"
             )
 
 

@@ -346,6 +346,8 @@ def prepare_process(configs: Sequence[RunConfig], device: str, slot: int) -> str
         if not torch.cuda.is_available():
             raise ConfigError("device=cuda: no CUDA device is usable here, expected cpu or auto")
         torch.cuda.set_device(slot % torch.cuda.device_count())
+    elif any(config.precision == "tf32" for config in configs):
+        raise ConfigError("precision=tf32 is a mode of CUDA devices: on a CPU expected float32, float64 or bf16")
     return device
 
 
@@ -388,7 +390,7 @@ def checkpoints_of(config: RunConfig) -> int:
 
     The last one may have been made just before a divergence, with all that leads to it.
     """
-    return config.checkpoint.keep_last or (2 if isinstance(config, GptConfig) else 1)
+    return 2 if isinstance(config, GptConfig) else 1
 
 
 def keep_checkpoint(store_path: str, checkpoint: Checkpoint, config: RunConfig) -> None:

@@ -6,7 +6,6 @@ size do not change it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,16 +29,6 @@ class Sampler:
     """Draw from this many most likely tokens; of equally likely ones the lower id comes first."""
     top_p: float | None = None
     """Draw from the fewest most likely tokens that have this much probability together (Holtzman et al. 2020)."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise DataError(
-                f"--temperature {self.temperature}: expected a number, 0 (always the most likely token) or more"
-            )
-        if self.top_k is not None and self.top_k < 1:
-            raise DataError(f"--top-k {self.top_k}: expected a whole number, at least 1")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise DataError(f"--top-p {self.top_p}: expected a number above 0, at most 1")
 
     def choose(self, logits: NDArray[np.floating], chance: float) -> int:
         """Return the token at quantile ``chance`` in (0, 1) of the distribution of ``logits`` ``[V]``.

@@ -32,6 +32,9 @@ from grok.text.tokenizers import Tokenizer
 # Text sampled at an evaluation. It uses the sample stream at that step, so it cannot change training.
 
 
+SAMPLER: Final = Sampler(temperature=0.8, top_k=50)
+
+
 def sample_text(model: GPT, tokenizer: Tokenizer, config: EvalConfig, *, stream: Stream) -> str:
     """Return ``config.prompt`` and up to ``sample_tokens`` tokens sampled after it; ``stream`` is at the step."""
     prompt = known_prompt(tokenizer, config.prompt)
@@ -39,7 +42,7 @@ def sample_text(model: GPT, tokenizer: Tokenizer, config: EvalConfig, *, stream:
         model,
         [prompt],
         tokens=config.sample_tokens,
-        sampler=Sampler(temperature=config.temperature, top_k=config.top_k),
+        sampler=SAMPLER,
         seed=stream.seed64(),
         eot_id=tokenizer.eot_id,
         vocab_size=tokenizer.vocab_size,  # the model may have more ids than the tokeniser

@@ -7,6 +7,7 @@ takes up its own log at the step it goes on from.
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -100,7 +101,7 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int, branch: int) -> l
 
     requested: list[tuple[str, str | None, Callable[[str], Sink]]] = [
         ("tensorboard", log.tensorboard, lambda x: TensorBoard(folder(x), from_step, settings, branch)),
-        ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, project, log.wandb_mode, settings)),
+        ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, project, settings)),
     ]
     if log.plugin:
         requested.append(("plugin", label(log.plugin), lambda name: OwnSink(run_id, log.plugin, settings)))
@@ -231,10 +232,15 @@ class OwnSink(Sink):
         self.sink.write(self.prefixed(values), step)
 
 
-class WeightsAndBiases(Sink):
-    """A W&B run with this run's id; offline unless ``log.wandb_mode=online``."""
+def wandb_is_online() -> bool:
+    """Return whether W&B may use the network: only where its own variable ``WANDB_MODE`` says so."""
+    return os.environ.get("WANDB_MODE") == "online"
 
-    def __init__(self, run_id: str, project: str, mode: str, settings: Mapping[str, Any]) -> None:
+
+class WeightsAndBiases(Sink):
+    """A W&B run with this run's id."""
+
+    def __init__(self, run_id: str, project: str, settings: Mapping[str, Any]) -> None:
         import wandb
 
         self.run: Any = wandb.init(
@@ -242,7 +248,7 @@ class WeightsAndBiases(Sink):
             id=run_id,
             name=run_id[:8],
             resume="allow",
-            mode="online" if mode == "online" else "offline",
+            mode="online" if wandb_is_online() else "offline",
             config=without_secrets(dict(settings)),
             settings=wandb.Settings(silent=True),
         )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grok.config import MODES, RunConfig, load_config
-from grok.config.fields import settings_of, walk
+from grok.config.fields import recorded_of, walk
 from grok.config.values import literal
 from grok.errors import ConfigError
 from grok.plugins import TARGET, Spec, target_of
@@ -176,7 +176,7 @@ def overrides(config: RunConfig) -> list[str]:
     if config.seeds.layers:
         words.append(f"++seeds.layers={literal(config.seeds.layers)}")
     for name, value, rule in walk(config):
-        if name in {"mode", "experiment", "seed"} or name.startswith("seeds."):
+        if rule.planned or name in {"mode", "experiment", "seed"} or name.startswith("seeds."):
             continue
         if name in _ABOUT_THE_COMMAND or name in _LENGTHS or name.startswith(_ABOUT_THE_PLACE):
             continue
@@ -227,7 +227,7 @@ def _words(plugins: Mapping[str, Spec]) -> list[str]:
 def _config(row: Mapping[str, Any]) -> RunConfig:
     """Return the settings of a row of ``runs``. Code that they name is not imported."""
     nested: dict[str, Any] = {}
-    for name, (hint, _) in settings_of(MODES[row["mode"]]).items():
+    for name, (hint, _) in recorded_of(MODES[row["mode"]]).items():
         value = row.get(f"config.{name}")
         if (
             name.startswith("seeds.")

@@ -21,12 +21,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from grok.config import MODES, config_columns
-from grok.config.fields import settings_of, takes_null
+from grok.config.fields import recorded_of, takes_null
 from grok.config.gpt import EVENTS
 from grok.errors import StoreError
 from grok.records import StepPoint
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Raised when a column changes its name, type or meaning, together with a step in ``grok.store.schema``.
 
 A column that is only *added* needs no new number: ``store.json`` lists the columns, and ``migrate``
@@ -291,7 +291,7 @@ def _filled(kind: str, field: pa.Field, table: pa.Table) -> pa.Array:
 
 
 def _neutral(mode: str, name: str) -> Any:
-    declared = settings_of(MODES[mode]).get(name)
+    declared = recorded_of(MODES[mode]).get(name)
     if declared is None or isinstance(declared[1].neutral, type):  # the class stands for "no neutral value"
         return None
     value = declared[1].neutral
@@ -302,7 +302,21 @@ def _neutral(mode: str, name: str) -> Any:
 
 Migration = Callable[[str, pa.Table], pa.Table]
 
-MIGRATIONS: Final[dict[int, Migration]] = {}
+REMOVED: Final = (
+    *("checkpoint.keep_last", "eval.average_points", "eval.temperature", "eval.top_k", "log.mlflow"),
+    *("log.profile_steps", "log.wandb_mode", "optim.cycle_end", "optim.cycle_rise", "optim.cycle_start"),
+    *("optim.momentum", "stability.factor", "stability.growth", "stability.least_scale", "stability.lr_cut"),
+    *("stability.rise", "stability.rise_steps", "stability.skip_limit", "stability.snapshots", "stability.stuck"),
+    *("stability.stuck_steps", "train.devices", "train.fsdp_keeps", "optim.wsd_decay"),
+)
+"""Settings of schema 1 that are constants now; ``grok.config`` keeps their place in the names of runs."""
+
+
+def _without_removed(kind: str, table: pa.Table) -> pa.Table:
+    return table.drop_columns([CONFIG + name for name in REMOVED if CONFIG + name in table.column_names])
+
+
+MIGRATIONS: Final[dict[int, Migration]] = {1: _without_removed}
 """For version n the function ``(kind, table) -> table`` that upgrades to n + 1. An added column needs
 no entry: :func:`grok.store.schema.conform` fills it."""
 
@@ -363,7 +377,7 @@ def describe(kind: str) -> dict[str, Column]:
     """Return the description of every column of table ``kind``, in the table's order, ``config.*`` included."""
     described = dict(DESCRIPTIONS[kind])
     if kind == "runs":
-        settings = {mode: settings_of(config) for mode, config in MODES.items()}
+        settings = {mode: recorded_of(config) for mode, config in MODES.items()}
         for name in (column.removeprefix(CONFIG) for column in schema(kind).names if column.startswith(CONFIG)):
             having = {mode: settings[mode][name] for mode in settings if name in settings[mode]}
             meaning = " / ".join(dict.fromkeys(rule.doc for _, rule in having.values()))

@@ -62,22 +62,13 @@ def refuse_what_jobs_have(config: DictConfig) -> None:
     Raises:
         HydraException: one of them is set.
     """
-    batch, job = config.hydra.sweeper.get("max_batch_size"), config.hydra.job
-    if batch is not None:
-        raise HydraException(
-            f"hydra.sweeper.max_batch_size={batch}: the runs of a sweep are one plan, not batches; "
-            "workers=N and lanes=N bound how many train at once"
-        )
-    if job.get("env_set"):  # what env_copy names is in it, too
-        raise HydraException(
-            f"hydra.job.{'env_copy' if job.get('env_copy') else 'env_set'}: the runs of a sweep are trained together "
-            "and have no variables of their own; set the variables of the whole command: FOO=1 grok sweep ..."
-        )
-    if job.get("chdir"):
-        raise HydraException(
-            "hydra.job.chdir=true: the runs of a sweep are trained together and have no folders of their own; "
-            "all results go to store.path"
-        )
+    for name, remedy in (
+        ("sweeper.max_batch_size", "workers=N and lanes=N bound how many train at once"),
+        ("job.env_set", "set the variables of the whole command: FOO=1 grok sweep ..."),  # env_copy sets it, too
+        ("job.chdir", "all results go to store.path"),
+    ):
+        if OmegaConf.select(config.hydra, name):
+            raise HydraException(f"hydra.{name}: the runs of a sweep are one plan and train together; {remedy}")
 
 
 class GrokLanesLauncher(BasicLauncher):

@@ -28,6 +28,8 @@ OBJECTIVES: Final = (
 )
 """Statistics over a trial's seeds; sweeps/search/space.py defines them."""
 
+FRESH: Final = 1_000_000
+"""First seed of a comparison: no search begins so high."""
 NO_STUDY: Final = "the study is missing: expected study=NAME, a file of conf/study/"
 SAMPLERS: Final = ("tpe", "gp", "cmaes", "qmc", "random", "grid", "nsga2")
 PRUNERS: Final = ("none", "wilcoxon", "percentile")
@@ -69,14 +71,6 @@ class PrunerConfig:
 
 
 @dataclass(kw_only=True)
-class ComparisonConfig:
-    """The best setting against the default, on seeds that the search did not use."""
-
-    seeds: int = setting(32, "Fresh seeds; each trains both settings.", minimum=2, maximum=LARGEST_SWEEP)
-    first_seed: int = setting(1_000_000, "The first of them.", minimum=0, maximum=MAX_SEED)
-
-
-@dataclass(kw_only=True)
 class StudyConfig:
     """One study: trials of settings, each trained over the same seeds."""
 
@@ -97,12 +91,15 @@ class StudyConfig:
     accuracy: float = setting(
         0.98, "accurate_share: validation accuracy that a seed exceeds at the horizon.", above=0, below=1
     )
-    default_first: bool = setting(True, "Trial 0 is the default setting, if the space contains it.")
     storage: str | None = setting(None, "Optuna storage by URL; null: a journal file in the store.")
-    compare: bool = setting(False, "Compare the finished study's best setting with the default on fresh seeds.")
+    compare: int = setting(
+        0,
+        "Compare the finished study's best setting with the default on this many fresh seeds, for example 32.",
+        minimum=0,
+        maximum=LARGEST_SWEEP,
+    )
     sampler: SamplerConfig = section(SamplerConfig)
     pruner: PrunerConfig = section(PrunerConfig)
-    comparison: ComparisonConfig = section(ComparisonConfig)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.name):
@@ -131,13 +128,12 @@ class StudyConfig:
         self._check_rungs()
 
     def _check_seeds(self) -> None:
-        fresh = self.comparison
-        if self.first_seed < fresh.first_seed + fresh.seeds and fresh.first_seed < self.first_seed + self.seeds:
+        if self.first_seed < FRESH + self.compare and self.first_seed + self.seeds > FRESH:
             raise ConfigError(
-                f"study.comparison.first_seed={fresh.first_seed}: the search itself uses these seeds "
-                f"({self.first_seed} to {self.first_seed + self.seeds - 1}), expected fresh ones"
+                f"study.compare={self.compare}: its seeds ({FRESH:,} to {FRESH + self.compare - 1:,}) are among the "
+                f"search's own, which begin at study.first_seed={self.first_seed}: expected fresh ones"
             )
-        if max(self.first_seed + self.seeds, fresh.first_seed + fresh.seeds) > MAX_SEED:
+        if self.first_seed + self.seeds > MAX_SEED:
             raise ConfigError(f"study.first_seed={self.first_seed}: its seeds go beyond {MAX_SEED}")
         if self.pruner.name == "wilcoxon" and self.seeds <= self.pruner.first_seeds:
             raise ConfigError(
@@ -158,7 +154,7 @@ class StudyConfig:
 
     def definition(self) -> dict[str, Any]:
         """Return the settings that define the study, without those that may change during it."""
-        free = {"trials", "storage", "compare", "comparison"}
+        free = {"trials", "storage", "compare"}
         return {name: value for name, value in asdict(self).items() if name not in free}
 
 
@@ -188,7 +184,7 @@ def refuse_unknown(name: str) -> None:
         ConfigError: the name is unknown; the message has the nearest known one.
     """
     known = settings_of(Studied)
-    sections = {"study.sampler", "study.pruner", "study.comparison", "study.space"}
+    sections = {"study.sampler", "study.pruner", "study.space"}
     if name not in known and name not in sections and not name.startswith("study.space."):
         raise ConfigError(f"unknown setting '{name}'{nearest(name, known)}")
 

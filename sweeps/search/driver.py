@@ -32,7 +32,7 @@ from grok.execute.groups import prepare_runs
 from grok.execute.sweep import GO_ON
 from grok.store import Purpose, Purposes, StoreWriter, check_path, open_store
 from grok.untrusted import without_passwords
-from sweeps.search.config import StudyConfig
+from sweeps.search.config import FRESH, StudyConfig
 from sweeps.search.record import (
     ASKED,
     COMPARED,
@@ -403,18 +403,18 @@ class Comparison:
         Raises:
             ConfigError: the study is not finished, or has no finished trial.
         """
-        fresh = search.study.comparison
+        fresh = search.study.compare
         if (pinned := record.attribute(PINNED)) is not None:
             first, end = pinned["seeds"]
-            if (first, end - first) != (fresh.first_seed, fresh.seeds):
-                search.tell(f"study.comparison is not used: seeds {first} to {end - 1} are pinned already.")
+            if end - first != fresh:
+                search.tell(f"study.compare={fresh} is not used: seeds {first} to {end - 1} are pinned already.")
             return cls(record, pinned)
         trials = record.trials()
         left = search.limit - sum(trial.state.is_finished() for trial in trials)
         best = sorted(record.best(), key=lambda trial: (_first(search, trial.values), trial.number))
         if left > 0 or not best:
             raise ConfigError(
-                f"study.compare=true: {left} of {search.limit} trials of study {search.study.name} are still to be "
+                f"study.compare={fresh}: {left} of {search.limit} trials of study {search.study.name} are still to be "
                 "made, so the best is not known; run the command without study.compare first"
             )
         pinned = {
@@ -426,7 +426,7 @@ class Comparison:
             "test": TEST,
             "default": {name: search.flat.get(name) for name in best[0].params},
             "best": dict(best[0].params),
-            "seeds": [fresh.first_seed, fresh.first_seed + fresh.seeds],
+            "seeds": [FRESH, FRESH + fresh],
             "steps": search.budget,
         }
         with record.changing():
@@ -517,8 +517,8 @@ def carry_out(study: StudyConfig, raw_space: Mapping[str, Any], base: Plain, arg
         return 0
     if study.compare and not check_path(str(search.store_path)):
         raise ConfigError(
-            f"study.compare=true: {search.store_path} does not exist, all {search.limit} trials of study {study.name} "
-            "are still to be made; run the command without study.compare first"
+            f"study.compare={study.compare}: {search.store_path} does not exist, all {search.limit} trials of study "
+            f"{study.name} are still to be made; run the command without study.compare first"
         )
     try:
         record = search.record()

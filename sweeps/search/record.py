@@ -138,7 +138,7 @@ def trial_limit(study: StudyConfig, space: Space, base: Mapping[str, Value]) -> 
 
 
 def grid_in_order(study: StudyConfig, space: Space, base: Mapping[str, Value]) -> list[dict[str, Value]]:
-    """Return every setting of the study's grid once, in random order, after the default if ``default_first``.
+    """Return every setting of the study's grid once, in random order, after the default.
 
     In random order, so that a study with fewer trials than settings covers the whole grid. Optuna's grid
     sampler is not used, because it repeats settings that differ only in inactive dimensions.
@@ -147,7 +147,7 @@ def grid_in_order(study: StudyConfig, space: Space, base: Mapping[str, Value]) -
         ConfigError: the grid is too large.
     """
     points = space.grid(study.sampler.points, base)
-    default = space.default(base) if study.default_first else None
+    default = space.default(base)
     order = Stream("search", study.sampler.seed).at("grid").permutation(len(points))
     return [*([default] if default is not None else []), *(points[i] for i in order if points[i] != default)]
 
@@ -235,7 +235,7 @@ def _starting_points(
     """Return the settings of a round that the sampler does not choose: those of a grid, and the default as trial 0."""
     if study.sampler.name == "grid":
         return grid_in_order(study, space, base)[made : made + count]
-    default = space.default(base) if study.default_first and not made else None
+    default = space.default(base) if not made else None
     return [default] if default is not None else []
 
 

@@ -172,7 +172,7 @@ def test_dense_evaluations_are_a_schedule_in_the_names_of_a_run() -> None:
     assert dense.run_id != plain.run_id and dense.trajectory_id == plain.trajectory_id
     assert dense.config_id == plain.config_id and dense == identify(tiny(eval={"steps": [0, 3, 3]}))
     assert identify(tiny(eval={"steps": []})) == plain
-    with pytest.raises(ConfigError, match=r"eval\.steps=\[-1\]: expected a list of steps, each at least 0"):
+    with pytest.raises(ConfigError, match=r"eval\.steps\[0\]=-1 is out of range"):
         tiny(eval={"steps": [-1]})
 
 

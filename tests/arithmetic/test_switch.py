@@ -221,7 +221,10 @@ def test_names() -> None:
         ),
         ({"switch": {"step": -1, "order": 5}}, r"switch\.step=-1 is out of range"),
         ({"switch": {"step": 1, "order": -5}}, r"switch\.order=-5 is out of range"),
-        ({"checkpoint": {"keep_steps": [0]}}, r"keep_steps=\[0\]: expected a list of steps, each at least 1"),
+        (
+            {"checkpoint": {"keep_steps": [0]}},
+            r"keep_steps\[0\]=0 is out of range: expected a whole number, at least 1",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(over: dict[str, Any], said: str) -> None:

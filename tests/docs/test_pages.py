@@ -41,7 +41,7 @@ ELSEWHERE = re.compile(r"(store\.path|data\.path|sweep|executor|device|workers|l
 SINGLE_STUDIES = [f"analysis.{f.stem}" for f in (ROOT / "analysis").glob("*.py") if "answering(" in f.read_text()]
 """Modules that are ``grok study NAME``."""
 
-FOR_ANOTHER_TIME = {"--again", "--help", "--version", "study.compare=true"}
+FOR_ANOTHER_TIME = {"--again", "--help", "--version", "study.compare=32"}
 """Words of commands that plan nothing."""
 
 

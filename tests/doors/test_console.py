@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -87,7 +88,10 @@ def test_help_needs_no_torch() -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_help_says_what_each_setting_means_and_takes(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help", f"mode={mode}"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    usual = [line for line in capsys.readouterr().out.splitlines() if re.match(r"  [a-z_.]+=[^ ]+ +", line)]
+    assert sum(line.partition("=")[0].strip() not in ("experiment", "sweep") for line in usual) == 15
+    assert main(["run", "--help", "all", f"mode={mode}"]) == 0
+    text = " " + " ".join(capsys.readouterr().out.split())
     for name, (_, rule) in settings_of(MODES[mode]).items():
         assert f" {name}=" in text
         assert " ".join(rule.doc.split()) in text

@@ -52,9 +52,9 @@ def test_a_word_replaces_the_axis_of_the_named_sweep(door: Door, tmp_path: Path)
 
 
 def test_a_launcher_is_answered_with_the_executor_to_use(door: Door) -> None:
-    for launcher, executor in (("submitit_slurm", "slurm"), ("joblib", "loky"), ("ray", "ray"), ("basic", "loky")):
+    for launcher in ("submitit_slurm", "basic"):
         ended = door(*TINY, "-m", "seed=1,2", f"hydra/launcher={launcher}")
-        assert ended.status == 2 and f"executor={executor} " in ended.err and ended.err.count("\n") == 1
+        assert ended.status == 2 and "loky, dask, ray or slurm" in ended.err and ended.err.count("\n") == 1
 
 
 def test_set_ups_of_a_folder_of_ones_own(door: Door, tmp_path: Path) -> None:
@@ -140,12 +140,12 @@ def test_settings_are_composed_no_more_often_than_needed(
     ("words", "says"),
     [
         # a batch or job would replace the outcome of the one before: a failure, Ctrl-C and rows were lost
-        (["-m", "seed=1,2", "hydra.sweeper.max_batch_size=1"], "hydra.sweeper.max_batch_size=1: .* one plan"),
+        (["-m", "seed=1,2", "hydra.sweeper.max_batch_size=1"], "hydra.sweeper.max_batch_size: .* one plan"),
         (["-m", "seed=1,2", "hydra/launcher=basic", "hydra/sweeper=basic"], "hydra/launcher=basic: .*executor="),
         # what jobs have, and a plan has not
         (["-m", "seed=1,2", "+hydra.job.env_set.FOO=1"], "hydra.job.env_set: .*FOO=1 grok sweep"),
-        (["-m", "seed=1,2", "+hydra.job.env_copy=[PATH]"], "hydra.job.env_copy: "),
-        (["-m", "seed=1,2", "hydra.job.chdir=true"], "hydra.job.chdir=true: .*store.path"),
+        (["-m", "seed=1,2", "+hydra.job.env_copy=[PATH]"], "hydra.job.env_set: "),
+        (["-m", "seed=1,2", "hydra.job.chdir=true"], "hydra.job.chdir: .*store.path"),
         (["--experimental-rerun", "x"], "--experimental-rerun .*expected --again RUN"),
         (["-m", "model.layers=range(1,3),5"], "model.layers=range\\(1,3\\),5: a range among other values"),
     ],

@@ -64,9 +64,8 @@ def test_fewer_positions_and_a_padded_vocabulary(door: Door, tmp_path: Path, wor
         (["model.layers=5"], ["init_from=hf", "model.layers=5 (the folder's: 3)", "leave out"]),
         (["model.context=64"], ["model.context=64 (the folder's: 32)"]),
         (["experiment=gpt/shakespeare_char"], ["experiment=gpt/shakespeare_char", "model.bias=false"]),
-        (["init_hash=abc"], ["init_hash=abc", "give the folder that has them"]),
+        (["init_hash=abc"], ["unknown setting", "init_hash"]),
         (["seeds.layers={head:3}"], ["seeds.layers with init_from=hf"]),
-        (["init_from=null", "init_hash=abc", "experiment=gpt/shakespeare_char"], ["init_hash=abc without init_from"]),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -40,8 +40,8 @@ REFUSED = {
     "layers: 64 layers": ("sweeps.layers", [*RUN, "model.layers=64"], "runs are too many"),
     "layers: combinations": ("sweeps.layers", [*RUN, "model.layers=64", "--combinations", "1" + "0" * 12], "too many"),
     "layers: replicates": ("sweeps.layers", [*RUN, "--replicates", "1000000000"], "runs are too many"),
-    "layers: a donor below 0": ("sweeps.layers", ["--recipient", "0", "--donor", "-1"], "out of range"),
-    "layers: a donor above 64 bits": ("sweeps.layers", ["--recipient", "0", "--donor", str(2**63)], "out of range"),
+    "layers: a donor below 0": ("sweeps.layers", ["--recipient", "0", "--donor", "-1"], "at least 0"),
+    "layers: a donor above 64 bits": ("sweeps.layers", ["--recipient", "0", "--donor", str(2**63)], "at most"),
     "prepare: vocabulary": (
         "grok.prepare",
         ["text", "--input", "text.txt", "--tokenizer", "bpe", "--out", "P", "--vocab-size", "1000000000"],

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from grok import plan
 from grok.commands.compose import gpt_settings
+from grok.commands.words import presets
 from grok.config import GptConfig
-from grok.config.gpt import PRESETS
 from grok.errors import ConfigError
 from grok.execute.groups import prepare_runs
 from grok.gpt.initial import build_model
@@ -56,7 +56,7 @@ def test_tokens_heed_the_ramp_of_the_batch(corpus: Corpus) -> None:
 
 def test_a_preset_leaves_the_length_to_the_command(corpus: Corpus) -> None:
     """gpt_mini_v0 had a length in epochs, which took the place of steps and excluded tokens."""
-    for name in PRESETS:
+    for name in presets():
         train = gpt_settings(["mode=gpt", f"experiment=gpt/{name}"]).train
         assert (train.epochs, train.tokens) == (None, None), name
     preset = "experiment=gpt/gpt_mini_v0"

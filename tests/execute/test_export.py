@@ -151,8 +151,8 @@ def test_an_export_to_the_server_of_wandb_adds_what_it_lacks(store: str, monkeyp
     known, new, third = runs = [WandbRun(step=50), WandbRun(), WandbRun()]
     upcoming = iter(runs)
     monkeypatch.setattr(wandb, "init", lambda **settings: next(upcoming))
-    words = ["export", store, "--wandb", "seeds", "--wandb-mode", "online"]
-    assert store_command(words) == 0
+    monkeypatch.setenv("WANDB_MODE", "online")
+    assert store_command(["export", store, "--wandb", "seeds"]) == 0
     assert [run.steps for run in runs] == [[], *[[0, 50, 100, 150, 200]] * 2]
     assert new.summary["stop_reason"] == third.summary["stop_reason"] == "steps"
     assert known.closed and new.closed and third.closed

@@ -187,6 +187,8 @@ class Fault:
     """Steps after the injection at which it is caught, at most."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Settings by dotted name, besides ``SMALL``."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """Constants of ``StabilityConfig`` that a tiny run needs otherwise."""
     rollbacks: int = 1
     damaged: int | None = None
     """Step of a kept checkpoint that is damaged on the disk before it is needed."""
@@ -198,7 +200,8 @@ class Fault:
         return str(self.changes.get("stability.policy", SMALL["stability"]["policy"]))
 
 
-NO_SPIKE: Final = {"stability.spike": 1000.0, "stability.factor": 1e9}
+NO_SPIKE: Final = {"stability.spike": 1000.0}
+NO_OUTLIER: Final = {"factor": 1e9}
 FAULTS: Final[dict[str, Fault]] = {
     "nan_batch": Fault(
         "a loss that is not a number", NanBatch, "not_finite", 0, {"stability.policy": "skip_step"}, rollbacks=0
@@ -209,20 +212,20 @@ FAULTS: Final[dict[str, Fault]] = {
         GradientExplodes, "grad_norm", 0, {"stability.policy": "skip_step"}, rollbacks=0,
     ),
     "gradient_grows": Fault(
-        "a gradient a quarter longer at each step", GradientGrows, "grad_growth", 28, NO_SPIKE
+        "a gradient a quarter longer at each step", GradientGrows, "grad_growth", 28, NO_SPIKE, NO_OUTLIER,
     ),
     "jump_then_stuck": Fault(
         "from one step on targets that do not belong to the text: the loss jumps and stays",
         JumpThenStuck, "stuck", 40,
-        {**NO_SPIKE, "stability.stuck": 0.2, "stability.stuck_steps": 12, "train.steps": 150},
+        {**NO_SPIKE, "train.steps": 150}, {**NO_OUTLIER, "stuck": 0.2, "stuck_steps": 12},
     ),
     "scale_collapses": Fault(
         "fp16: every gradient overflows, and the loss scale falls to its least",
-        ScaleCollapses, "not_finite", 8, {"precision": "fp16", "stability.least_scale": 1024.0},
+        ScaleCollapses, "not_finite", 8, {"precision": "fp16"}, {"least_scale": 1024.0},
     ),
     "skips_without_end": Fault(
         "fp16: every gradient overflows, and every update is skipped",
-        ScaleCollapses, "skip_limit", 5, {"precision": "fp16", "stability.skip_limit": 6},
+        ScaleCollapses, "skip_limit", 5, {"precision": "fp16"}, {"skip_limit": 6},
     ),
     "rare_token": Fault(
         "all of a gradient in one row of the embedding: AdamW's second moment is blown up", RareToken, "adam_v", 1,
@@ -241,10 +244,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "rate_too_high": Fault(
         "a learning rate that is too high from the first step",
         RateTooHigh, "rising", 40 - AT,
-        {
-            "stability.policy": "cut_lr", "stability.lr_cut": 0.001, "optim.lr": 10.0, "stability.rise": 0.5,
-            "stability.rise_steps": 10, **NO_SPIKE,
-        },
+        {"stability.policy": "cut_lr", "optim.lr": 10.0, **NO_SPIKE},
+        {**NO_OUTLIER, "lr_cut": 0.001, "rise": 0.5, "rise_steps": 10},
     ),
     "bit_flip": Fault("one flipped bit in a weight, in the memory of one process", BitFlip, "not_finite", 1),
     "moment_flip": Fault("one flipped bit in a second moment of AdamW", MomentFlip, "adam_v", 1),
@@ -253,15 +254,16 @@ FAULTS: Final[dict[str, Fault]] = {
     "embedding_grows": Fault(
         "an embedding that grows by a third at each step",
         EmbeddingGrows, "weight_growth", 28,
-        {**NO_SPIKE, "stability.growth": 8.0, "stability.margin": 8, "stability.stuck": 100.0},
+        {**NO_SPIKE, "stability.margin": 8}, {**NO_OUTLIER, "growth": 8.0, "stuck": 100.0},
     ),
     "damaged_checkpoint": Fault(
         "a batch of garbage; the checkpoint to return to is damaged",
         CorruptedBatch, "spike", 0,
         {
-            "stability.snapshot_every": 4, "stability.snapshots": 2, "stability.margin": 12,
+            "stability.snapshot_every": 4, "stability.margin": 12,
             "checkpoint.keep_every": 10, "checkpoint.minutes": 0.0,
         },
+        {"snapshots": 2},
         damaged=20, back_to=10,
     ),
 }  # fmt: skip
@@ -289,8 +291,11 @@ def injected() -> Iterator[None]:
 
     def trainer(config: GptConfig, *rest: Any) -> Trainer:
         experiment = str(config.experiment)
-        kind = FAULTS[experiment.removeprefix(PREFIX)].trainer if experiment.startswith(PREFIX) else Trainer
-        return kind(config, *rest)
+        if not experiment.startswith(PREFIX):
+            return Trainer(config, *rest)
+        fault = FAULTS[experiment.removeprefix(PREFIX)]
+        vars(config.stability).update(fault.limits)
+        return fault.trainer(config, *rest)
 
     with mock.patch.object(engine, "Trainer", trainer):
         yield

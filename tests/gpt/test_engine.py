@@ -14,7 +14,7 @@ import torch
 
 import grok.gpt.training.trainer as trainer_module
 from grok.config import identify
-from grok.config.gpt import GptConfig
+from grok.config.gpt import EvalConfig, GptConfig, StabilityConfig
 from grok.errors import ConfigError, DataError, TrainingError
 from grok.gpt.initial import build_model
 from grok.gpt.training import trainer as gradient
@@ -145,11 +145,12 @@ def test_gradient_is_clipped_and_its_norm_logged(settings: Build, corpus: Corpus
     assert point.grad_norm > 0.05 and after == pytest.approx(0.05, rel=1e-4)
 
 
-def test_best_weights_are_kept_apart_from_the_last_and_averaged_beside_them(settings: Build, corpus: Corpus) -> None:
+def test_best_weights_are_kept_apart_from_the_last_and_averaged_beside_them(
+    settings: Build, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rate that destroys what was learnt makes the first evaluation the best."""
-    config = settings(
-        save="init,final", train__steps=20, optim__lr=2.0, optim__schedule="constant", eval__average_points=4
-    )
+    monkeypatch.setattr(EvalConfig, "average_points", 4)
+    config = settings(save="init,final", train__steps=20, optim__lr=2.0, optim__schedule="constant")
     config.optim.warmup_steps = 20
     result = result_of(run(config))
     best = min(result.curve, key=lambda p: p.val_loss)
@@ -173,14 +174,14 @@ def test_best_weights_are_kept_apart_from_the_last_and_averaged_beside_them(sett
     assert all(torch.equal(p, result.tensors["init"][n]) for n, p in model.named_parameters())
 
 
-def test_early_stop_waits_for_so_many_evaluations(settings: Build) -> None:
+def test_early_stop_waits_for_so_many_evaluations(settings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StabilityConfig, "rise", 100.0)
     config = settings(
         train__steps=200,
         optim__lr=3.0,
         optim__schedule="constant",
         train__early_stop=3,
         stability__policy="log",
-        stability__rise=100.0,
     )
     result = result_of(run(config))
     losses = [p.val_loss for p in result.curve]

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from grok.commands.compose import gpt_settings
-from grok.config.gpt import PRESETS, GptConfig
+from grok.commands.words import presets
+from grok.config.gpt import GptConfig
 from grok.errors import DataError
 from grok.gpt.hf import save_hf_folder
 from grok.gpt.initial import build_model
@@ -64,7 +65,7 @@ def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", presets())
 def test_a_presets_model_gives_the_same_logits(preset: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

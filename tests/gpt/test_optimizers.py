@@ -84,7 +84,6 @@ def test_muons_update_is_nearly_orthogonal(settings: Build, corpus: Corpus) -> N
 
 
 def test_the_plain_optimiser_keeps_its_runs_names(settings: Build) -> None:
-    assert identify(settings()) == identify(settings(optim__kind="adamw", optim__momentum=0.95))
     assert identify(settings()) != identify(settings(optim__kind="muon"))
 
 

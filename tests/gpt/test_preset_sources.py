@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from grok.commands.compose import gpt_settings
+from grok.commands.words import presets
 from grok.config import flatten
-from grok.config.gpt import PRESETS
 from grok.gpt.training.optimizer import batch_ramp, learning_rate
 
 MEGATRON_GPT2: Final = {
@@ -87,7 +87,7 @@ def settings(name: str) -> dict[str, Any]:
 
 
 def test_every_preset_has_a_source() -> None:
-    assert set(SOURCES) | OWN == set(PRESETS)
+    assert set(SOURCES) | OWN == set(presets())
 
 
 @pytest.mark.parametrize("name", SOURCES)

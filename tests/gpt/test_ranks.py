@@ -54,8 +54,8 @@ ROLLS_BACK: dict[str, Any] = {
 
 COUNTED: dict[str, dict[str, Any]] = {
     f"{rounds} micro-batches, keeps {keeps}": {
-        "train__parallel": "fsdp", "train__batch_size": 4, "train__micro_batch": 2 // rounds,
-        "train__fsdp_keeps": keeps, "train__steps": 3, "model__layers": 3,
+        "train__parallel": f"fsdp-{keeps}".removesuffix("-gradients"), "train__batch_size": 4,
+        "train__micro_batch": 2 // rounds, "train__steps": 3, "model__layers": 3,
     }
     for rounds in (1, 2)
     for keeps in ("nothing", "gradients", "weights")
@@ -247,7 +247,7 @@ def test_the_planner_knows_the_traffic_of_shares(request: pytest.FixtureRequest,
     config = build(**COUNTED[name])
     vocab_size = open_corpus(str(config.data.path)).vocab_size
     micro_batch, n = config.train.micro_batch or 0, count_parameters(config.model, vocab_size)
-    planned = layout(config, n, 2, "fsdp", "none", micro_batch, on_cpu=True)
+    planned = layout(config, n, 2, config.train.parallel, "none", micro_batch, on_cpu=True)
     made = request.getfixturevalue("results" if name in FEW_COUNTED else "more_results")[name]
     assert made["sent"] == pytest.approx([planned.traffic] * 3, rel=0.01)  # an odd vocabulary is padded
     assert to_rounding(described(result_of(run(config))), made)
@@ -378,8 +378,6 @@ def test_masks_of_rows_are_those_of_the_whole(build: Build) -> None:
 @pytest.mark.parametrize(
     ("changes", "rank", "said"),
     [
-        ({"train__devices": 2}, Rank(), "torchrun --nproc-per-node=2"),
-        ({"train__devices": 2}, Rank(0, 4), "train.devices=2, and 4 processes were started"),
         ({}, Rank(0, 8), "train.batch_size of 6 cannot be shared by 8 processes"),
         ({"train__batch_ramp": [2, 1, 10]}, Rank(1, 4), "first batch of 2 cannot be shared by 4"),
         ({**SHARED, "optim__kind": "adamw8bit"}, Rank(0, 2), "bitsandbytes cannot shard its moments"),

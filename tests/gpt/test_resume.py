@@ -17,7 +17,7 @@ import torch
 
 from grok.checkpoints import DamagedCheckpointWarning, load_checkpoint, run_folder, save_checkpoint
 from grok.config import load_config
-from grok.config.gpt import GptConfig
+from grok.config.gpt import EvalConfig, GptConfig
 from grok.errors import CheckpointError
 from grok.execute.resume import named_checkpoint
 from grok.gpt import parts
@@ -67,9 +67,12 @@ def test_stopped_three_times_equals_never_stopped(settings: Build, tmp_path: Pat
         assert all(torch.equal(w, resumed.tensors[moment][n]) for n, w in weights.items())
 
 
-def test_a_run_goes_on_without_damaged_best_and_averaged_weights(settings: Build, tmp_path: Path) -> None:
+def test_a_run_goes_on_without_damaged_best_and_averaged_weights(
+    settings: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the bits of a run that never stopped; a mean that lacks its first steps is not kept."""
-    config = settings(save="final", eval__average_share=0.25, eval__average_points=3)
+    monkeypatch.setattr(EvalConfig, "average_points", 3)
+    config = settings(save="final", eval__average_share=0.25)
     whole = result_of(run(config))
     checkpoint = last_checkpoint(config, 11)
     assert checkpoint.state["moments"][0]["history"]["averaged_at"] == [10, 11]

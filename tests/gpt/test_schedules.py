@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grok.config import load_config
+from grok.config.gpt import OptimConfig
 from grok.errors import ConfigError
 from grok.execute.refusals import refuse_without_effect
 from grok.gpt.training import schedules
@@ -50,8 +51,11 @@ def test_wsd_is_flat_then_falls_in_a_line() -> None:
 
 
 @pytest.mark.parametrize(("steps", "decay"), [(1, 0.2), (2, 0.2), (1000, 0.0005)])
-def test_wsd_falls_in_the_last_step_where_its_share_is_less_than_one(steps: int, decay: float) -> None:
-    optim = {"lr": 1.0, "schedule": "wsd", "wsd_decay": decay, "warmup_steps": 0}
+def test_wsd_falls_in_the_last_step_where_its_share_is_less_than_one(
+    steps: int, decay: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OptimConfig, "wsd_decay", decay)
+    optim = {"lr": 1.0, "schedule": "wsd", "warmup_steps": 0}
     config = load_config({"mode": "gpt", "experiment": "t", "optim": optim, "train": {"steps": steps}})
     assert [learning_rate(config, k) for k in range(1, steps + 1)] == [1.0] * (steps - 1) + [0.1]
 
@@ -61,7 +65,6 @@ settings = st.fixed_dictionaries(
         "schedule": st.sampled_from(["constant", "linear", "cosine", "wsd", "one_cycle"]),
         "warmup_steps": st.integers(0, 60),
         "min_lr": st.floats(0, 1),
-        "wsd_decay": st.floats(0.1, 1),
     }
 )
 
@@ -74,9 +77,9 @@ def test_the_rate_never_jumps(optim: dict, steps: int) -> None:
     rates = [learning_rate(config, k) for k in range(1, steps + 20)]
     assert all(0 <= r <= 1 + 1e-12 for r in rates)
     if optim["schedule"] != "one_cycle":
-        assert 1 - 2 / (optim["wsd_decay"] * steps) <= max(rates) <= 1
+        assert 1 - 2 / (OptimConfig.wsd_decay * steps) <= max(rates) <= 1
         steepest = max(1 / max(1, optim["warmup_steps"]), math.pi / 2 / (steps - optim["warmup_steps"]))
-        steepest = max(steepest, 1.6 / (optim["wsd_decay"] * steps))
+        steepest = max(steepest, 1.6 / (OptimConfig.wsd_decay * steps))
     else:
         steepest = math.pi / 2 / (0.3 * steps - 1)
     jumps = [abs(b - a) for a, b in pairwise(rates)]
@@ -125,7 +128,6 @@ def test_a_warm_up_beside_one_cycle_is_said_to_do_nothing() -> None:
             {"optim": {"warmup_samples": 6000, "decay_steps": 500}, "train": {"batch_size": 6}},
             r"optim\.decay_steps=500 ends the decay .*optim\.warmup_samples=6000 is over, at step 1000: expected more",
         ),
-        ({"stability": {"skip_limit": 60}}, r"stability\.skip_limit=60: .* among the last 50, expected 50 at most"),
     ],
 )
 def test_a_limit_that_no_run_could_reach_is_refused_where_runs_are_planned(settings: Any, message: str) -> None:
@@ -134,4 +136,4 @@ def test_a_limit_that_no_run_could_reach_is_refused_where_runs_are_planned(setti
     with pytest.raises(ConfigError, match=message):
         refuse_without_effect([config])
     fine = {"optim": {"warmup_samples": 6000, "decay_steps": 1001}, "train": {"batch_size": 6}}
-    refuse_without_effect([load_config({"mode": "gpt", "experiment": "t", **fine, "stability": {"skip_limit": 50}})])
+    refuse_without_effect([load_config({"mode": "gpt", "experiment": "t", **fine})])

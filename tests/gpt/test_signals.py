@@ -67,9 +67,11 @@ def test_only_the_loss_is_acted_on_unless_all_is_asked_for() -> None:
     assert {e for e in EVENTS if StabilityConfig(policy="log", signals="all").acts_on(e)} == {"not_finite", "rising"}
 
 
-def test_a_watch_goes_on_as_if_it_had_not_stopped() -> None:
+def test_a_watch_goes_on_as_if_it_had_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its state at any step, loaded, gives the same events."""
-    config = StabilityConfig(policy="log", window=8, stuck=0.2, stuck_steps=10, growth=2.0)
+    for name, value in {"stuck": 0.2, "stuck_steps": 10, "growth": 2.0}.items():
+        monkeypatch.setattr(StabilityConfig, name, value)
+    config = StabilityConfig(policy="log", window=8)
     noise = Stream("eval", 9).normal(300)
 
     def feed(watch: Watch, k: int) -> str | None:

@@ -229,7 +229,7 @@ def test_a_profile_that_cannot_be_written_costs_no_run(
         run(settings(log__profile=f"{tmp_path}/file/trace"))
     folder = tmp_path / "profile"
     (folder / "table.txt").mkdir(parents=True)
-    result = result_of(run(settings(log__profile=str(folder), log__profile_steps=2)))
+    result = result_of(run(settings(log__profile=str(folder))))
     assert differences(result_of(run(settings())), result) == []
     assert capsys.readouterr().err.count(f"warning: log.profile={folder} cannot be written") == 1
 

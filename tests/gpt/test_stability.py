@@ -178,12 +178,14 @@ def test_a_loss_that_is_not_finite_ends_the_run(settings: Build) -> None:
     assert result.step_log[-1].nan_steps == 1 and not math.isfinite(result.step_log[-1].train_loss)
 
 
-def test_a_loss_that_rises_from_the_start_ends_the_run(settings: Build) -> None:
+def test_a_loss_that_rises_from_the_start_ends_the_run(settings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StabilityConfig, "rise", 0.5)
+    monkeypatch.setattr(StabilityConfig, "rise_steps", 30)
     config = settings(
         optim__lr=3.0,
         optim__schedule="constant",
         train__steps=300,
-        stability={"rise": 0.5, "rise_steps": 30, "spike": 1000.0},
+        stability={"spike": 1000.0},
     )
     result = result_of(run(config))
     assert (result.status, result.stop_reason) == ("diverged", "rising")

@@ -77,7 +77,7 @@ def test_every_named_study_is_sound(name: str) -> None:
         (["study=quickstart", "study.storage=study.db"], "expected the URL"),
         (["study=quickstart", "study.storage=sqlite:////nowhere/study.db"], "cannot be opened"),
         (["study=grokfast", "study.pruner.rungs=[33]"], "multiples of eval.every"),
-        (["study=quickstart", "study.compare=true", "store.path=S"], "still to be made"),
+        (["study=quickstart", "study.compare=32", "store.path=S"], "still to be made"),
     ],
 )
 def test_refusals(

@@ -1,8 +1,9 @@
 """Compaction, migration, verification, and the command in front of them."""
 
 import json
+import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from grok.commands.store import main
+from grok.config import identify
 from grok.errors import StoreError
 from grok.records import StepPoint
 from grok.store import DamagedShardWarning, StoreWriter, open_store
@@ -17,7 +19,8 @@ from grok.store import schema as schema_module
 from grok.store import schema as versions
 from grok.store import upkeep as verify_module
 from grok.store.contract import assert_contract, contents, example_row, example_rows, failed, read_raw, with_other_bits
-from grok.store.layout import Layout
+from grok.store.layout import Layout, read_marker
+from grok.store.provenance import stored_config
 from grok.store.schema import KINDS, TABLES, VERSION_KEY, schema
 from grok.store.shards import write_parquet
 from grok.store.upkeep import compact, migrate, verify
@@ -148,6 +151,20 @@ class TestMigrate:
         assert contents(store, "curves").equals(whole)
 
 
+@pytest.mark.parametrize("path", sorted(Path("results").glob("*/store")), ids=lambda path: path.parent.name)
+def test_a_stored_run_keeps_its_name_when_settings_go(path: Path, tmp_path: Path) -> None:
+    """In every committed store, read as it is and migrated."""
+    shutil.copytree(path, tmp_path / "S")
+    assert migrate(tmp_path / "S").from_version == read_marker(Layout(path))["schema_version"]
+    assert verify(tmp_path / "S") == []
+    for store in (open_store(path), open_store(tmp_path / "S")):
+        rows = store.table("runs", None, None).to_pylist()
+        for row in rows[:: max(1, len(rows) // 30)]:
+            if row["own_code"] in (None, "{}"):
+                names = identify(stored_config(row), row["data_hash"])
+                assert asdict(names) == {name: row[name] for name in asdict(names)}
+
+
 class TestVerify:
     def test_points_that_a_row_does_not_agree_with(self, tmp_path: Path) -> None:
         with StoreWriter(tmp_path / "S") as writer:
@@ -211,7 +228,7 @@ class TestCommand:
         assert main(["verify", str(store)]) == 0
         assert capsys.readouterr().out == f"{store}: every guarantee holds\n"
         assert main(["status", str(store)]) == 0
-        assert "6 runs, schema 1" in capsys.readouterr().out
+        assert "6 runs, schema 2" in capsys.readouterr().out
         assert main(["compact", str(store)]) == 0
         assert capsys.readouterr().out == f"{store}: 3 shards, now 1\n"
         assert main(["migrate", str(store)]) == 0

@@ -39,7 +39,7 @@ def test_every_byte_counts(store: Path) -> None:
         assert not intact(victim)
 
 
-@pytest.mark.parametrize("what", [b"val_acc", b"grok.schema_version\x18\x011", b"config.seeds.init"])
+@pytest.mark.parametrize("what", [b"val_acc", b"grok.schema_version\x18\x012", b"config.seeds.init"])
 def test_a_changed_footer_costs_its_shard_and_no_other(store: Path, what: bytes) -> None:
     """A column or a version by another name was once taken for a store of another version, and all of it refused."""
     victim = sorted((store / "runs").iterdir())[0]

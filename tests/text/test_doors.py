@@ -274,7 +274,7 @@ def test_preparing_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureF
     for change, message in (
         (["--split-file", "dev=x"], "expected val=FILE or test=FILE"),
         (["--workers", "0"], "--workers 0"),
-        (["--workers", "4097"], "from 1 to 4096"),
+        (["--workers", "4097"], "at least 1 and at most 4096"),
         (["--val-fraction", "2"], "--val-fraction 2"),
     ):
         assert prepare.main([*argv, "--tokenizer", "byte", "--out", out, *change]) == 2

@@ -109,20 +109,6 @@ def test_shares_of_draws_are_those_of_the_model() -> None:
         assert np.abs(counts / 20_000 - np.array(expected)).max() < 0.012
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"temperature": -1.0}, "--temperature"),
-        ({"top_k": 0}, "--top-k"),
-        ({"top_p": 0.0}, "--top-p"),
-        ({"top_p": 1.5}, "--top-p"),
-    ],
-)
-def test_impossible_samplers_are_refused(change: dict[str, float], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        Sampler(**change)  # type: ignore[arg-type]
-
-
 def test_impossible_prompts_are_refused() -> None:
     with pytest.raises(DataError, match="prompt 1 is empty"):
         text_of(prompts=[[1], []])

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_iter
 from grok.arithmetic.gpu.optimizer import variant
 from grok.arithmetic.gpu.state import LaneState
 from grok.arithmetic.gpu.step import Captured, EvaluationPass, TrainingStep
-from grok.arithmetic.optimizer import NormClamp, learning_rate, move_weights
+from grok.arithmetic.optimizer import NormClamp, move_weights
 from grok.arithmetic.program import dtype_of, program_key
 from grok.arithmetic.rows import RowPlan, matrix_flops
 from grok.arithmetic.run import ArithmeticRun, at_own_numerics
@@ -33,8 +33,8 @@ from grok.arithmetic.weights import Parameters, initial_parameters
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError, GrokError, TrainingError
 from grok.numerics import allow_uncompiled, is_compile_error, product_precision
-from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested, numerics_tag
-from grok.runs import norms_of, weights_hash
+from grok.records import Checkpoint, Event, Job, Progress, RunResult, StopRequested, numerics_tag
+from grok.runs import norms_of
 
 # The number of stacked lanes, from a table by device model, the size of the model and the device's memory.
 #
@@ -207,14 +207,11 @@ def train_stacked(
             numbers, slower.
 
     Raises:
-        ConfigError: a setting that stacked lanes do not support.
         TrainingError: the lanes could not be set up on the device.
     """
     by_program: dict[str, list[Job]] = {}
     for job in jobs:
         assert isinstance(job.config, ArithmeticConfig)
-        if missing := job.config.only_on_cpu():
-            raise ConfigError(f"{', '.join(missing)}: stacked lanes do not support this, set device=cpu")
         by_program.setdefault(f"{program_key(job.config)} {variant(job.config.optim)}", []).append(job)
     for group in by_program.values():
         yield from Stack(group, lanes=lanes, device=torch.device(device), graphs=graphs).train(stop)
@@ -368,8 +365,8 @@ class Stack:
         if due:
             evaluated, squares = self._evaluate(list(due)), self.state.squared_norms()
             for lane, run in due.items():
-                nothing = (math.nan, math.nan)
-                yield observe(run, nothing, evaluated[lane], {n: x[lane] for n, x in squares.items()})
+                norms = norms_of({n: x[lane] for n, x in squares.items()})
+                yield run.observe((math.nan, math.nan), evaluated[lane], norms)
 
     def _shuffle(self, further: int = 0) -> None:
         """Queue the data order of every lane that begins an epoch, or another order, in ``further`` steps."""
@@ -412,35 +409,23 @@ class Stack:
         losses, accuracies, at, alive = self.state.fetch()
         seated = self._seated()
         share = (time.monotonic() - began) / len(seated)
-        for lane, seat in seated:
-            seat.run.step = at[lane]
-            if not alive[lane]:
-                seat.run.diverge()
+        for _, seat in seated:
             seat.run.spend(share)
-        due = [
-            lane for lane, seat in seated if seat.run.evaluation_due() or seat.run.decision_due() or seat.run.diverged
-        ]
+        due = [lane for lane, seat in seated if seat.run.reach(at[lane], finite=alive[lane])]
         evaluated = self._evaluate(due) if due else {}
         squares = self.state.squared_norms() if due else {}
         observed, kept, ended = [], [], []
         for lane, seat in seated:
-            run = seat.run
-            if lane in evaluated:
-                val_loss, val_acc = evaluated[lane]
-                if not math.isfinite(val_loss):
-                    run.diverge()
-                if run.decision_due() and not run.diverged:
-                    run.decide(val_acc)
-                if run.evaluation_due() or run.ended():
-                    norms = {n: x[lane] for n, x in squares.items()}
-                    observed.append((run, (losses[lane], accuracies[lane]), (val_loss, val_acc), norms))
-            if run.ended():
-                ended.append((lane, seat))
-                if run.config.checkpoint.keep and run.stop_reason == "steps":
-                    kept.append((lane, seat))  # for a longer run
-            elif run.checkpoint_due(run.step):
+            verdict = seat.run.judge(evaluated.get(lane))
+            if verdict.observed:
+                norms = norms_of({n: x[lane] for n, x in squares.items()})
+                observed.append((seat.run, (losses[lane], accuracies[lane]), evaluated[lane], norms))
+            if verdict.kept:
                 kept.append((lane, seat))
-        news: Iterator[Event] = chain(starmap(observe, observed), self._checkpoints(kept), self._results(ended))
+            if verdict.ended:
+                ended.append((lane, seat))
+        points = starmap(ArithmeticRun.observe, observed)
+        news: Iterator[Event] = chain(points, self._checkpoints(kept), self._results(ended))
         for lane, _ in ended:
             self.seats[lane] = None
             self.state.rest(lane)
@@ -461,10 +446,7 @@ class Stack:
     def _checkpoints(self, seated: Sequence[tuple[int, Seat]]) -> Iterator[Checkpoint]:
         """Fetch the states of all runs in one copy; return their checkpoints one by one."""
         held = self.state.lanes([lane for lane, _ in seated], ("parameters", *self.state.moments))
-        return (self._checkpoint(seat.run, tensors) for (_, seat), tensors in zip(seated, held, strict=True))
-
-    def _checkpoint(self, run: ArithmeticRun, tensors: Parameters) -> Checkpoint:
-        return Checkpoint(run_id=run.job.run_id, step=run.step, tensors=tensors, state=run.state(self.tag()))
+        return (seat.run.checkpoint(tensors, self.tag()) for (_, seat), tensors in zip(seated, held, strict=True))
 
     def _results(self, ended: Sequence[tuple[int, Seat]]) -> Iterator[RunResult]:
         """Fetch the weights of all ended runs in one copy; return their results one by one."""
@@ -473,30 +455,6 @@ class Stack:
 
     def _result(self, seat: Seat, tensors: Parameters) -> RunResult:
         final = {name.partition(".")[2]: tensor for name, tensor in tensors.items()}
-        result = seat.run.result(weights_hash=weights_hash(final), device=self.device.type, numerics=self.tag())
+        result = seat.run.result(seat.initial, final, device=self.device.type, numerics=self.tag())
         result.lane_width = self.width
-        if "init" in seat.run.config.save:
-            assert seat.initial is not None
-            result.tensors["init"] = seat.initial
-        if "final" in seat.run.config.save:
-            result.tensors["final"] = final
         return result
-
-
-def observe(
-    run: ArithmeticRun, train: tuple[float, float], val: tuple[float, float], squares: dict[str, float]
-) -> Progress:
-    """Add a point to a run's curve, from (loss, accuracy) of both sets and each parameter's sum of squares."""
-    weight_norm, weight_norm_all, block_norms = norms_of(squares)
-    point = CurvePoint(
-        step=run.step,
-        train_loss=train[0],
-        train_acc=train[1],
-        val_loss=val[0],
-        val_acc=val[1],
-        weight_norm=weight_norm,
-        weight_norm_all=weight_norm_all,
-        lr=learning_rate(run.config.optim, run.step) if run.step else math.nan,
-        block_norms=block_norms,
-    )
-    return run.observe(point)

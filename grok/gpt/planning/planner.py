@@ -12,8 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from grok.config.gpt import GptConfig, ModelConfig
-from grok.errors import ConfigError
+from grok.config.gpt import SHARDING, GptConfig, ModelConfig
 from grok.gpt.flops import (
     CPU_CORE,
     Machine,
@@ -225,7 +224,7 @@ class Layout:
     """How a model is distributed over devices, and its cost for each device."""
 
     parallel: str
-    """Value of ``train.parallel``: ``ddp`` or ``fsdp``."""
+    """Value of ``train.parallel``."""
     recompute: str
     """Value of ``train.recompute``."""
     micro_batch: int
@@ -238,8 +237,6 @@ class Layout:
     """Whether gradients exist during a micro-batch: those of earlier micro-batches, or DDP's buckets."""
     traffic: float
     """Bytes that a device sends in a step."""
-    keeps: str | None = None
-    """Value of ``train.fsdp_keeps``, for fsdp."""
 
     @property
     def bytes(self) -> float:
@@ -247,11 +244,7 @@ class Layout:
         return peak_bytes(self.state, self.gradients, self.activations, accumulated=self.accumulated)
 
     def __str__(self) -> str:
-        keeps = "" if self.keeps is None else f" train.fsdp_keeps={self.keeps}"
-        return (
-            f"train.parallel={self.parallel}{keeps} train.recompute={self.recompute} "
-            f"train.micro_batch={self.micro_batch}"
-        )
+        return f"train.parallel={self.parallel} train.recompute={self.recompute} train.micro_batch={self.micro_batch}"
 
 
 def layout(
@@ -263,13 +256,12 @@ def layout(
     micro_batch: int,
     *,
     on_cpu: bool = False,
-    keeps: str | None = None,
 ) -> Layout:
     """Return the cost of this layout for each of ``devices``.
 
     DDP sums gradients: a device sends 2 (N - 1) / N of their float32 bytes in a step. FSDP2 gathers the weights of a
     block for the forward and the backward pass of every micro-batch, or once in a step, and scatters the sums of its
-    gradients for every micro-batch, or once (``keeps``, by default ``train.fsdp_keeps``). In addition to its shards a
+    gradients for every micro-batch, or once (``parallel``). In addition to its shards a
     device has two gathered blocks, and the complete embedding and head with their gradients; and what it keeps.
     On one GPU without recomputation the fused kernel applies attention dropout, which then needs no masks.
     """
@@ -285,10 +277,10 @@ def layout(
         kept += document_mask_bytes(model, micro_batch, config.precision)
     kept += logits_bytes(model, micro_batch, n.embedding // model.d_model, on_cpu=on_cpu)
     rounds = -(-config.train.batch_size // (devices * micro_batch))
-    if devices == 1 or parallel == "ddp":
+    keeps, ends = SHARDING[parallel], n.total - n.blocks
+    if devices == 1 or keeps is None:
         traffic = 2 * others * 4.0 * n.total
         return Layout(parallel, recompute, micro_batch, state, gradients, kept, rounds > 1 or devices > 1, traffic)
-    keeps, ends = keeps or config.train.fsdp_keeps, n.total - n.blocks
     held = (1 if keeps == "weights" else 2 / model.layers) * n.blocks * travels + 4.0 * ends
     if rounds == 1 or keeps == "nothing":
         gradients, held = gradients / devices, held + 4.0 * ends
@@ -297,7 +289,7 @@ def layout(
     traffic = others * (gathers * (passes * travels * n.blocks + 4.0 * ends) + sums * 4.0 * n.total)
     if config.optim.kind == "muon":  # Muon gathers every matrix of the blocks for its update
         traffic += others * 4.0 * n.blocks
-    return Layout(parallel, recompute, micro_batch, state / devices + held, gradients, kept, True, traffic, keeps)
+    return Layout(parallel, recompute, micro_batch, state / devices + held, gradients, kept, True, traffic)
 
 
 def layouts(
@@ -307,16 +299,15 @@ def layouts(
 
     8-bit moments cannot be sharded.
     """
-    own = config.train.fsdp_keeps
-    kinds: list[tuple[str, str | None]] = [("ddp", None)]
+    kinds = ["ddp"]
     if devices > 1 and config.optim.kind != "adamw8bit":
-        kinds += [("fsdp", keeps) for keeps in dict.fromkeys((own, "nothing"))]
+        kinds += [*dict.fromkeys((config.train.parallel if config.train.keeps else "fsdp", "fsdp-nothing"))]
     sizes = [micro_batch] if micro_batch == 1 else [micro_batch, 1]
     return [
-        layout(config, parameters, devices, kind, recompute, size, on_cpu=on_cpu, keeps=keeps)
+        layout(config, parameters, devices, kind, recompute, size, on_cpu=on_cpu)
         for size in sizes
         for recompute in ("none", "attention", "blocks")
-        for kind, keeps in kinds
+        for kind in kinds
     ]
 
 
@@ -334,12 +325,8 @@ def plan(
     A step counts at its full size, the tokens of the run by the batch ramp. With a context ramp they are the most.
 
     Raises:
-        ConfigError: the device is unknown, or ``mfu`` or ``devices`` is out of range.
+        ConfigError: the device is unknown.
     """
-    if not 0 < mfu <= 1:
-        raise ConfigError(f"--mfu {mfu}: expected a share of the peak above 0, at most 1")
-    if devices < 1:
-        raise ConfigError(f"--devices {devices}: expected a whole number, at least 1")
     parameters = count_parameters(config.model, vocab_size)
     tokens_per_step = config.train.batch_size * config.model.context
     ramp = Ramp.of(config.train.batch_ramp, config.train.batch_size)

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from grok.config.gpt import GptConfig
-from grok.errors import ConfigError
 from grok.gpt.parts import shares_keys
 from grok.gpt.training.schedules import refuse_changing_shapes
 from grok.numerics import (
@@ -63,10 +62,8 @@ class Numerics:
         """Return the numerics of ``config`` on ``device``.
 
         Raises:
-            ConfigError: no such device here, or compilation with a batch whose shape changes.
+            ConfigError: compilation with a batch whose shape changes.
         """
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigError(f"device={device}: no CUDA device is visible, use device=cpu")
         micro = config.train.micro_batch or config.train.batch_size
         ranks = Rank.of_this_process().size
         refuse_changing_shapes(config, ranks)
@@ -78,7 +75,7 @@ class Numerics:
             auto_fallback=config.numerics.auto_fallback,
             micro_batch=micro,
             devices=ranks,
-            sharded=ranks > 1 and config.train.parallel == "fsdp",
+            sharded=ranks > 1 and config.train.keeps is not None,
             sums=_sums(config, micro, ranks, on_cpu=device == "cpu"),
             products=_products(config) if device == "cpu" else "plain",
             grouped=config.model.kv_heads is not None
@@ -165,8 +162,8 @@ def _sums(config: GptConfig, micro: int, ranks: int, *, on_cpu: bool) -> str | N
     ``once``: shards of several micro-batches are summed over the processes once a step. ``fixed``: three or more
     replicas never change DDP's buckets, so that a resumed run adds in the same order. Two terms have one sum.
     """
-    if config.train.parallel == "fsdp":
-        once = config.train.fsdp_keeps != "nothing" and config.train.batch_size > micro * ranks
+    if config.train.keeps is not None:
+        once = config.train.keeps != "nothing" and config.train.batch_size > micro * ranks
         return "once" if ranks > 1 and once else None
     return "fixed" if ranks > 2 and not (config.numerics.compile and on_cpu) else None
 

@@ -101,10 +101,10 @@ def shard(model: GPT, numerics: Numerics) -> None:
 
 
 @contextmanager
-def training_pass(model: GPT, *, last: bool, keeps: str) -> Iterator[None]:
+def training_pass(model: GPT, *, last: bool, keeps: str | None) -> Iterator[None]:
     """Compute a micro-batch of the sharded ``model`` in this block; ``last``: it is the last one of a step.
 
-    ``keeps``: ``train.fsdp_keeps``. Embedding, norm and head stay gathered between forward and backward pass. Outside
+    ``keeps``: of ``train.parallel``. Embedding, norm and head stay gathered between forward and backward pass. Outside
     this block no weights stay gathered at the end of a step, so the model's parameters are the shards.
     """
     assert isinstance(model, FSDPModule)

@@ -54,8 +54,8 @@ class Gradient:
     their gradients: DDP and FSDP2 do so during the backward pass; after the one graph of a CPU they are summed at once.
     """
 
-    def __init__(self, model: GPT, numerics: Numerics, ranks: Ranks, *, keeps: str = "gradients") -> None:
-        """``keeps``: ``train.fsdp_keeps``, for a sharded model."""
+    def __init__(self, model: GPT, numerics: Numerics, ranks: Ranks, *, keeps: str | None = "gradients") -> None:
+        """``keeps``: of ``train.parallel``, for a sharded model."""
         self.keeps = keeps
         self.model, self.numerics, self.ranks = model, numerics, ranks
         self.parameters = dict(model.named_parameters())
@@ -233,7 +233,7 @@ class Trainer:
             self.model.use_fused_dropout()
         self.model.document_end = corpus.eot_id if config.data.document_mask else None
         self.optimizer = build_optimizer(self.model, config.optim)
-        self.gradient = Gradient(self.model, numerics, self.ranks, keeps=config.train.fsdp_keeps)
+        self.gradient = Gradient(self.model, numerics, self.ranks, keeps=config.train.keeps)
         self.batches = Batches(config, corpus, texts.sources)
         sets = {"": (corpus, "val"), **texts.validation}
         self.validation = {name: self._validation_set(*where) for name, where in sets.items()}
