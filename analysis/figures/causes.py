@@ -212,7 +212,7 @@ def repeat_candidates(study: Repeats) -> Drawing:
 def fate_by_step(study: Fate) -> Drawing | None:
     """Draw the share of super children by the step of their change; None without a later one of a super parent."""
     frame = study.steps[study.steps["parents"] == SUPER]
-    later = sorted(frame.loc[frame["step"] > 0, "step"].unique())
+    later = sorted(frame.loc[frame["step"] > 0, "step"].unique().tolist())
     if not later:
         return None
     first = later[0] / 2  # the place of step 0

@@ -13,12 +13,14 @@ import pandas as pd
 import pytest
 from scipy import optimize, special
 
+from analysis.figures import drawings
+from analysis.page import Runs, encode_chart
 from analysis.populations import asked, populations
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.halfway import Floats, halfway, isotonic
 from analysis.studies.fate import FORWARD, MOVED, REVERSE, START, Fate
 from grok.store.designs import Purpose
-from tests.analysis.questions import ask, needs
+from tests.analysis.questions import BY_NAME, ask, needs
 from tests.analysis.simulate import Planned, Truth, run_ids, simulate, sweep, write
 
 STEPS = (49, 98, 196, 392, 784, 1568)
@@ -94,6 +96,9 @@ def test_half_fate_is_recovered_in_both_directions_and_super_parents_stand_apart
     places = [study.halves["super", "super", change].place for change in (FORWARD, REVERSE)]
     assert [finding.estimate for finding in study.headlines] == places
     assert not [key for key in study.halves if key[0] == "ordinary"]  # two lines have no interval
+    (drawing,) = drawings(study)
+    assert len(drawing.data) == 1 + 3 * len(STEPS)  # of super parents alone
+    json.dumps([encode_chart(chart, Runs({})) for chart in drawing.charts])  # as the page takes it
     halves = study.tables[0].frame
     assert set(halves.loc[halves["parents"] == "ordinary", "half-fate step"]) == {"cannot be told"}
 
@@ -129,6 +134,7 @@ def test_no_run_that_changes_in_mid_run_is_a_random_seed(planned: Families) -> N
     counted = {run for population in populations(store).every for run in population.rows.index}
     assert counted == set(run_ids([*seeds, *own])) == set(asked(store).index)
     assert ask("census", store).shares["super"].n == len(counted)
+    assert "switch" not in BY_NAME["crossed"].command_for(store)
     scores = ask("fate", store).rows.groupby(["parents", "super"])["score"].median()
     assert scores["super", True] > 0 > scores["ordinary", False]  # ranked among these seeds
 
