@@ -284,6 +284,9 @@ CONDITION_SETTINGS: Final = (
 )
 """What defines a condition: all that can change a result, except seeds and the perturbation."""
 
+PLAIN_SETTINGS: Final = tuple(name for name in CONDITION_SETTINGS if not name.startswith("switch."))
+"""Those that a run and one that leaves it at a later step share."""
+
 MEASURED_CONDITION: Final = (*CONDITION_SETTINGS, OWN_METRICS)
 """What defines a condition of runs whose own metrics are read."""
 

@@ -153,6 +153,7 @@ class Page:
             "pending": self.pending,
             "figure": self.figure,
             "runs": self.observations.all_runs,
+            "designs": self.observations.designs,
         }
         return environment.get_template(template).render(names)
 

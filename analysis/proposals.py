@@ -16,9 +16,9 @@ import pandas as pd
 import yaml
 
 from analysis.observations import (
-    CONDITION_SETTINGS,
     HASH,
     OWN_CODE,
+    PLAIN_SETTINGS,
     Observations,
     as_text,
     default_settings,
@@ -221,7 +221,7 @@ def _repeatable(observations: Observations, alone: Mapping[str, Any]) -> pd.Data
 DEFAULT_STORE: Final = Path("results/store")
 """The store that commands use by default."""
 CARRIED: Final = (
-    *(name for name in CONDITION_SETTINGS if f"config.{name}" != COUPLING and name not in ("mode", OWN_CODE)),
+    *(name for name in PLAIN_SETTINGS if f"config.{name}" != COUPLING and name not in ("mode", OWN_CODE)),
     *("train.steps", "train.stop_when_generalised", "train.stop_horizon", "train.stop_every"),
     *("eval.schedule", "eval.every", "eval.points", "eval.metrics", "eval.metric_plugins"),
     *("numerics.path", "numerics.compile"),

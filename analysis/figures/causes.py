@@ -28,6 +28,7 @@ from analysis.figures.style import (
 )
 from analysis.statistics.variance_shares import CHAOS
 from analysis.studies.crossed import Crossed
+from analysis.studies.fate import CHANGES, FORWARD, MOVED, REVERSE, START, SUPER, Fate
 from analysis.studies.layers import Layers
 from analysis.studies.mechanism import MEANINGS, Mechanism
 from analysis.studies.prediction import Prediction
@@ -206,6 +207,32 @@ def repeat_candidates(study: Repeats) -> Drawing:
     count = f"{of_all(len(shown), len(test.units))} candidates"
     chart = rows_chart(shown, colours.tolist(), x, groups, rules)
     return draw("repeat_candidates", "Repeats of each candidate", caption, [chart], test.units, count)
+
+
+def fate_by_step(study: Fate) -> Drawing | None:
+    """Draw the share of super children by the step of their change; None without a later one of a super parent."""
+    frame = study.steps[study.steps["parents"] == SUPER]
+    later = sorted(frame.loc[frame["step"] > 0, "step"].unique().tolist())
+    if not later:
+        return None
+    first = later[0] / 2  # the place of step 0
+    layers: list[Band | Intervals] = []
+    colours = {START: (GREY, 1.0), MOVED: (TEAL, 1.0), FORWARD: (BLUE, 0.94), REVERSE: (AMBER, 1.06)}
+    for change, (colour, beside) in colours.items():
+        part = frame[(frame["change"] == change) & ((frame["step"] > 0) | (change == START))]
+        if len(part):
+            placed = part.assign(place=beside * part["step"].where(part["step"] > 0, first))
+            line = placed.assign(x=placed["place"], low=placed["value"], high=placed["value"])
+            layers += [Band(CHANGES[change], colour, line), Intervals(CHANGES[change], colour, placed, vertical=True)]
+    ticks = {first: "0"} | {step: f"{step:,}" for step in later}
+    x = ChartAxis("step of the change (log)", 0.8 * first, 1.25 * later[-1], "log", ticks=ticks)
+    chart = Chart(x, ChartAxis("super children", -0.02, 1.02, percent=True), tuple(layers))
+    caption = (
+        f"Share of children of super parents that are super at step {study.horizon:,}, by the step at which they "
+        "change: mean over lines of descent with 95% intervals."
+    )
+    runs = f"{int(frame['runs'].sum()):,} children"
+    return draw("fate_by_step", "Super children by the step of their change", caption, [chart], frame, runs)
 
 
 def prediction_curve(study: Prediction) -> Drawing:

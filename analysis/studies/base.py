@@ -10,6 +10,7 @@ import pandas as pd
 
 from analysis.observations import (
     CONDITION_SETTINGS,
+    PLAIN_SETTINGS,
     Condition,
     Observations,
     settings_words,
@@ -483,4 +484,4 @@ def _among_all(observations: Observations, rows: pd.DataFrame) -> str:
     """Return the name of the condition of ``rows`` among all of the store; empty if the store has only this one."""
     if (rows["mode"] != "arithmetic").any():
         return ""
-    return ", ".join(settings_words(rows.iloc[0], varying_columns(observations.arithmetic)))
+    return ", ".join(settings_words(rows.iloc[0], varying_columns(observations.arithmetic, PLAIN_SETTINGS)))

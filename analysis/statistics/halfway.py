@@ -1,0 +1,165 @@
+"""Where a curve lies midway between two others, means over lines of descent; the interval resamples the lines.
+
+Sources: Barlow et al. 1972 (isotonic regression as max-min of means); Efron and Tibshirani 1993 (bootstrap); Hesterberg
+2015 (the percentile interval of few units is too short: its tails should be Student's).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+
+Floats = NDArray[np.float64]
+
+FEWEST: Final = 5
+"""Smallest number of lines: the interval comes from the spread between them."""
+DRAWS: Final = 4000
+STEEP: Final = 2 / 3
+"""Share of the whole rise between two neighbouring places from which a line between them is no guide."""
+MOST: Final = 64
+"""How many times as many lines `Halfway.lines_for` tries at most."""
+
+
+@dataclass(frozen=True)
+class Halfway:
+    """The place on the axis where the curve crosses the middle."""
+
+    place: Estimate
+    """0: before the first place with data; infinite: after the last."""
+    places: Floats
+    """Places with data (k,), ascending."""
+    _parts: tuple[Floats, Floats, Floats]
+    _rng: np.random.Generator
+
+    @property
+    def between(self) -> tuple[float, float]:
+        """The neighbouring places with data, 0 and infinity beyond them: within these the crossing is interpolated."""
+        below = self.places[self.places <= self.place.value]
+        above = self.places[self.places >= self.place.value]
+        return float(max(below, default=0.0)), float(min(above, default=math.inf))
+
+    def shown(self, what: str) -> str:
+        """Return the place with its interval, such as ``412 (200 to 790)``; ``what`` it is where it has no number."""
+        value, low, high = self.place.value, self.place.low, self.place.high
+        low_end, high_end = self.between
+        if 0 < value < math.inf:
+            return self.place.plain()
+        ends = f"{low:,.0f} {f'to {high:,.0f}' if math.isfinite(high) else 'and above'}"
+        return f"{f'before {what} {high_end:,.0f}' if not value else f'after {what} {low_end:,.0f}'} ({ends})"
+
+    def lines_for(self, half: float) -> int | None:
+        """Return how many lines such as these give an interval of ± ``half``; None: more than `MOST` times these."""
+        n = len(self._parts[0])
+        for times in 2 ** np.arange(0, math.log2(MOST) + 0.1, 0.25):
+            lines = round(n * times)
+            low, high = _interval(self.places, self._parts, lines, self._rng, self.place.level)
+            if high - low <= 2 * half:
+                return lines
+        return None
+
+
+def halfway(
+    places: Floats,
+    curve: Floats,
+    start: Floats,
+    end: Floats,
+    rng: np.random.Generator,
+    falls: bool = False,
+    level: float = LEVEL,
+) -> Halfway:
+    """Return where ``curve`` crosses the middle between ``start`` and ``end``, as means over lines of descent.
+
+    The distance from the middle is fitted by a monotone curve that is linear in the logarithm between the places.
+
+    Args:
+        places: where the outcome was measured (k,), positive and ascending.
+        curve: each line's mean outcome at each place (n, k), NaN where it was not measured.
+        start: each line's mean at the low end of the curve (n,), NaN if unknown.
+        end: each line's mean at its other end (n, k); it may depend on the place.
+        rng: for the bootstrap over lines.
+        falls: whether the curve goes from ``end`` to ``start`` along the axis.
+        level: confidence level.
+
+    Raises:
+        NotEnoughData: fewer than ``FEWEST`` lines, or ``start`` and ``end`` cannot be told apart.
+    """
+    known = np.isfinite(curve).any(0) & np.isfinite(end).any(0)
+    places, parts = places[known], (curve[:, known], start[:, None], end[:, known])
+    rows = [np.isfinite(part).any(1) for part in parts]
+    if not len(places) or min(int(of.sum()) for of in rows) < FEWEST:
+        raise NotEnoughData(f"at least {FEWEST} lines of descent with runs of every kind")
+    both = rows[1] & rows[2]
+    apart = np.nanmean(parts[2][both], 1) - start[both]
+    doubt = float(stats.t.ppf(0.5 + level / 2, len(apart) - 1)) * float(apart.std(ddof=1)) / math.sqrt(len(apart))
+    if abs(apart.mean()) <= doubt:
+        raise NotEnoughData("two ends of the curve that differ: no middle between them is known")
+    sign = float(np.sign(apart.mean())) * (-1 if falls else 1)
+    curve, start, end = (sign * part for part in parts)
+    n = len(curve)
+    value = float(_crossings(places, (curve, start, end), np.ones((1, n)))[0][0])
+    low, high = _interval(places, (curve, start, end), n, rng, level)
+    method = "monotone fit, bootstrap over lines"
+    estimate = Estimate(value, min(low, value), max(high, value), int(rows[0].sum()), method, level)
+    return Halfway(estimate, places, (curve, start, end), rng)
+
+
+def _interval(
+    places: Floats, parts: tuple[Floats, Floats, Floats], lines: int, rng: np.random.Generator, level: float
+) -> tuple[float, float]:
+    """Return the interval of the crossing for ``lines`` lines that are drawn from those of ``parts``."""
+    n = len(parts[0])
+    weights = rng.multinomial(lines, np.full(n, 1 / n), DRAWS).astype(np.float64)
+    _, low, high = _crossings(places, parts, weights)
+    tail = float(special.ndtr(math.sqrt(lines / (lines - 1)) * stats.t.ppf((1 - level) / 2, lines - 1)))
+    first, last = math.floor(tail * (DRAWS - 1)), math.ceil((1 - tail) * (DRAWS - 1))
+    return float(np.sort(low)[first]), float(np.sort(high)[last])
+
+
+def _crossings(places: Floats, parts: tuple[Floats, Floats, Floats], weights: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return where the rising curve of each draw (b,) crosses the middle, and the ends between which that is known.
+
+    These are the neighbouring places if most of the rise (``STEEP``) lies between them: then nothing tells where.
+    ``weights``: of each line in a draw (b, n).
+    """
+
+    def means(part: Floats) -> tuple[Floats, Floats]:
+        known = np.isfinite(part)
+        total = weights @ known
+        every = np.broadcast_to(np.nanmean(part, 0), total.shape)  # where a draw has no line
+        return np.where(total > 0, weights @ np.where(known, part, 0.0) / np.maximum(total, 1), every), total
+
+    (curve, here), (start, _), (end, _) = (means(part) for part in parts)
+    rising = isotonic(curve - (start + end) / 2, np.maximum(here, 1e-9))
+    # In places with one more at either end: the last below the middle and the first above it.
+    below, above = (rising < 0).sum(1), (rising <= 0).sum(1) + 1
+    x, each, k = np.pad(places, 1, constant_values=(0, np.inf)), np.arange(len(rising)), len(places)
+    low, high = x[below], x[above]
+    inside = (above == below + 1) & (below > 0) & (above <= k)
+    first, second = (rising[each, np.clip(i - 1, 0, k - 1)] for i in (below, above))
+    jump = np.where(inside, second - first, 1.0)
+    at = np.where(inside, low, 1.0) * np.where(inside, high / np.where(inside, low, 1.0), 1.0) ** (-first / jump)
+    level = above > below + 1  # a stretch in the middle itself
+    low, high = np.where(level, x[np.minimum(below + 1, k)], low), np.where(level, x[np.maximum(above - 1, 1)], high)
+    value = np.where(inside, at, np.where(level, np.sqrt(low * high), np.where(below == 0, low, high)))
+    smooth = inside & (jump <= STEEP * (end - start).mean(1))
+    return value, np.where(smooth, value, low), np.where(smooth, value, high)
+
+
+def isotonic(values: Floats, weights: Floats) -> Floats:
+    """Return the rising sequences (b, k) that are nearest to ``values`` (b, k) by weighted least squares."""
+    b, k = values.shape
+    zero = np.zeros((b, 1))
+    sums, total = (np.concatenate([zero, np.cumsum(part, 1)], 1) for part in (values * weights, weights))
+    fitted = np.full((b, k), -np.inf)
+    for i in range(k):  # the largest, over beginnings, of the smallest mean up to any end
+        mean = (sums[:, i + 1 :] - sums[:, [i]]) / (total[:, i + 1 :] - total[:, [i]])
+        least = np.minimum.accumulate(mean[:, ::-1], 1)[:, ::-1]
+        fitted[:, i:] = np.maximum(fitted[:, i:], least)
+    return fitted

@@ -1,0 +1,379 @@
+"""Fate: up to which step do later batches, or a move of the weights, still decide whether a seed is super?
+
+A family is a parent and the runs that leave it, as the rows of ``branch`` designs say: with another order from the
+start or from a later step on, from another order back to the parent's, or moved by units in the last place. Only
+children are counted. What a child can lose is bounded by two others: another order from the start, and a move by one
+unit in the last place at the same step, which is the control for chaos.
+
+Source: Frankle et al. 2020 (instability to the noise of training from a step on).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from analysis.criteria import DIARY, UNJUDGED
+from analysis.observations import PLAIN_SETTINGS, Condition, Observations, conditions_of, describe_task, floats
+from analysis.populations import CHOSEN, asked, listed, random_seeds, roles, settings_in_words
+from analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from analysis.statistics.halfway import Floats, Halfway, halfway
+from analysis.statistics.prediction import median_interval
+from analysis.statistics.repeatability import mean_share, normal_scores
+from analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
+from analysis.studies.census import judged
+
+START, FORWARD, REVERSE, MOVED = "from the start", "from the step on", "up to the step", "moved"
+CHANGES: Final = {
+    START: "another order from the start",
+    FORWARD: "another order from the step on",
+    REVERSE: "another order up to the step",
+    MOVED: "moved by one ulp at the step",
+}
+SUPER, ORDINARY = "super", "ordinary"
+FEWEST_RANKED: Final = 50
+"""Smallest number of random seeds or cells that others are ranked among."""
+WIDTH: Final = 200
+"""Steps: the half-width of an interval that would do."""
+
+
+@dataclass(kw_only=True)
+class Fate(Study):
+    """The families of one condition."""
+
+    rows: pd.DataFrame
+    """One row per child and parent. Columns: run_id, parent, line (the first ancestor), change, step, ulps (0: none),
+    parents (``super`` or ``ordinary``: what the parent is here), and of the child ``super``, ``held`` (as
+    `criteria.held_by`, above 0), ``generalised``, ``accuracy``, ``score`` (normal, among random seeds) and ``loss``
+    (log validation loss at the horizon, less that of the parent with the same numerics tag)."""
+    steps: pd.DataFrame
+    """By parents, change and step: lines, runs, hits, value, low, high (mean share of super children), held,
+    generalised, and medians of accuracy, score and ``apart`` (absolute ``loss``)."""
+    halves: dict[tuple[str, str, str], Halfway]
+    """Half-fate steps by parents, measure and change."""
+    horizon: int
+
+
+def children(observations: Observations) -> pd.DataFrame:
+    """Return the children by the order or the move that makes them: run_id, parent, line, change, step and ulps.
+
+    Those with another order from the start only of parents that others leave later.
+    """
+    rows = observations.once(roles).of("child", kinds=("branch",))
+    rows = rows[rows["choice"].isin((*CHOSEN, "drawn"))]
+    ulps = np.array([n if type(n := unit.get("ulps")) is int else 0 for unit in rows["unit"]], dtype=np.int64)
+    back = np.array([unit.get("reverse") is True for unit in rows["unit"]], dtype=bool)
+    order = np.array([redrawn == ("order",) for redrawn in rows["redrawn"]], dtype=bool) & (ulps == 0)
+    only_moved = np.array([redrawn == () for redrawn in rows["redrawn"]], dtype=bool) & (ulps > 0)
+    later = rows["from_step"].notna().to_numpy(bool)
+    change = np.select(
+        [order & ~later, order & later & back, order & later, only_moved & later],
+        [START, REVERSE, FORWARD, MOVED],
+        "",
+    )
+    frame = pd.DataFrame(
+        {
+            "run_id": rows["run_id"],
+            "parent": rows["parent_run_id"],
+            "line": rows["line"].fillna(rows["parent_run_id"]),
+            "change": change,
+            "step": rows["from_step"].fillna(0).astype("int64"),
+            "ulps": ulps,
+        }
+    )
+    frame = frame[frame["change"] != ""].drop_duplicates(["run_id", "parent", "change"])
+    left = frame.loc[frame["change"] != START, "parent"]
+    return frame[frame["parent"].isin(left)].reset_index(drop=True)
+
+
+def analyse(observations: Observations, question: Question) -> Study:
+    """Return the answer for every condition that has such families.
+
+    Raises:
+        NotEnoughData: no run of the store leaves another one at a later step.
+    """
+    related, runs = observations.once(children), observations.observed
+    others = observations.once(asked).index
+    known = pd.Index([*related["run_id"], *related["parent"], *others]).unique().intersection(runs.index, sort=False)
+    every = [
+        condition
+        for condition in conditions_of(runs.loc[known], names=PLAIN_SETTINGS)
+        if condition.rows.index.isin(related["run_id"]).any()
+    ]
+    study = by_condition(observations, question, every, one, Beside(beside), PLAIN_SETTINGS)
+    study.notes += observations.once(roles).said
+    return study
+
+
+def beside(study: Fate) -> dict[str, object]:
+    """Return the row of one condition in the table of conditions."""
+    return {"children": study.rows["run_id"].nunique(), **{f.label: f.shown for f in study.headlines}}
+
+
+def one(observations: Observations, condition: Condition, question: Question) -> Fate:
+    """Return the answer for one condition.
+
+    Raises:
+        NotEnoughData: no child and its parent were judged.
+    """
+    related = observations.once(children)
+    family = pd.Index([*related["run_id"], *related["parent"]]).unique()
+    runs, horizon = judged(observations, condition.rows[condition.rows.index.isin(family)])
+    runs = runs[runs["label"] != UNJUDGED]
+    rows = related[related["run_id"].isin(runs.index) & related["parent"].isin(runs.index)]
+    if rows.empty:
+        raise NotEnoughData("children that change in mid-run, and their parents, judged at one step")
+    child, parent = runs.loc[rows["run_id"]], runs.loc[rows["parent"]]
+    curves = observations.curves_of(runs.index)
+    at = curves[(curves["step"] == horizon) & (curves["val_loss"] > 0)].set_index("run_id")["val_loss"]
+    alike = child["numerics"].to_numpy() == parent["numerics"].to_numpy()
+    loss = np.log(floats(at.reindex(rows["run_id"]))) - np.log(floats(at.reindex(rows["parent"])))
+    rows = rows.assign(
+        parents=np.where(parent["label"] == SUPER, SUPER, ORDINARY),
+        super=(child["label"] == SUPER).to_numpy(),
+        held=(child["held"] > 0).to_numpy(),
+        generalised=child["generalised"].to_numpy(float),
+        accuracy=floats(child["accuracy"]),
+        score=_scores(observations, condition, child["accuracy"], horizon),
+        loss=np.where(alike, loss, np.nan),
+    ).reset_index(drop=True)
+    first = parent.iloc[0]
+    lines = rows.groupby("parents")["parent"].nunique()
+    study = Fate(
+        name=question.name,
+        title=question.title,
+        question=question.question,
+        scope=f"{rows['run_id'].nunique():,} children of {listed([f'{n} {kind}' for kind, n in lines.items()])} "
+        f"parents, judged at step {horizon:,}; {describe_task(first)}; {settings_in_words(first)}.",
+        rows=rows,
+        steps=_grouped(rows[rows["ulps"] <= 1], ["parents", "change", "step"]),
+        halves={},
+        horizon=horizon,
+    )
+    _halves(study)
+    _shares(study)
+    _sizes(study)
+    _divergence(study, curves)
+    study.tables.append(Table("fate_children", "Every child", rows, open=False, code=("run_id", "parent", "line")))
+    study.notes += [
+        f"A parent is super if it is super in this store (validation accuracy above {DIARY.super_accuracy:.0%} at "
+        f"step {horizon:,}), whatever it was chosen for. Lines of descent are the units of every interval; a share is "
+        "the mean of theirs. Reached and held: above it at two evaluations in a row by then, or at the last, since "
+        "accuracy dips at single steps.",
+        "Half-fate step: where the mean outcome lies midway between another order from the start and a move by one ulp "
+        "at the same step. The fit is monotone and linear in log steps. Where most of the change lies between two "
+        "neighbouring steps, the interval reaches from one to the other.",
+    ]
+    return study
+
+
+def _scores(observations: Observations, condition: Condition, accuracy: pd.Series, horizon: int) -> Any:
+    """Return the normal scores of ``accuracy`` among the random seeds and drawn cells of the condition, or NaN."""
+    cells = observations.once(roles).of("cell", kinds=("crossed",))["run_id"]
+    drawn = {*observations.once(random_seeds).index, *observations.once(asked).index.intersection(list(cells))}
+    among = condition.rows.index.intersection(sorted(drawn))
+    if len(among) < FEWEST_RANKED:
+        return np.nan
+    census, _ = judged(observations, condition.rows.loc[among], horizon)
+    return normal_scores(floats(accuracy.fillna(-1)), floats(census["accuracy"].dropna()))
+
+
+def _counted(part: pd.DataFrame) -> dict[str, Any]:
+    """Return what the children of one kind are: the mean share of super ones, counts, and medians."""
+    of_parent = part.groupby("parent")
+    counts = list(zip(of_parent["super"].sum(), of_parent.size(), strict=True))
+    share = mean_share(counts, of_parent["line"].first().tolist())
+    return {
+        "lines": part["line"].nunique(),
+        "runs": len(part),
+        "hits": int(part["super"].sum()),
+        "value": share.value,
+        "low": share.low,
+        "high": share.high,
+        "held": int(part["held"].sum()),
+        "generalised": int(np.isfinite(part["generalised"]).sum()),
+        "accuracy": part["accuracy"].median(),
+        "score": part["score"].median(),
+        "apart": part["loss"].abs().median(),
+    }
+
+
+def _in_words(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return numbers of `_counted` as a table's columns."""
+    of = " of " + frame["runs"].astype(str)
+    ends = zip(frame["value"], frame["low"], frame["high"], strict=True)
+    columns: dict[str, Any] = {
+        "super": frame["hits"].astype(str) + of,
+        "mean share of lines": [f"{v:.0%} ({a:.0%} to {b:.0%})" for v, a, b in ends],
+        "reached and held": frame["held"].astype(str) + of,
+        "generalised": frame["generalised"].astype(str) + of,
+        "median accuracy": [f"{v:.1%}" for v in frame["accuracy"]],
+        "median distance to the parent": [f"{v:.2g}" for v in frame["apart"]],
+        "median normal score": frame["score"].round(2),
+    }
+    return frame[frame.columns[: frame.columns.get_loc("runs")]].assign(**columns).dropna(axis=1, how="all")
+
+
+def _grouped(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Return `_counted` of each group: super parents first, changes in the order of ``CHANGES``."""
+    frame = pd.DataFrame([dict(zip(by, key, strict=True)) | _counted(part) for key, part in rows.groupby(by)])
+    place = {name: i for i, name in enumerate([SUPER, ORDINARY, *CHANGES])}
+    return frame.sort_values(by, key=lambda column: column.replace(place)).reset_index(drop=True)
+
+
+MEASURES: Final = {SUPER: (SUPER,), "reached and held": (SUPER,), "distance": (SUPER, ORDINARY)}
+"""By the name of a measure: the parents whose children have one."""
+
+
+def _measured(rows: pd.DataFrame, measure: str) -> pd.Series:
+    columns = {SUPER: rows["super"], "reached and held": rows["held"], "distance": rows["loss"].abs()}
+    return columns[measure].astype(float)
+
+
+def _wide(rows: pd.DataFrame, change: str, places: str, measure: str, lines: list[str]) -> pd.DataFrame:
+    """Return the mean of each line over its children of one change (lines, places); only places above 0 have one."""
+    part = rows[(rows["change"] == change) & ((rows[places] > 0) | (change == START))]
+    part = part.assign(measure=_measured(part, measure))
+    return part.pivot_table(index="line", columns=places, values="measure", aggfunc="mean").reindex(lines)
+
+
+def _at(wide: pd.DataFrame, steps: list[int]) -> Floats:
+    """Return each line of ``wide`` at ``steps`` (lines, steps), linear in log steps between those that it has."""
+    result = np.full((len(wide), len(steps)), np.nan)
+    for i, (_, values) in enumerate(wide.iterrows()):
+        known = values.dropna()
+        if len(known):
+            result[i] = np.interp(np.log(steps), np.log(known.index.to_numpy(float)), known.to_numpy(float))
+    return result
+
+
+def _halves(study: Fate) -> None:
+    """Add the half-fate steps of both directions, and what an interval of ± ``WIDTH`` steps takes."""
+    records = []
+    for measure, parents in ((measure, kind) for measure, kinds in MEASURES.items() for kind in kinds):
+        rows = study.rows[(study.rows["parents"] == parents) & (study.rows["ulps"] <= 1)]
+        lines = sorted(rows["line"].unique())
+        start, moved = (_wide(rows, change, "step", measure, lines) for change in (START, MOVED))
+        for change in (FORWARD, REVERSE):
+            curve = _wide(rows, change, "step", measure, lines)
+            steps = [int(step) for step in curve.columns]
+            if not steps:
+                continue
+            label = f"half-fate step, {CHANGES[change]}{'' if measure == SUPER else f', by {measure}'}"
+            label += "" if parents == SUPER else f", {parents} parents"
+            ends = start[0].to_numpy(float) if 0 in start else np.full(len(lines), np.nan)
+            try:
+                half = halfway(
+                    np.array(steps, float), curve.to_numpy(float), ends, _at(moved, steps), generator(label),
+                    change == REVERSE,
+                )  # fmt: skip
+            except NotEnoughData as gap:
+                place, more = "cannot be told", f"It needs {gap.needs}"
+            else:
+                study.halves[parents, measure, change] = half
+                place, more = half.shown("step"), _more(half)
+                if half.place.low == 0 and not math.isfinite(half.place.high):
+                    place = f"cannot be told: {place}"
+            records.append(
+                {"parents": parents, "lines": len(lines), "measure": measure, "change": CHANGES[change],
+                 "half-fate step": place, f"for ± {WIDTH} steps": more}
+            )  # fmt: skip
+            text = f"{label[0].upper()}{label[1:]}: {place}, over {len(lines)} lines of descent. {more}."
+            estimate = (
+                study.halves[parents, measure, change].place if (parents, measure, change) in study.halves else None
+            )
+            study.findings.append(Finding(label, place, text, estimate, measure == SUPER, parents == SUPER))
+    caption = "Half-fate steps with 95% intervals"
+    study.tables.insert(0, Table("fate_half", caption, pd.DataFrame(records)))
+
+
+def _more(half: Halfway) -> str:
+    """Return what would make the interval of a half-fate step ± ``WIDTH`` steps."""
+    if half.place.high - half.place.low <= 2 * WIDTH:
+        return f"The interval is ± {WIDTH} steps or less"
+    lines = half.lines_for(WIDTH)
+    if lines is not None:
+        return f"About {lines} such lines would make it ± {WIDTH} steps"
+    low, high = half.between
+    closer = f"before {high:,.0f}" if not low else f"after {low:,.0f}"
+    closer = f"between {low:,.0f} and {high:,.0f}" if low and math.isfinite(high) else closer
+    return f"More lines alone do not make it ± {WIDTH} steps: it takes children at steps {closer}"
+
+
+def _shares(study: Fate) -> None:
+    """Add the shares by step, and the two that bound what a child can lose."""
+    shown = _in_words(study.steps).replace({"change": CHANGES})
+    study.tables.append(Table("fate_steps", "Children by the step at which they change, 95% intervals", shown))
+    of = study.steps[study.steps["parents"] == SUPER]
+    for change, last in ((START, False), (MOVED, False), (MOVED, True)):
+        part = of[of["change"] == change]
+        if part.empty:
+            continue
+        row = part.iloc[-1 if last else 0]
+        e = Estimate(row["value"], row["low"], row["high"], int(row["lines"]), "exact, by the scatter between units")
+        label = f"super children, {CHANGES[change]}" + ("" if change == START else f", {'last' if last else 'first'}")
+        where = "" if change == START else f" {row['step']:,}"
+        counts = f"{row['hits']} of {row['runs']} children of super parents are super"
+        text = f"{CHANGES[change].capitalize()}{where}: {counts}, {e.percent(0)} over {row['lines']} lines."
+        study.findings.append(Finding(label, f"{e.percent(0)}", text, e))
+
+
+def _sizes(study: Fate) -> None:
+    """Add children by the size of a move, and the size at which half of what one ulp leaves is lost."""
+    rows = study.rows[study.rows["change"] == MOVED]
+    several = rows.groupby(["parents", "step"])["ulps"].transform("nunique") > 1
+    if not several.any():
+        return
+    frame = _grouped(rows[several], ["parents", "step", "ulps"])
+    study.tables.append(Table("fate_sizes", "Children by step and size of a move, 95% intervals", _in_words(frame)))
+    for step, part in rows[several & (rows["parents"] == SUPER)].groupby("step"):
+        lines = sorted(part["line"].unique())
+        wide = _wide(part, MOVED, "ulps", SUPER, lines)
+        label = f"critical size at step {step:,}"
+        try:
+            smallest = np.repeat(wide.to_numpy(float)[:, :1], wide.shape[1], 1)
+            sizes = wide.columns.to_numpy(float)
+            size = halfway(sizes, wide.to_numpy(float), np.zeros(len(lines)), smallest, generator(label), falls=True)
+        except NotEnoughData as gap:
+            study.findings.append(Finding(label, "cannot be told", f"{label.capitalize()}: needs {gap.needs}."))
+            continue
+        text = (
+            f"Moved at step {step:,} by {size.shown('size')} ulps, half as many children are super as after a move by "
+            f"{sizes[0]:,.0f}; {len(lines)} lines of descent."
+        )
+        study.findings.append(Finding(label, size.shown("size"), text, size.place))
+
+
+def _divergence(study: Fate, curves: pd.DataFrame) -> None:
+    """Add how far moved children are from their parents by step, in log validation loss: medians over lines."""
+    rows = study.rows[(study.rows["change"] == MOVED) & study.rows["loss"].notna()]
+    loss = curves.loc[curves["val_loss"] > 0, ["run_id", "step", "val_loss"]]
+    names = {"step": "evaluated at", "val_loss": "its"}
+    pairs = rows[["run_id", "parent", "line", "parents", "ulps", "step"]].merge(loss.rename(columns=names), on="run_id")
+    own = loss.rename(columns={"run_id": "parent", "step": "evaluated at", "val_loss": "own"})
+    pairs = pairs.merge(own, on=["parent", "evaluated at"]).query("`evaluated at` > step")
+    if pairs.empty:
+        return
+    pairs["distance"] = np.abs(np.log(floats(pairs["its"])) - np.log(floats(pairs["own"])))
+    records = []
+    for key, part in pairs.groupby(["parents", "ulps", "step", "evaluated at"]):
+        e = median_interval(part.groupby("line")["distance"].mean().to_numpy(float))
+        where = dict(zip(("parents", "ulps", "moved at", "evaluated at"), key, strict=True))
+        records.append(where | {"lines": e.n, "median": e.value, "low": e.low, "high": e.high})
+    caption = "Distance of moved children to their parents, by step (log of the validation loss)"
+    study.tables.append(Table("fate_divergence", caption, pd.DataFrame(records), open=False))
+
+
+QUESTION = Question(
+    "fate",
+    "When fate is fixed",
+    "Up to which step do batches, or a move of the weights, decide whether a seed is super?",
+    "",  # parents come first: `grok branch --parents ... --at-step ...`
+    analyse,
+    lambda observations: not observations.once(children).empty,
+    reads_designs=True,
+)

@@ -1,0 +1,225 @@
+"""Fate: families that change in mid-run with a known half-fate step, and what counts them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import optimize, special
+
+from analysis.figures import drawings
+from analysis.page import Runs, encode_chart
+from analysis.populations import asked, populations
+from analysis.statistics.estimate import NotEnoughData
+from analysis.statistics.halfway import Floats, halfway, isotonic
+from analysis.studies.fate import FORWARD, MOVED, REVERSE, START, Fate
+from grok.store.designs import Purpose
+from tests.analysis.questions import BY_NAME, ask, needs
+from tests.analysis.simulate import Planned, Truth, run_ids, simulate, sweep, write
+
+STEPS = (49, 98, 196, 392, 784, 1568)
+SHARED = {"eval.every": 250}
+EARLY, LATE = 2000, 9000
+Unit = dict[str, Any]
+
+
+def families(
+    rng: np.random.Generator, parents: int, half: float, ordinary: int = 2, orders: int = 2,
+    sizes: tuple[int, ...] = (1,), steps: tuple[int, ...] = STEPS,
+) -> tuple[list[Truth], list[Planned]]:  # fmt: skip
+    """Return parents, their children in both directions and their designs, as the script of the evidence plans them.
+
+    A child of a super parent is super in one of four with another order from the start, in all if it is moved by one
+    ulp, and in between by a logistic curve in log steps: forward around ``half``, reverse around twice as late.
+    """
+    truths: list[Truth] = []
+    rows: list[tuple[Truth | str, Purpose]] = []
+    of_parents = []
+    for seed in range(parents + ordinary):
+        early = seed < parents
+        parent = Truth({"seed": seed, **SHARED}, EARLY if early else LATE)
+        (line,) = run_ids([parent])
+        of_parents.append(parent)
+        named: dict[str, Any] = {"choice": "named", "line": line}
+        rows.append((parent, Purpose(role="parent", unit={"seed": seed}, **named)))
+
+        def child(share: float, unit: Unit, over: Unit, line: str = line, early: bool = early, **of: Any) -> None:
+            time = (EARLY if early and rng.random() < share else LATE) * float(rng.uniform(0.99, 1.01))
+            truths.append(Truth({"seed": unit["seed"], **SHARED, **over}, time))
+            of = {"redrawn": ("order",), "choice": "named", "line": line, **of}
+            rows.append((truths[-1], Purpose(role="child", unit=unit, parent_run_id=line, **of)))
+
+        for k in range(orders):
+            other, unit = 1000 + 10 * seed + k, {"seed": seed, "repeat": k}
+            child(0.25, unit, {"seeds.order": other})
+            for step in steps:
+                at, here = {"switch.step": step}, {**unit, "step": step}
+                forward, reverse = 0.25 + 0.75 * special.expit(np.log([step / half, 2 * half / step]) / 0.4)
+                child(forward, here, {**at, "switch.order": other}, from_step=step)
+                back = {**at, "seeds.order": other, "switch.order": 5 + seed}
+                child(reverse, {**here, "reverse": True}, back, from_step=step)
+                for size in sizes:
+                    moved = {**at, "switch.ulps": size, "seeds.perturb": k}
+                    unit_of = {**here, "kind": "ulp", "ulps": size}
+                    child(float(size < 2**10), unit_of, moved, redrawn=(), from_step=step)
+    return [*of_parents, *truths], [sweep(of_parents, choice="named"), Planned("branch", rows)]
+
+
+Families = tuple[list[Truth], list[Planned]]
+
+
+@pytest.fixture(scope="module")
+def planned() -> Families:
+    return families(np.random.default_rng(5), 8, 300.0)
+
+
+@pytest.fixture(scope="module")
+def study(planned: Families) -> Fate:
+    answer = ask("fate", simulate(planned[0], *planned[1]))
+    assert isinstance(answer, Fate)
+    return answer
+
+
+def test_half_fate_is_recovered_in_both_directions_and_super_parents_stand_apart(study: Fate) -> None:
+    assert set(study.rows["change"]) == {START, FORWARD, REVERSE, MOVED}
+    assert study.rows.groupby("parents")["parent"].nunique().to_dict() == {"super": 8, "ordinary": 2}
+    for change, truth in ((FORWARD, 300), (REVERSE, 600)):
+        for measure in ("super", "reached and held", "distance"):
+            place = study.halves["super", measure, change].place
+            assert 0 < place.low <= truth <= place.high < math.inf, (change, measure, place)
+    places = [study.halves["super", "super", change].place for change in (FORWARD, REVERSE)]
+    assert [finding.estimate for finding in study.headlines] == places
+    assert not [key for key in study.halves if key[0] == "ordinary"]  # two lines have no interval
+    (drawing,) = drawings(study)
+    assert len(drawing.data) == 1 + 3 * len(STEPS)  # of super parents alone
+    json.dumps([encode_chart(chart, Runs({})) for chart in drawing.charts])  # as the page takes it
+    halves = study.tables[0].frame
+    assert set(halves.loc[halves["parents"] == "ordinary", "half-fate step"]) == {"cannot be told"}
+
+
+def test_a_reader_with_pandas_alone_gets_the_same_numbers(study: Fate, planned: Families, tmp_path: Path) -> None:
+    store = write(planned[0], tmp_path / "store", *planned[1])
+    curves, designs = (pd.read_parquet(store / table) for table in ("curves", "designs"))
+    accuracy = curves[curves["step"] == 3000].set_index("run_id")["val_acc"]
+    rows = designs[(designs["kind"] == "branch") & (designs["role"] == "child")]
+    rows = rows[accuracy[rows["parent_run_id"]].to_numpy() > 0.98]
+    back = rows["unit"].map(lambda unit: "reverse" in json.loads(unit))
+    change = np.where(rows["redrawn"] == "[]", MOVED, np.where(back, REVERSE, FORWARD))
+    rows = rows.assign(
+        change=np.where(rows["from_step"].isna(), START, change),
+        step=rows["from_step"].fillna(0),
+        hit=accuracy[rows["run_id"]].to_numpy() > 0.98,
+    )
+    by_step = rows.groupby(["change", "step"])["hit"].agg(["sum", "size"])
+    of_lines = rows.groupby(["change", "step", "line"])["hit"].mean().groupby(level=[0, 1]).mean()
+    numbers = study.steps[study.steps["parents"] == "super"].set_index(["change", "step"])
+    assert len(numbers) == len(by_step) == 1 + 3 * len(STEPS)
+    assert (numbers.loc[by_step.index, ["hits", "runs"]].to_numpy() == by_step.to_numpy()).all()
+    np.testing.assert_allclose(numbers["value"][of_lines.index], of_lines)
+
+
+def test_no_run_that_changes_in_mid_run_is_a_random_seed(planned: Families) -> None:
+    """Also if a sweep asks for it by its number, and where the parents are random seeds themselves."""
+    truths, designs = planned
+    switched = [truth for truth in truths if "switch.step" in truth.overrides]
+    seeds = [Truth({"seed": k, **SHARED}, LATE + 20 * (k - 130)) for k in range(100, 160)]
+    own = [truth for truth in truths if set(truth.overrides) == {"seed", *SHARED}]
+    store = simulate([*truths, *seeds], sweep([*seeds, *own], choice="drawn"), *designs, sweep(switched[:40]))
+    counted = {run for population in populations(store).every for run in population.rows.index}
+    assert counted == set(run_ids([*seeds, *own])) == set(asked(store).index)
+    assert ask("census", store).shares["super"].n == len(counted)
+    assert "switch" not in BY_NAME["crossed"].command_for(store)
+    scores = ask("fate", store).rows.groupby(["parents", "super"])["score"].median()
+    assert scores["super", True] > 0 > scores["ordinary", False]  # ranked among these seeds
+
+
+def test_what_cannot_be_told_is_said(planned: Families) -> None:
+    truths, designs = planned
+    few = simulate([truth for truth in truths if truth.overrides["seed"] in (0, 1, 2, 8)], *designs)
+    forward, reverse = ask("fate", few).headlines
+    assert forward.shown == reverse.shown == "cannot be told" and "5 lines of descent" in forward.text
+    plain = simulate([truth for truth in truths if "switch.step" not in truth.overrides], *designs)
+    assert "the store has none" in needs("fate", plain)
+
+
+def test_a_curve_that_crosses_beyond_its_ends_says_so_and_more_lines_do_not_help() -> None:
+    steps, ones = np.array([49.0, 98.0, 196.0]), np.ones((6, 3))
+    start = np.array([0.0, 0.5, 0.0, 0.5, 0.0, 0.0])
+    late = halfway(steps, np.tile(start[:, None], 3), start, ones, np.random.default_rng(0))
+    assert late.place.value == late.place.high == math.inf and late.between == (196, math.inf)
+    assert late.lines_for(200) is None and late.shown("step") == "after step 196 (196 and above)"
+    early = halfway(steps, ones, start, ones, np.random.default_rng(0))
+    assert early.place.value == early.place.low == 0 and early.shown("step") == "before step 49 (0 to 49)"
+    falls = halfway(steps, ones, start, ones, np.random.default_rng(0), falls=True)
+    assert falls.shown("step") == late.shown("step")
+    sudden = halfway(steps, ones * [0, 0, 1], np.zeros(6), ones, np.random.default_rng(0))
+    assert (sudden.place.low, sudden.place.high) == (98, 196)  # the line between them is no guide
+    for bad in (np.full(6, np.nan), np.ones(6)):
+        with pytest.raises(NotEnoughData):
+            halfway(steps, ones, bad, ones, np.random.default_rng(0))
+
+
+def test_the_critical_size_lies_between_those_that_are_survived_and_those_that_are_not() -> None:
+    truths, designs = families(np.random.default_rng(6), 6, 300.0, 0, 1, (1, 32, 1024), (98, 784))
+    sizes = [f for f in ask("fate", simulate(truths, *designs)).findings if "critical" in f.label]
+    assert len(sizes) == 2
+    for size in sizes:
+        assert size.estimate is not None and (size.estimate.low, size.estimate.high) == (32, 1024)
+
+
+def test_a_monotone_fit_is_scipys() -> None:
+    rng = np.random.default_rng(0)
+    values, weights = rng.normal(size=(40, 6)), rng.integers(1, 9, (40, 6)).astype(float)
+    fits = [optimize.isotonic_regression(v, weights=w).x for v, w in zip(values, weights, strict=True)]
+    np.testing.assert_allclose(isotonic(values, weights), fits, atol=1e-12)
+
+
+def covered(lines: int, orders: int, spread: float, width: float, ends: tuple[float, float], studies: int) -> float:
+    """Return how often the interval holds the true half-fate step, of those that have one.
+
+    Lines have their own half-way steps (log spread ``spread`` around 300) and ends (beta around ``ends``); within a
+    line the share rises by a logistic curve of ``width`` in log steps. One line in ten misses the latest step.
+    """
+    rng = np.random.default_rng(1)
+
+    def shares(n: int, steps: Floats) -> tuple[Floats, Floats, Floats]:
+        own = 300 * np.exp(spread * rng.normal(size=(n, 1)))
+        low, high = (rng.beta(6 * p, 6 * (1 - p), (n, 1)) for p in ends)
+        return low + (high - low) * special.expit(np.log(steps / own) / width), low[:, 0], high[:, 0]
+
+    fine, steps = np.geomspace(50, 2000, 400), np.array(STEPS, dtype=float)
+    curve, low, high = shares(4000, fine)
+    truth = float(np.interp((low + high).mean() / 2, curve.mean(0), fine))
+    held = []
+    for _ in range(studies):
+        curve, low, high = shares(lines, steps)
+        curve, low = rng.binomial(orders, curve) / orders, rng.binomial(orders, low) / orders
+        curve[rng.random(lines) < 0.1, -1] = np.nan
+        end = np.repeat(rng.binomial(2, high)[:, None] / 2, len(steps), 1)
+        with contextlib.suppress(NotEnoughData):
+            place = halfway(steps, curve, low, end, rng).place
+            held.append(place.low <= truth <= place.high)
+    return float(np.mean(held))
+
+
+def test_intervals_of_the_half_fate_step_cover_in_a_few_studies() -> None:
+    assert covered(8, 4, 0.5, 0.3, (0.3, 0.9), 40) >= 0.9
+
+
+@pytest.mark.slow
+def test_intervals_of_the_half_fate_step_cover(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = []
+    for n, orders in ((6, 2), (8, 4), (22, 8)):
+        for spread, width in ((0.0, 0.05), (0.0, 0.2), (0.5, 0.3), (1.0, 0.3)):
+            for ends in ((0.1, 0.95), (0.3, 0.9)):
+                held = covered(n, orders, spread, width, ends, 300)
+                lines.append(f"| {n} | {orders} | {spread} | {width} | {ends[0]:.0%} and {ends[1]:.0%} | {held:.1%} |")
+                assert held >= 0.93, lines[-1]
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
