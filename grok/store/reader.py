@@ -24,7 +24,15 @@ from grok.store.layout import Layout, StoreGone, is_current, missing_tables, rea
 from grok.store.recovery import unfinished_compaction
 from grok.store.rows import Shard, filter_runs, repeats
 from grok.store.schema import KEYS, TABLES, schema
-from grok.store.shards import NotAShard, current_digest, odd_texts, read_shard, read_whole, refuse_without_threads
+from grok.store.shards import (
+    NotAShard,
+    current_digest,
+    odd_texts,
+    read_shard,
+    read_whole,
+    refuse_bomb,
+    refuse_without_threads,
+)
 from grok.untrusted import is_plain, read_json, read_json_object
 
 if TYPE_CHECKING:
@@ -365,6 +373,8 @@ def _read_together(kind: str, paths: list[str], wanted: pa.Array | None, columns
         read.append(path)
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True, pre_buffer=True)
     dataset = ds.dataset(read, schema=schema(kind), format=ds.ParquetFileFormat(default_fragment_scan_options=options))
+    for fragment in dataset.get_fragments():
+        refuse_bomb(Path(fragment.path), fragment.metadata)
     return dataset.to_table(columns=columns, filter=None if wanted is None else ds.field("run_id").isin(wanted))
 
 

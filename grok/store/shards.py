@@ -25,7 +25,7 @@ from grok.errors import StoreError, disk_remedy, one_line
 from grok.files import disk_errors, flush_folder, move, remove_quietly, write_flushed
 from grok.store.layout import EMPTY, Layout, staged
 from grok.store.rows import Shard, with_partners
-from grok.store.schema import KIND_KEY, KINDS, PARTNERS_KEY, TABLES, schema, schema_version, upgrade
+from grok.store.schema import KIND_KEY, KINDS, PARTNERS_KEY, TABLES, TEXT, schema, schema_version, upgrade
 from grok.untrusted import open_file, read_json_text
 
 # A shard's seal: checksums of all its bytes, stored in its own footer.
@@ -117,7 +117,7 @@ def _footer(file: IO[bytes]) -> tuple[int, bytes]:
     file.seek(max(0, size - _TAIL))
     tail = file.read(_TAIL)
     length = int.from_bytes(tail[:4], "little")
-    if tail[4:] != b"PAR1" or not 0 < length <= size - _TAIL:
+    if tail[4:] != b"PAR1" or not 0 < length <= min(size - _TAIL, _LARGEST_FOOTER):
         raise SealBroken("it does not end like a parquet file: it is truncated, or another kind of file")
     start = size - _TAIL - length
     file.seek(start)
@@ -152,6 +152,14 @@ _PLAIN_MAP: Final = rf"^\{{({_ENTRY}(, ?{_ENTRY})*)?\}}$"
 """Nearly every map of numbers: Arrow finds these, without a Python object for each."""
 _SHORT: Final = 10_000
 """Characters of a text that cannot have too many entries."""
+
+
+MOST_UNPACKED: Final = 1 << 30
+"""Bytes of rows that a shard of any size may hold."""
+MOST_TIMES: Final = 200
+"""A larger one holds at most so many times the bytes of its file; those that are written hold about 20 times."""
+_LARGEST_FOOTER: Final = 1 << 27
+"""Bytes: the footer of a million rows has a thousandth of it."""
 
 
 class NotAShard(Exception):
@@ -214,11 +222,14 @@ def _examined(path: Path) -> NotAShard | None:
         with open_file(path, follow=True) as file:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # from the disk, not from memory
+            _footer(file)  # without one there may be any number of bytes
             whole = io.BytesIO(file.read())
     except FileNotFoundError:
         raise
     except MemoryError as error:
         raise StoreError(f"reading {path}: not enough memory; nothing was changed") from error
+    except SealBroken as error:
+        return _damage(path, sealed, error)
     except OSError as error:
         with disk_errors(f"reading {path}", kept="nothing was changed"):
             raise
@@ -231,9 +242,42 @@ def _examined(path: Path) -> NotAShard | None:
     except MemoryError as error:
         raise StoreError(f"reading {path}: not enough memory; nothing was changed") from error
     except (pa.ArrowException, OSError, ValueError) as error:
-        ours = path.stem == EMPTY or _OUR_NAME.fullmatch(path.stem) is not None
-        return (ShardDamaged if ours and not sealed else ForeignFile)(one_line(error))
+        return _damage(path, sealed, error)
     return None
+
+
+def _damage(path: Path, sealed: bool, error: Exception) -> NotAShard:
+    ours = path.stem == EMPTY or _OUR_NAME.fullmatch(path.stem) is not None
+    return (ShardDamaged if ours and not sealed else ForeignFile)(one_line(error))
+
+
+def refuse_bomb(path: Path, metadata: pq.FileMetaData) -> None:
+    """Raise ForeignFile for a file of few bytes that would fill the memory: few values many times, or long ones.
+
+    Only the footer is read, and where its sizes do not settle it, the dictionaries.
+    """
+    room = max(MOST_UNPACKED, MOST_TIMES * path.stat().st_size)
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    unpacked = sum(group.total_byte_size + 8 * group.num_rows * group.num_columns for group in groups)
+    if unpacked + sum(group.num_rows * group.total_byte_size for group in groups) > room >= unpacked:
+        unpacked += _repeated(path, metadata)
+    if unpacked > room:
+        raise ForeignFile(f"its {path.stat().st_size:,} bytes would become {unpacked:,}, expected at most {room:,}")
+
+
+def _repeated(path: Path, metadata: pq.FileMetaData) -> int:
+    """Return the bytes of all texts that stand once in a dictionary and many times in the rows."""
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    chunks = (group.column(column) for group in groups for column in range(metadata.num_columns))
+    texts = {c.path_in_schema for c in chunks if c.has_dictionary_page and c.physical_type == "BYTE_ARRAY"}
+    total = 0
+    for name in texts:
+        with pq.ParquetFile(path, read_dictionary=[name], pre_buffer=False) as file:
+            for group in range(metadata.num_row_groups):
+                for chunk in file.read_row_group(group, columns=[name]).column(0).chunks:
+                    lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
+                    total += pc.sum(lengths.cast("int64")).as_py() or 0
+    return total
 
 
 @functools.cache
@@ -429,6 +473,9 @@ def open_shard(path: Path, kind: str) -> pq.ParquetFile:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         try:
             _check_notes(file.metadata.metadata or {}, kind, path)
+            if not all(pa.types.is_primitive(column) or column == TEXT for column in file.schema_arrow.types):
+                raise ForeignFile("it has columns of lists, maps or bytes")
+            refuse_bomb(path, file.metadata)
         except BaseException:
             file.close()
             raise

@@ -3,12 +3,14 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import warnings
 from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from grok.checkpoints import load_weights, remove_checkpoints, run_folder, save_checkpoint, save_weights
@@ -20,13 +22,13 @@ from grok.processes import Owner
 from grok.records import Checkpoint
 from grok.run import main as run
 from grok.show import main as show
-from grok.store import StoreWriter, open_store
+from grok.store import StoreWriter, open_store, shards
 from grok.store.contract import assert_contract, contents, example_rows
 from grok.store.layout import Layout
 from grok.store.merge import merge, restore
 from grok.store.rows import with_partners
-from grok.store.schema import KINDS, TABLES
-from grok.store.shards import concat, odd_texts, read_whole, write_parquet
+from grok.store.schema import KINDS, TABLES, schema
+from grok.store.shards import concat, odd_texts, read_shard, read_whole, write_parquet
 from grok.store.upkeep import verify
 from grok.untrusted import is_plain, plain_name, read_json
 from tests.store.hostile import COMMANDS, FEW, every_command, fill, outside_state, with_run_ids, with_texts
@@ -337,6 +339,56 @@ def test_odd_json_in_a_sealed_shard_ends_nothing(
     assert set(frame["run_id"]) == (good if kind == "runs" else good | named)
     assert kind == "runs" or frame[frame["run_id"].isin(named)][column].isna().all()
     assert frame[frame["run_id"].isin(good)][column].notna().any() or column not in ("layers", "block_norms")
+
+
+LONG = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), pa.array(["x" * (1 << 20)]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "values"),
+    [
+        ("curves", "sample", LONG),
+        ("runs", "error", LONG),
+        ("designs", "unit", LONG),
+        ("curves", "sample", pa.array(["x" * 20_000] * 200)),
+        ("curves", "val_loss", pa.nulls(100_000, pa.float64())),
+        ("runs", "config.eval.metrics", pa.array([["x"]] * 4)),
+    ],
+    ids=["repeated", "repeated in runs", "repeated in designs", "compressed", "nulls", "lists"],
+)
+def test_a_shard_of_few_bytes_never_fills_the_memory(
+    store: Path, monkeypatch: pytest.MonkeyPatch, kind: str, column: str, values: pa.Array
+) -> None:
+    """20 GB of text in a sealed file of 14 KB were read whole; each other kind is 4 MB or more."""
+    if values is not LONG:
+        monkeypatch.setattr(shards, "MOST_UNPACKED", 1 << 20)
+    before = {name: open_store(store).table(name, None, None).num_rows for name in TABLES}
+    one = sorted((store / kind).iterdir())[0]
+    table = read_shard(one, kind)
+    if kind == "curves":  # without a shard of runs of its name nobody reads it
+        before["curves"] -= table.num_rows
+    table = table.take(pa.array([row % table.num_rows for row in range(len(values))]))
+    table = table.set_column(table.column_names.index(column), pa.field(column, values.type), values)
+    bomb = one if kind == "curves" else one.with_name("00000000000000fd.parquet")
+    with bomb.open("w+b") as file:
+        options = {"use_dictionary": [column] if values is LONG else False, "dictionary_pagesize_limit": 1 << 24}
+        bare = table.replace_schema_metadata(None)
+        with pq.ParquetWriter(file, bare.schema, store_schema=False, compression="zstd", **options) as writer:
+            writer.write_table(bare)
+            writer.add_key_value_metadata({**schema(kind).metadata, shards.SEAL_KEY: shards.BLANK})
+        shards.seal(file)
+    assert any(re.search(r"parquet: not a shard .*(would become|lists)", line) for line in verify(store))
+    assert {name: open_store(store).table(name, None, None).num_rows for name in TABLES} == before
+    with StoreWriter(store):
+        assert bomb.exists()
+
+
+def test_a_file_of_nothing_but_a_hole_is_not_read_whole(store: Path) -> None:
+    with (store / "runs" / "00000000000000fd.parquet").open("wb") as file:
+        file.truncate(1 << 40)
+    with StoreWriter(store) as writer:
+        assert ["does not end like a parquet file" in str(repair) for repair in writer.recovered] == [True]
+    assert len(open_store(store).runs()) == 4
 
 
 def test_names_and_numbers_of_every_kind_that_is_written_are_read() -> None:
