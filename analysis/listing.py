@@ -34,7 +34,7 @@ def listed_runs(observations: Observations, store: Store) -> pd.DataFrame:
     """Return one row for every run of a store: its seed, class, result, the designs that claim it, and its name."""
     every = seed_table(observations)
     if "class_accuracy" in every and every["class_accuracy"].isna().all():  # elsewhere early and late are the classes
-        every = every.drop(columns="class_accuracy")
+        every = every.drop(columns="class_accuracy").rename(columns={"class_time": "class_accuracy"})
     table = every[["run_id", *(column for column in SHOWN if column in every)]].rename(
         columns={**SHOWN, "run_id": "run"}
     )

@@ -14,7 +14,7 @@ from grok import show
 from grok.commands.words import matching
 from grok.errors import ConfigError
 from grok.store import Purpose, Purposes, StoreWriter
-from tests.analysis.simulate import census, row
+from tests.analysis.simulate import census, row, write
 
 FRAME = pd.DataFrame(
     {
@@ -70,6 +70,13 @@ def test_every_run_is_listed_with_its_purpose(store: str, capfd: pytest.CaptureF
     assert [line.split(",")[1] for line in capfd.readouterr().out.splitlines()] == ["seed", "4", "5"]
     assert listing.main([store, "role=member"]) == 0
     assert "4 of 6 runs" in capfd.readouterr().out
+
+
+def test_on_another_task_the_classes_are_early_and_late(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    store = str(write(census(20, np.random.default_rng(0), steps=20_000, task__modulus=97), tmp_path / "S"))
+    assert listing.main([store, "--json"]) == 0
+    classes = {json.loads(line)["class"] for line in capfd.readouterr().out.splitlines()}
+    assert "late" in classes and classes <= {"early", "late", "not within 20,000 steps"}
 
 
 def test_filters_may_stand_first(store: str, capfd: pytest.CaptureFixture[str]) -> None:
