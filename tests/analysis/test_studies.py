@@ -393,6 +393,20 @@ def test_a_screen_is_paid_for_by_the_steps_that_runs_take() -> None:
     assert label in mixed  # it names the share saved: ten longer runs do not change what a usual run costs
 
 
+def test_a_screen_by_the_loss_has_its_price_for_each_super_seed() -> None:
+    """The twelve super seeds have the lowest loss from the first step on, and one in twenty goes on after it."""
+    times = np.random.default_rng(3).uniform(8000, 12_000, 240)
+    times[:12] = 1900
+    store = simulate([Truth({"seed": i, "eval.every": 250}, float(t), t < 2000) for i, t in enumerate(times)])
+    study = ask("prediction", store)
+    shown = {f.label.partition(", ")[2]: f.shown for f in study.findings if "each super seed" in f.label}
+    price = {how: float(text.split()[0].replace(",", "")) for how, text in shown.items()}
+    assert price == {"blind": 240 * 3000 / 12, "screened by loss": (240 * 250 + 12 * 2750) / 12}
+    (table,) = (table.frame for table in study.tables if table.name == "recognised")
+    assert table["step"].tolist()[0] == 250
+    assert table["AUROC of the validation loss"].str.startswith("1.00").all()
+
+
 def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
     empty = simulate([])
     for question in QUESTIONS:
