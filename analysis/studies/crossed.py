@@ -192,6 +192,11 @@ class Crossed(Study):
     shares: VarianceShares | None = None
     rates: pd.DataFrame | None = None
 
+    @property
+    def single(self) -> bool:
+        """Whether every cell has one run: then the interaction of all seeds and chaos are one component."""
+        return len(np.unique(np.stack(list(self.factors.values()), 1), axis=0)) == len(self.rows)
+
 
 def analyse(observations: Observations, question: Question) -> Study:
     """Return the answer for the crossed design of every condition of the arithmetic mode.
@@ -294,14 +299,21 @@ def one(observations: Observations, crossing: Design, question: Question, subjec
 
 def _shares(study: Crossed) -> None:
     y = study.rows["y"].to_numpy(dtype=float)
+    merged = len(study.factors) > 2 and study.single
     try:
-        study.shares = shares = variance_shares(y, study.factors, generator("variance shares"), sums=MODEL_SEED)
+        study.shares = shares = variance_shares(
+            y, study.factors, generator("variance shares"), sums=MODEL_SEED, merged=merged
+        )
     except NotEnoughData as gap:
         study.notes.append(f"Variance shares: not enough data, needs {gap.needs}.")
         return
     alone = {name: f"the {name} seed{'s together' if '+' in name else ' alone'}" for name in study.factors}
     by = f"{'up to' if study.outcome.is_time else 'at'} step {study.outcome.horizon:,.0f}"
     words = alone | {CHAOS: f"chaos, {by} (equal seeds, weights moved by a unit in the last place)"}
+    if merged:  # the last component
+        words[list(shares.shares)[-1]] = (
+            "all three seeds together or to chaos, which one run a cell does not tell apart"
+        )
     for name, e in shares.shares.items():
         study.findings.append(
             Finding(
@@ -316,8 +328,10 @@ def _shares(study: Crossed) -> None:
         )
     if shares.together is not None:
         e = shares.together
-        name, most = max(((n, s) for n, s in shares.shares.items() if "×" in n), key=lambda pair: pair[1].value)
-        text = f"{e.percent()} belongs to combinations of seeds, that is to no seed by itself"
+        name, most = max(
+            ((n, s) for n, s in shares.shares.items() if "×" in n and CHAOS not in n), key=lambda pair: pair[1].value
+        )
+        text = f"{e.percent()} belongs to combinations of {'two ' * merged}seeds, that is to no seed by itself"
         text += f"; the largest part to {name}, {most.percent()}." if len(shares.levels) > 2 else "."
         study.findings.append(Finding("combinations of seeds", e.percent(), text, e, headline=True))
     for name, e in shares.sums.items():
@@ -349,7 +363,7 @@ def _without_saturated(study: Crossed, saturated: NDArray[np.bool_]) -> Finding:
     rows, without = ~saturated, None
     try:
         factors = {name: levels[rows] for name, levels in study.factors.items()}
-        without = variance_shares(values[rows], factors, generator("without saturated"))
+        without = variance_shares(values[rows], factors, generator("without saturated"), merged=study.single)
     except NotEnoughData as gap:
         text += f" The shares without them: not enough data, needs {gap.needs}."
     if without is not None:

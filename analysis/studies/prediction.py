@@ -13,12 +13,14 @@ from analysis.populations import Population
 from analysis.statistics.estimate import Estimate, NotEnoughData, generator
 from analysis.statistics.prediction import (
     FEWEST,
+    auroc,
     cross_validated,
     cross_validated_auroc,
     cross_validation_noise,
     folds,
     screen,
     screened,
+    spearman,
 )
 from analysis.statistics.proportions import share
 from analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
@@ -32,6 +34,10 @@ KEPT = (0.1, 0.2, 0.4)
 """Shares of seeds that a two-stage search continues."""
 MOST_MISSED = 0.2
 """Largest share of hits that a screen may miss."""
+FEW = (0.05, 0.1, 0.2)
+"""Shares of seeds that a screen by the validation loss alone continues."""
+MOST_STEPS = 12
+"""Largest number of steps at which one measure alone is judged."""
 SHUFFLES = 10
 """Number of label shuffles per step that measure the noise of cross-validation."""
 MEASURES = ("val_loss", "val_acc", "train_loss", "weight_norm")
@@ -167,7 +173,68 @@ def one(observations: Observations, population: Population, question: Question) 
         Table("auroc", f"Out-of-fold prediction of the {int(hit.sum())} seeds {meaning}", looks.round(3), open=False)
     )
     _two_stages(study, {step: score.scores for step, score in scores.items()}, hit, lengths)
+    if meaning.startswith("super at"):
+        wide = curves.pivot(index="run_id", columns="step", values=["val_loss", "val_acc"]).reindex(rows.index)
+        _recognised(
+            study, wide, floats(rows["accuracy"].fillna(-1)), hit, steps[:: -(-len(steps) // MOST_STEPS)], lengths
+        )
     return study
+
+
+def _recognised(
+    study: Prediction, wide: pd.DataFrame, final: np.ndarray, hit: np.ndarray, steps: list[int], lengths: np.ndarray
+) -> None:
+    """Add by step how well one measure tells super seeds, without a fit, and what a screen by the loss costs for each.
+
+    Step and share of the screen are chosen on half of the seeds and measured on the other.
+    """
+    scores = {step: np.nan_to_num(-floats(wide["val_loss", step]), nan=-np.inf) for step in steps}
+    records = [
+        {
+            "step": step,
+            "AUROC of the validation loss": auroc(score, hit).plain(2),
+            "AUROC of the accuracy": auroc(floats(wide["val_acc", step].fillna(-1)), hit).plain(2),
+            "rank correlation of the loss with the last accuracy": spearman(score, final).plain(2),
+        }
+        for step, score in scores.items()
+    ]
+    caption = f"Super seeds ({int(hit.sum())} of {len(hit)}) by one measure alone, with 95% intervals"
+    study.tables.append(Table("recognised", caption, pd.DataFrame(records), open=False))
+
+    def steps_and_hits(option: tuple[int, float], among: np.ndarray) -> tuple[float, int]:
+        step, kept = option
+        missed, cost = screened(scores[step][among], hit[among], kept, step, lengths[among])
+        return cost * float(lengths[among].sum()), int(hit[among].sum()) - missed
+
+    def a_hit(option: tuple[int, float], among: np.ndarray) -> float:
+        trained, hits = steps_and_hits(option, among)
+        return trained / hits if hits else np.inf
+
+    half = folds(hit, 2, generator("screen by loss halves")) == 0
+    options = [(step, kept) for step in steps for kept in FEW]
+    measured = [
+        (*(choice := min(options, key=lambda option: a_hit(option, pick))), *steps_and_hits(choice, ~pick))
+        for pick in (half, ~half)
+    ]
+    trained, hits = (sum(numbers) for numbers in list(zip(*measured, strict=True))[2:])
+    blind, screened_by_loss = (
+        _price(float(steps_trained), int(k), len(hit))
+        for steps_trained, k in ((lengths.sum(), hit.sum()), (trained, hits))
+    )
+    chosen = " and ".join(f"{kept:.0%} at step {step:,}" for step, kept, *_ in measured)
+    text = (
+        f"A blind search trains {blind} steps for each super seed. If only a share with the lowest validation loss "
+        f"goes on, it is {screened_by_loss} (chosen on one half of the seeds, measured on the other: {chosen})."
+    )
+    study.findings.append(Finding("steps for each super seed, screened by loss", screened_by_loss, text))
+    study.findings.append(Finding("steps for each super seed, blind", blind, text, listed=False))
+
+
+def _price(trained: float, hits: int, n: int) -> str:
+    """Return the steps trained for each hit, with its interval from that of the share of hits among ``n`` seeds."""
+    rate = share(hits, n)
+    price = [trained / n / x if x else np.inf for x in (rate.value, rate.high, rate.low)]
+    return Estimate(price[0], price[1], price[2], n, rate.method).plain()
 
 
 def _two_stages(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarray, lengths: np.ndarray) -> None:

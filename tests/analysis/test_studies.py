@@ -22,8 +22,9 @@ from analysis.studies.regimes import AFTER, BEFORE, TOGETHER, Regimes
 from analysis.studies.regimes import QUESTION as REGIMES
 from analysis.studies.survival import beside
 from grok.arithmetic.outcome import events
+from grok.store.designs import Purpose
 from tests.analysis.questions import ask, needs
-from tests.analysis.simulate import Truth, census, crossed, run_ids, simulate, sweep
+from tests.analysis.simulate import Planned, Truth, census, crossed, run_ids, simulate, sweep
 
 MEASURED = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
 
@@ -293,12 +294,21 @@ def test_runs_beside_the_grid_are_no_part_of_it() -> None:
     assert any("vary together" in note for note in study.notes)
 
 
-def test_crossed_without_replicates_still_gives_rates_but_no_shares() -> None:
-    found = simulate(crossed((2, 6, 6), np.random.default_rng(8), {"init": 0.2, "order": 0.1}, replicates=1))
-    study = ask("crossed", found)
-    assert study.shares is None
-    assert any("replicates" in n for n in study.notes)
-    assert study.rates is not None
+def test_sampled_cells_with_one_run_each_have_shares_that_leave_chaos_with_the_last_interaction() -> None:
+    cells = crossed((12, 12, 12), np.random.default_rng(8), {"init": 0.3, "order": 0.1, "chaos": 0.1}, replicates=1)
+    drawn = [cells[i] for i in np.random.default_rng(1).permutation(len(cells))[:400]]
+    for truth in drawn:
+        del truth.overrides["perturb.ulps"], truth.overrides["seeds.perturb"]
+    units = [{stream: truth.overrides[f"seeds.{stream}"] for stream in ("split", "init", "order")} for truth in drawn]
+    purposes = [Purpose(role="cell", unit={**unit, "repeat": 0}, choice="drawn") for unit in units]
+    store = simulate(drawn, Planned("crossed", list(zip(drawn, purposes, strict=True))))
+    study = ask("crossed", store)
+    assert study.shares is not None and "400 of 1,728 cells filled" in study.scope and study.rates is not None
+    shares = study.shares.shares
+    assert list(shares)[-1] == "split × init × order and chaos"
+    for name, truth in {"split": 0.0, "init": 0.6, "order": 0.2, "split × init × order and chaos": 0.2}.items():
+        assert shares[name].low <= truth <= shares[name].high, (name, shares[name])
+    assert shares["init"].low > 0.2
 
 
 def test_a_census_is_no_crossed_design(short_census: Observations) -> None:
@@ -381,6 +391,20 @@ def test_a_screen_is_paid_for_by_the_steps_that_runs_take() -> None:
     (label,) = (name for name in base if "two-stage" in name)
     assert base[label].shown == base[label].estimate.percent(0)
     assert label in mixed  # it names the share saved: ten longer runs do not change what a usual run costs
+
+
+def test_a_screen_by_the_loss_has_its_price_for_each_super_seed() -> None:
+    """The twelve super seeds have the lowest loss from the first step on, and one in twenty goes on after it."""
+    times = np.random.default_rng(3).uniform(8000, 12_000, 240)
+    times[:12] = 1900
+    store = simulate([Truth({"seed": i, "eval.every": 250}, float(t), t < 2000) for i, t in enumerate(times)])
+    study = ask("prediction", store)
+    shown = {f.label.partition(", ")[2]: f.shown for f in study.findings if "each super seed" in f.label}
+    price = {how: float(text.split()[0].replace(",", "")) for how, text in shown.items()}
+    assert price == {"blind": 240 * 3000 / 12, "screened by loss": (240 * 250 + 12 * 2750) / 12}
+    (table,) = (table.frame for table in study.tables if table.name == "recognised")
+    assert table["step"].tolist()[0] == 250
+    assert table["AUROC of the validation loss"].str.startswith("1.00").all()
 
 
 def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
