@@ -36,7 +36,7 @@ from safetensors.torch import load_file, save_file
 from grok.errors import CheckpointError, CheckpointUnreadable, OtherRunsCheckpoint, disk_remedy
 from grok.files import clear_unfinished, discard_folder, disk_errors, is_unfinished, share_file, write_folder
 from grok.records import Checkpoint, joined_tags, tags_of
-from grok.untrusted import is_folder, is_plain, plain_name, read_json_object, refuse_links
+from grok.untrusted import is_folder, is_plain, open_file, plain_name, read_json_object, refuse_links
 
 # Tensors in safetensors files: written plain, read whole, described and hashed by their bytes.
 
@@ -107,6 +107,17 @@ def reading(path: Path) -> Iterator[None]:
         raise CheckpointUnreadable(f"{path} cannot be read now ({reason}); it was not removed") from error
 
 
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors of a file.
+
+    Raises:
+        OSError: it cannot be read, or is no file: a pipe would be waited for.
+        SafetensorError: its content is no safetensors'.
+    """
+    open_file(path, follow=True).close()
+    return load_file(path)
+
+
 def load_tensors(path: Path, layout: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return the tensors of a file in the order of ``layout``, which is what :func:`layout_of` says of them.
 
@@ -116,7 +127,7 @@ def load_tensors(path: Path, layout: Mapping[str, Any]) -> dict[str, torch.Tenso
     """
     with reading(path):
         # cloned: loaded tensors are mapped from the file, which may be removed while the run uses them
-        tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+        tensors = {name: tensor.clone() for name, tensor in read_tensors(path).items()}
     present = layout_of(tensors)
     if present != layout:
         wrong = sorted(n for n in present.keys() | layout.keys() if present.get(n) != layout.get(n))
@@ -140,7 +151,7 @@ def content_hash(tensors: Mapping[str, torch.Tensor]) -> str:
 
 def file_hash(path: Path) -> str:
     """Return the SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
+    with open_file(path, follow=True) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

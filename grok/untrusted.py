@@ -25,7 +25,7 @@ from grok.errors import GrokError, StoreError
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
-LARGEST_JSON: Final = 1 << 30
+LARGEST_JSON: Final = 1 << 27
 """Largest size of a JSON file in bytes; a larger one is not read. The record of 100,000 runs has about 10 MB."""
 
 MOST_ENTRIES: Final = 10_000
@@ -72,19 +72,29 @@ def open_file(path: Path, *, follow: bool = False) -> IO[bytes]:
     return open(handle, "rb")  # noqa: PTH123  (a handle, not a path)
 
 
-def read_json(path: Path, *, follow: bool = False) -> Any:
-    """Return the value in a JSON file.
+def read_text(path: Path, *, follow: bool = False) -> str:
+    """Return the text of a JSON file.
 
     Raises:
         OSError: it cannot be read, or is a link (without ``follow``), a folder or a pipe.
-        ValueError: it is not JSON, nested too deeply, or larger than ``LARGEST_JSON``.
+        ValueError: it is not UTF-8, or larger than ``LARGEST_JSON``.
     """
     with open_file(path, follow=follow) as file:
         content = file.read(LARGEST_JSON + 1)
     if len(content) > LARGEST_JSON:
         raise ValueError(f"larger than {LARGEST_JSON >> 20} MB")
+    return content.decode()
+
+
+def read_json(path: Path, *, follow: bool = False) -> Any:
+    """Return the value in a JSON file.
+
+    Raises:
+        OSError: see :func:`read_text`.
+        ValueError: see :func:`read_text`; also if it is not JSON, or nested too deeply.
+    """
     try:
-        return json.loads(content.decode())
+        return json.loads(read_text(path, follow=follow))
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -82,8 +82,12 @@ class Provenance:
         )
 
 
+@functools.cache
 def installed(package: str) -> str | None:
-    """Return the installed version of ``package`` without importing it, or None."""
+    """Return the installed version of ``package`` without importing it, or None; looked up once per process.
+
+    A package that is replaced while a process trains is another one for the next process only.
+    """
     try:
         return version(package)
     except PackageNotFoundError:

@@ -7,6 +7,7 @@ the hash of this file, so that a changed tokeniser is detected.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from grok.errors import DataError, GrokError, one_line
 from grok.plugins import active, load
+from grok.untrusted import read_text
 
 END_OF_TEXT: Final = "<|endoftext|>"
 """The text that ends a document, in source files and in decoded text."""
@@ -172,6 +174,7 @@ class SubwordTokenizer(Tokenizer):
     def __init__(self, definition: str, kind: str = "file", eot: str = END_OF_TEXT) -> None:
         self.kind = kind
         self._definition = definition
+        content = json.loads(definition, object_hook=_with_sound_table)
         self._tokenizer = tokenizers_library().Tokenizer.from_str(definition)
         # text that looks like a special token must not become that token
         self._tokenizer.encode_special_tokens = True
@@ -191,12 +194,13 @@ class SubwordTokenizer(Tokenizer):
             )
         self.eot_id = end = int(vocabulary[eot])
         self._special = {END_OF_TEXT: end}
-        self.piecewise = _cuts_where_texts_are_cut(json.loads(definition))
+        self.piecewise = _cuts_where_texts_are_cut(content)
 
     def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
         if self._tiktoken is not None:
             return [np.array(self._tiktoken.encode_ordinary(text), dtype=self.dtype) for text in texts]
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        with _library_errors("the tokeniser fails for this text"):
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -204,11 +208,15 @@ class SubwordTokenizer(Tokenizer):
         run: list[int] = []
         for i in ids:
             if i == self.eot_id:
-                parts += [self._tokenizer.decode(run, skip_special_tokens=False), END_OF_TEXT]
+                parts += [self._decode(run), END_OF_TEXT]
                 run = []
             else:
                 run.append(int(i))
-        return "".join([*parts, self._tokenizer.decode(run, skip_special_tokens=False)])
+        return "".join([*parts, self._decode(run)])
+
+    def _decode(self, ids: list[int]) -> str:
+        with _library_errors("the tokeniser fails for these ids"):
+            return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def to_json(self) -> str:
         return self._definition
@@ -231,6 +239,27 @@ class SubwordTokenizer(Tokenizer):
         return tiktoken.Encoding(
             "gpt2-local", pat_str=_GPT2_PATTERN, mergeable_ranks=ranks, special_tokens=self._special
         )
+
+
+@contextmanager
+def _library_errors(words: str) -> Iterator[None]:
+    """Turn every error of the ``tokenizers`` library, also a panic of its Rust code, into a DataError."""
+    try:
+        yield
+    except GrokError:
+        raise
+    except BaseException as error:  # the library raises plain Exception; a panic is not even that
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise DataError(f"{words} ({one_line(error)})") from error
+
+
+def _with_sound_table(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a ``tokenizer.json``, if its table of characters is no longer than it is: the library aborts."""
+    table = base64.b64decode(str(part.get("precompiled_charsmap") or ""))
+    if int.from_bytes(table[:4], "little") > len(table):
+        raise DataError("the tokeniser's file has a precompiled_charsmap that is cut short: fetch the file again")
+    return part
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> SubwordTokenizer:
@@ -498,10 +527,10 @@ def load_tokenizer(path: Path, kind: str = "file", eot: str = END_OF_TEXT) -> To
         DataError: the file is missing or is no tokeniser, or the user's own code that it names has changed.
     """
     try:
-        definition = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        definition = read_text(path, follow=True)
+    except (OSError, ValueError) as error:
         raise DataError(f"tokeniser {path} cannot be read ({error}): expected a tokenizer.json") from error
-    try:
+    with _library_errors(f"tokeniser {path} cannot be read as a tokenizer.json"):
         content = json.loads(definition)
         if content.get("format") == OWN_FORMAT and content["kind"] == "byte":
             return ByteTokenizer()
@@ -510,10 +539,6 @@ def load_tokenizer(path: Path, kind: str = "file", eot: str = END_OF_TEXT) -> To
         if content.get("format") == OWN_FORMAT and content["kind"] == OwnTokenizer.kind:
             return OwnTokenizer(definition)
         return SubwordTokenizer(definition, kind, eot)
-    except GrokError:
-        raise
-    except Exception as error:  # `tokenizers` raises plain Exception for a file that is not its own
-        raise DataError(f"tokeniser {path} cannot be read as a tokenizer.json ({error})") from error
 
 
 # Exports a tokeniser to Hugging Face's format: ``AutoTokenizer.from_pretrained`` reads the files, with equal ids.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ HARM: dict[str, Callable[[Path], Any]] = {
     "weights that are not finite": lambda p: weights_of(p, lambda t: t[sorted(t)[3]].fill_(float("nan"))),
     "a tensor too many": lambda p: weights_of(p, lambda t: t.update({"transformer.h.99.x": torch.zeros(3)})),
     "an index that leads outside": lambda p: as_index(p, {"weight_map": {"x": "../secret.safetensors"}}),
+    "a shard that is a pipe": lambda p: (as_index(p, {"weight_map": {"x": "a"}}), os.mkfifo(p / "a")),
     "an index of numbers": lambda p: as_index(p, {"weight_map": {"x": 3}}),
     "an index without a map": lambda p: as_index(p, {"weight_map": []}),
     "an index of nothing": lambda p: as_index(p, {"weight_map": {}}),

@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,7 +102,9 @@ def test_the_newest_is_the_one_saved_last(folder: Path) -> None:
     assert checkpoint_steps(folder) == [30, 15]
 
 
-@pytest.mark.parametrize("damage", ["tensors cut", "tensor bit", "no manifest", "manifest cut", "manifest changed"])
+@pytest.mark.parametrize(
+    "damage", ["tensors cut", "tensor bit", "tensors a pipe", "no manifest", "manifest cut", "manifest changed"]
+)
 def test_a_damaged_one_is_left_out_with_a_warning(folder: Path, damage: str) -> None:
     save_checkpoint(folder, checkpoint(1), keep=None)
     newest = save_checkpoint(folder, checkpoint(2), keep=None)
@@ -111,6 +114,9 @@ def test_a_damaged_one_is_left_out_with_a_warning(folder: Path, damage: str) -> 
         tensors.write_bytes(content[:-1])
     elif damage == "tensor bit":
         tensors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "tensors a pipe":  # it was waited for
+        tensors.unlink()
+        os.mkfifo(tensors)
     elif damage == "no manifest":
         manifest.unlink()
     elif damage == "manifest cut":

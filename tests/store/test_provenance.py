@@ -1,6 +1,7 @@
 """Where results come from: git, versions, machine."""
 
 import pickle
+import shutil
 import socket
 import subprocess
 from dataclasses import replace
@@ -82,6 +83,19 @@ def test_versions_and_machine() -> None:
     assert installed("no-such-package-anywhere") is None
     worker = pickle.loads(pickle.dumps(here)).on_this_machine(lane_width=16)
     assert (worker.lane_width, worker.sweep_id, worker.git_commit) == (16, "s", here.git_commit)
+
+
+def test_a_package_that_is_replaced_in_mid_sweep_is_not_that_which_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that had one version in memory said of its next runs that they came from the other."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for number in (1, 2):
+        (tmp_path / f"made_up-{number}.dist-info").mkdir()
+        (tmp_path / f"made_up-{number}.dist-info" / "METADATA").write_text(f"Name: made-up\nVersion: {number}\n")
+        assert installed("made-up") == "1"
+        if number == 1:
+            shutil.rmtree(tmp_path / "made_up-1.dist-info")
 
 
 def test_a_worker_says_what_code_it_runs_itself() -> None:

@@ -210,6 +210,34 @@ def test_json_arrays_and_lines_stream(values: list[dict[str, str]], cuts: list[i
     assert list(json_values(chunked(text, cuts), Path("x.json"))) == values
 
 
+@pytest.mark.parametrize("form", ["text", "wikitext"])
+def test_a_text_without_end_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "MAX_VALUE", 3 << 20)
+    (tmp_path / "zeros.txt.gz").write_bytes(gzip.compress(bytes(8 << 20)))
+    with pytest.raises(DataError, match="without a line end"):
+        read(form, tmp_path / "zeros.txt.gz")
+
+
+def test_a_long_line_is_read_whole() -> None:
+    line = "x" * 5_000_000
+    assert list(lines_of(chunked(f"a\n{line}\n\nb", [2, 9, 70_000, 3_000_000]))) == ["a\n", f"{line}\n", "\n", "b"]
+
+
+def test_a_text_that_stands_once_and_many_times_in_the_rows_is_in_memory_once(tmp_path: Path) -> None:
+    """512 rows at a time are 512 MB."""
+    rows = pa.DictionaryArray.from_arrays(pa.array([0] * 600, pa.int32()), pa.array(["x" * (1 << 20)]))
+    pq.write_table(pa.table({"text": rows}), tmp_path / "x.parquet", store_schema=False)
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        assert sum(len(text) for text in documents.rows(tmp_path / "x.parquet", ("text",))) == 600 << 20
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() < 100 << 20
+
+
 def test_damaged_inputs_are_named(tmp_path: Path) -> None:
     (tmp_path / "cut.json").write_text('[{"text": "a"}, {"text": "b')
     with pytest.raises(DataError, match=r"cut\.json: not JSON, or truncated, at character 16"):

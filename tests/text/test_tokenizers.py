@@ -207,6 +207,35 @@ def test_what_is_no_tokeniser_is_refused(tmp_path: Path, content: str) -> None:
         load_tokenizer(tmp_path / "tokenizer.json")
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "when"),
+    [
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "cannot be read"),
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "/////w=="}, "cut short"),
+        ("pre_tokenizer", {"type": "FixedLength", "length": 0}, "fails for this text"),
+        ("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False},
+         "fails for this text"),
+        ("model", {"type": "WordLevel", "unk_token": "u", "vocab": {END_OF_TEXT: 0}}, "fails for this text"),
+    ],
+)  # fmt: skip
+def test_errors_and_panics_of_the_library_are_one_line(
+    tmp_path: Path, name: str, part: dict[str, object], when: str
+) -> None:
+    """A panic of its Rust code is no ``Exception``; a table of 4 GB that is not there ended the process."""
+    pytest.importorskip("tokenizers")
+    definition = json.loads(train_bpe(["aab"], 257).to_json())
+    definition[name] = part
+    (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
+    with pytest.raises(DataError, match=when):
+        load_tokenizer(tmp_path / "tokenizer.json").encode("a" * 40 + "c")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(DataError, match="not a file"):
+        load_tokenizer(tmp_path / "tokenizer.json")
+
+
 def test_id_types() -> None:
     assert token_dtype(65_536) == np.dtype("<u2") and token_dtype(65_537) == np.dtype("<u4")
 

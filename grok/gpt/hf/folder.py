@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
+from grok.checkpoints import read_tensors
 from grok.config.gpt import GptConfig, ModelConfig
 from grok.config.values import literal
 from grok.errors import CheckpointError, ConfigError
@@ -109,7 +110,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 def _tensors(file: Path) -> dict[str, Tensor]:
     try:
-        return load_file(file)
+        return read_tensors(file)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{file} cannot be read ({error})") from error
 

@@ -22,7 +22,7 @@ from grok.text.tokenizers import END_OF_TEXT
 
 CHUNK_BYTES: Final = 2**20
 MAX_VALUE: Final = 2**26
-"""Largest number of characters of one JSON value; a longer one counts as damage."""
+"""Largest number of characters of one JSON value, or of a text without a line end; a longer one counts as damage."""
 
 _UNPACKED: Final = (".gz", ".xz")
 _PACKED: Final = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".bz2", ".zip", ".7z", ".zst", ".rar")
@@ -147,10 +147,11 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
 
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            column = _first_known(path, columns, names)
+            column = _first_known(path, columns, file.schema_arrow.names)
+        # a text that stands once in a dictionary and in a thousand rows is in memory once
+        with pyarrow.parquet.ParquetFile(path, read_dictionary=[column]) as file:
             for batch in file.iter_batches(batch_size=512, columns=[column]):
-                for row, text in enumerate(batch.column(0).to_pylist()):
+                for row, text in enumerate(value.as_py() for value in batch.column(0)):
                     if not isinstance(text, str):
                         raise DataError(f"{path}: row {row} of a batch of column {column!r} has no text: {text!r:.60}")
                     yield text
@@ -444,6 +445,7 @@ def documents_of(chunks: Iterable[str], *, strip: bool = False) -> Iterator[Piec
             if not cut:  # no place to cut: each part of a text is searched only once
                 pending.append(tail[:-_CARRIED])
                 held, tail = held + len(pending[-1]), tail[-_CARRIED:]
+                _refuse_endless(held)
                 break
             yield Piece(clean("".join([*pending, tail[:cut]]), False, False), False)
             pending, held, tail, begun = [], 0, tail[cut:], True
@@ -531,13 +533,27 @@ def articles(*files: Iterable[str]) -> Iterator[Piece]:
 
 def lines_of(chunks: Iterable[str]) -> Iterator[str]:
     """Yield the lines of a text that comes in chunks, each with its ``\\n``."""
-    rest = ""
+    parts: list[str] = []  # a line that is cut at every chunk is joined once
+    held = 0
     for chunk in chunks:
-        *whole, rest = (rest + chunk).split("\n")
-        for line in whole:
-            yield line + "\n"
-    if rest:
-        yield rest
+        *ended, rest = chunk.split("\n")
+        for line in ended:
+            yield "".join([*parts, line, "\n"])
+            parts, held = [], 0
+        parts.append(rest)
+        held += len(rest)
+        _refuse_endless(held)
+    if held:
+        yield "".join(parts)
+
+
+def _refuse_endless(characters: int) -> None:
+    """Raise DataError for a text that would fill the memory: a packed file of 1 MB may hold 1 GB of one character."""
+    if characters > MAX_VALUE:
+        raise DataError(
+            f"a text has more than {MAX_VALUE:,} characters without a line end or a blank, so it cannot be read in "
+            "parts: is it text? Put line ends into it"
+        )
 
 
 def lines_of_rows(rows: Iterable[str]) -> Iterator[str]:
