@@ -28,7 +28,7 @@ from analysis.studies.base import OwnStudy, Table
 from analysis.studies.conditions import FEWEST, Family, contrast, slowdown_words, triples
 from analysis.study import study_text
 from analysis.writing import FIGURES, default_folder, write_studies
-from grok.commands.command import Parser, command, refuse_unwritable_folder, store_of
+from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.commands.words import matching
 from grok.errors import ConfigError
 from grok.store import open_store
@@ -210,7 +210,7 @@ def main(argv: list[str]) -> int:
     arguments.store = next(iter(arguments.store), None)
     store = store_of(arguments)
     out = arguments.out or default_folder(store)
-    refuse_unwritable_folder("--out", out)
+    refuse_unwritable("--out", out, folder=True)
     observations = Observations.read(store)
     study = compared(observations, Sides.of(observations, store, (a, b)))
     print(study_text(study))

@@ -17,7 +17,7 @@ from analysis.answers import Own, Report, compile_report, own_studies
 from analysis.observations import Observations
 from analysis.study import reading_parser
 from analysis.writing import default_folder, write_answers, write_page, write_report
-from grok.commands.command import Parser, command, refuse_unwritable_folder, store_of
+from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.errors import StoreError
 from grok.store import check_path
 
@@ -114,7 +114,7 @@ def main(argv: list[str]) -> int:
     store = store_of(arguments)
     out = arguments.out or default_folder(store)
     own = own_studies(arguments.own, arguments.plugin_path)
-    refuse_unwritable_folder("--out", out)
+    refuse_unwritable("--out", out, folder=True)
     if arguments.watch:
         return watch(store, out, max(1, arguments.every), own)
     report = compile_report(Observations.read(store), own)

@@ -10,7 +10,7 @@ from analysis.observations import Observations
 from analysis.studies import QUESTIONS
 from analysis.studies.base import Missing, Question, Study
 from analysis.writing import FIGURES, default_folder, write_studies
-from grok.commands.command import Main, Parser, add_store, command, refuse_unwritable_folder, store_of
+from grok.commands.command import Main, Parser, add_store, command, refuse_unwritable, store_of
 
 # Shared by the single-study commands: read a store, print one study, write its figures and tables.
 
@@ -46,7 +46,7 @@ def print_study(question: Question, arguments: argparse.Namespace, only: tuple[s
     """
     store = store_of(arguments)
     if arguments.out is not None:
-        refuse_unwritable_folder("--out", arguments.out)
+        refuse_unwritable("--out", arguments.out, folder=True)
     study = question.ask(Observations.read(store))
     if isinstance(study, Missing):
         print(missing_text(study))

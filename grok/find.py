@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from grok.commands.command import Parser, command, refuse_unwritable_folder
+from grok.commands.command import Parser, command, refuse_unwritable
 from grok.commands.compose import gpt_settings
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
             f"{arguments.first:g} --last {arguments.last:g} --steps {arguments.steps} --largest {arguments.largest}"
         )
     if arguments.out is not None:
-        refuse_unwritable_folder("--out", arguments.out)
+        refuse_unwritable("--out", arguments.out, folder=True)
     config = gpt_settings(["mode=gpt", *arguments.overrides])
     print(_rate(config, arguments) if arguments.what == "lr" else _batch_size(config, arguments))
     return 0

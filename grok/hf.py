@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from grok.commands.command import Parser, command, refuse_unwritable_folder
+from grok.commands.command import Parser, command, refuse_unwritable
 from grok.config.common import StoreConfig
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _export(arguments: argparse.Namespace) -> str:
     from grok.commands.trained import find_run
     from grok.gpt.hf import form_of, save_hf_folder
 
-    refuse_unwritable_folder("--out", arguments.out)
+    refuse_unwritable("--out", arguments.out, folder=True)
     run = find_run(arguments.run, arguments.store)
     weights = run.weights(arguments.weights)
     form = form_of(run.model_config)
@@ -107,7 +107,7 @@ def _export_for_torch(arguments: argparse.Namespace) -> str:
     from grok.commands.trained import find_run
     from grok.gpt.training.checkpoint import from_checkpoint
 
-    refuse_unwritable_folder("--out", arguments.out)
+    refuse_unwritable("--out", arguments.out, folder=True)
     now, _ = from_checkpoint(load_checkpoint(find_run(arguments.run, arguments.store).folder))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that only one process writes

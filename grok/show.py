@@ -355,7 +355,7 @@ def main(argv: list[str]) -> int:
     """Print a run; with ``--out`` also draw it."""
     words = parser().parse_args(argv)
     if words.out is not None:
-        refuse_unwritable("--out", words.out, make_folder=True)
+        refuse_unwritable("--out", words.out)
     run = ShownRun.read(open_store(words.store), words.run)
     encoding = (sys.stdout.encoding or "ascii").lower()
     for line in report(run, words.store, ascii_only=not encoding.startswith("utf")):

@@ -161,41 +161,22 @@ def _interruptible() -> Iterator[None]:
 # Output files and folders of commands: refused before the work, or in one line after it.
 
 
-def refuse_unwritable(option: str, file: Path, *, make_folder: bool = False) -> None:
-    """Refuse ``option FILE`` where no file can be written there; ``make_folder``: its folder is made where missing.
+def refuse_unwritable(option: str, place: Path, *, folder: bool = False) -> None:
+    """Refuse ``option PLACE`` where no file (or ``folder``) can be written. Folders that are missing are made later.
 
     Raises:
-        ConfigError: it is a folder, its folder is not there, or nobody may write into it.
+        ConfigError: it is a folder, a part of its path is a file, its name is too long, or nobody may write there.
     """
     try:
-        if file.is_dir():
-            raise ConfigError(f"{option} {file} is a folder: give the name of a file")
-        if make_folder:
-            refuse_unwritable_folder(option, file.parent)
-            file.exists()  # raises where the name is too long
-            return
-        if not file.parent.is_dir():
-            raise ConfigError(f"{option} {file}: there is no folder {file.parent}")
-        if not os.access(file if file.exists() else file.parent, os.W_OK):
-            raise ConfigError(f"{option} {file}: no permission to write there; give another file")
-    except OSError as error:  # a name that is too long
-        raise ConfigError(f"{option} {file}: no file can have this name ({error.strerror})") from error
-
-
-def refuse_unwritable_folder(option: str, folder: Path) -> None:
-    """Refuse ``option FOLDER`` where no folder can be made or written.
-
-    Raises:
-        ConfigError: it or a part of its path is a file, its name is too long, or nobody may write there.
-    """
-    try:
-        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        if not nearest.is_dir():
-            raise ConfigError(f"{option} {folder}: {nearest} is no folder; give a folder, which is made where missing")
+        nearest = next(path for path in (place, *place.absolute().parents) if path.exists())
+        if nearest == place and nearest.is_dir() != folder:
+            raise ConfigError(f"{option} {place} is {'no folder' if folder else 'a folder'}: give another name")
+        if nearest != place and not nearest.is_dir():
+            raise ConfigError(f"{option} {place}: {nearest} is no folder; give another place")
         if not os.access(nearest, os.W_OK):
-            raise ConfigError(f"{option} {folder}: no permission to write there; give another folder")
+            raise ConfigError(f"{option} {place}: no permission to write there; give another place")
     except OSError as error:
-        raise ConfigError(f"{option} {folder}: no folder can have this name ({error.strerror})") from error
+        raise ConfigError(f"{option} {place}: nothing can have this name ({error.strerror})") from error
 
 
 def write_text(option: str, file: Path, text: str) -> None:
@@ -205,6 +186,7 @@ def write_text(option: str, file: Path, text: str) -> None:
         ConfigError: the disk refuses.
     """
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{option} {file} cannot be written ({error.strerror}): give another file") from error

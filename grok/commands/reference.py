@@ -106,7 +106,9 @@ def setting_lines(settings: Mapping[str, tuple[Any, Rule]], default: Mapping[str
         takes = accepted_values(hint, rule).replace(f" and at most {MAX_SEED}", "").removeprefix("one of ")
         default_text = literal(default[name]).replace("\n", "\\n")
         yield f"  {f'{name}={default_text}':<30} {takes}"
-        yield from textwrap.wrap(rule.doc, width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+        yield from textwrap.wrap(
+            rule.doc, width, initial_indent=" " * 6, subsequent_indent=" " * 6, break_on_hyphens=False
+        )
 
 
 # Shell completion of ``grok``: what can stand where the cursor is. Imports no torch and reads no store.

@@ -160,7 +160,7 @@ def test_sampled_designs_are_balanced_and_refuse_too_few() -> None:
         (["--donor", "9223372036854775808"], "--donor 9223372036854775808: expected"),
         (["--donor-order", "-1"], "--donor-order -1: expected"),
         (["--donor-init", "3"], "not allowed with argument --donor"),
-        (["--donor", "x"], "invalid int value"),
+        (["--donor", "x"], "--donor x: expected a whole number"),
         (["--both", "--donor-order", "3"], "expected only --donor SEED"),
         (["--factors", "head"], "'head' is not NAME=LAYER"),
         (["--factors", "a=blocks;b=blocks.0.mlp"], "blocks.0.mlp is part of blocks"),
