@@ -495,6 +495,10 @@ class Report:
     missing: list[Missing]
     labels: dict[str, str]
     """Name of each run for readers, such as ``seed 17``, by ``run_id``."""
+    words: str = ""
+    """The user's own notes."""
+    standing: str = ""
+    """How far the store's sweeps are, if the page is written while they run."""
 
     def as_json(self) -> dict[str, Any]:
         """Return report.json."""
@@ -502,6 +506,7 @@ class Report:
             "store": self.store,
             "title": self.title,
             "sentence": self.sentence,
+            **({"notes": self.words} if self.words else {}),
             "heading": {fact.name: fact.text for fact in self.heading},
             "provenance": self.provenance.as_json(),
             "studies": [study.as_json() for study in self.studies],

@@ -1,4 +1,4 @@
-"""``grok report STORE [--out DIR] [--watch]``: one page with all answers, its figures and their data.
+"""``grok report STORE [--out DIR] [--watch | --serve]``: one page with all answers, its figures and their data.
 
 Writes report.html (self-contained), report.json, figures/NAME.{png,svg,csv}, tables/NAME.csv
 and seeds.csv below DIR (default: STORE/report). With ``--watch`` it writes them again whenever the
@@ -9,17 +9,27 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+import webbrowser
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Final
 
-from analysis.answers import Own, Report, compile_report, own_studies
+import pandas as pd
+
+from analysis.answers import Report, compile_report, own_studies, unfinished
 from analysis.observations import Observations
 from analysis.study import reading_parser
-from analysis.writing import default_folder, write_answers, write_page, write_report
+from analysis.writing import PAGE, default_folder, write_answers, write_page, write_report
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
-from grok.errors import StoreError
+from grok.errors import ConfigError, StoreError, one_line
 from grok.store import check_path
+from grok.store.reader import is_owner_alive
+from grok.untrusted import read_json_object, read_text
 
 if TYPE_CHECKING:
     from analysis.figures.style import Drawing
@@ -30,14 +40,15 @@ EVERY: Final = 10
 """Seconds between two checks of the store."""
 FOLDERS: Final = {"runs": "*.*", "sweeps": "*.*", "search": "*.*", "live": "*/*.run"}
 """Files that change when a store grows: of finished runs, planned sweeps, searches, and curves of runs in flight."""
+HOUR: Final = pd.Timedelta(hours=1)
 PATIENCE: Final = 3
 """Failed reads in a row after which the error is raised."""
 
 
-def watch(store: Path, out: Path, every: int, own: Sequence[Own] = ()) -> int:
+def watch(store: Path, out: Path, every: int, compiled: Callable[[Observations], Report]) -> int:
     """Write the report of ``store`` whenever it has grown, with a check every ``every`` seconds; return 0 on Ctrl-C.
 
-    If the store does not exist yet, wait for it.
+    If the store does not exist yet, wait for it. ``compiled`` makes the report.
 
     Raises:
         StoreError: ``store`` is no store, or stays unreadable, or ``out`` cannot be written.
@@ -51,7 +62,8 @@ def watch(store: Path, out: Path, every: int, own: Sequence[Own] = ()) -> int:
             now = state(store) if check_path(store, to_write=False) else None
             if now is not None and now != seen:
                 try:
-                    report = compile_report(Observations.read(store), own)
+                    observations = Observations.read(store)
+                    report = replace(compiled(observations), standing=standing(store, observations))
                 except StoreError:
                     # A compaction can remove a shard between listing and reading it.
                     failures += 1
@@ -84,7 +96,44 @@ def state(store: Path) -> tuple[tuple[str, int, int], ...]:
     return tuple(files)
 
 
-# ``grok report STORE [--out DIR] [--watch]``: one page with all answers, its figures and their data.
+def standing(store: Path, observations: Observations) -> str:
+    """Return how far the store's sweeps are: runs stored, planned, in flight, an hour, and failed."""
+    runs = observations.all_runs
+    ended = (runs["started_at"] + pd.to_timedelta(runs["seconds"].fillna(0), unit="s")).dropna()
+    recent = ended[ended > ended.max() - HOUR]
+    hours = max((recent.max() - recent.min()) / HOUR, 1 / 60) if len(recent) else 1.0
+    flying = 0
+    for file in (store / "live").glob("*/*.json"):
+        with suppress(OSError, ValueError):  # its group has just ended
+            flying += len(read_json_object(file).get("flying", ())) if is_owner_alive(file.parent) is not False else 0
+    words = [f"{len(runs):,} of {len(runs) + sum(of.missing for of in unfinished(observations)):,} runs stored"]
+    words += [f"{flying} in flight"] if flying else []
+    words += [f"{len(recent) / hours:,.0f} an hour"] if len(recent) > 1 else []
+    failed = int((runs["status"] == "failed").sum())
+    return ", ".join([*words, f"{failed} failed"] if failed else words)
+
+
+def serve(out: Path, port: int) -> str:
+    """Serve the folder to browsers on this machine only, until this process ends; return the page's address.
+
+    Raises:
+        ConfigError: the port is in use.
+    """
+    handler = partial(_Silent, directory=str(out))
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except OSError as error:
+        raise ConfigError(f"--serve {port}: {error.strerror}; give another port, or 0 for a free one") from None
+    Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_address[1]}/{PAGE}"
+
+
+class _Silent(SimpleHTTPRequestHandler):
+    def log_message(self, *args: object) -> None:
+        """Print no line for a request."""
+
+
+# ``grok report STORE [--out DIR] [--watch | --serve]``: one page with all answers, its figures and their data.
 
 
 def parser() -> Parser:
@@ -100,6 +149,17 @@ def parser() -> Parser:
         help="a figure or study of your own: a function of the store's observations; can be given several times",
     )
     made.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of that module (default: this one)")
+    made.add_argument("--title", metavar="TEXT", help="title of the page (default: the question of the store)")
+    made.add_argument("--notes", type=Path, metavar="FILE", help="text of your own below the first answer")
+    made.add_argument("--open", action="store_true", help="open the page in a browser")
+    made.add_argument(
+        "--serve",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="PORT",
+        help="--watch, with the page served to browsers on this machine",
+    )
     made.add_argument("--watch", action="store_true", help="rewrite the report when the store grows, until Ctrl-C")
     made.add_argument(
         "--every", type=int, default=EVERY, metavar="SECONDS", help="seconds between checks (default: %(default)s)"
@@ -115,9 +175,23 @@ def main(argv: list[str]) -> int:
     out = arguments.out or default_folder(store)
     own = own_studies(arguments.own, arguments.plugin_path)
     refuse_unwritable("--out", out, folder=True)
-    if arguments.watch:
-        return watch(store, out, max(1, arguments.every), own)
-    report = compile_report(Observations.read(store), own)
+    try:
+        words = read_text(arguments.notes, follow=True) if arguments.notes else ""
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--notes {arguments.notes}: {one_line(error)}; give a text file in UTF-8") from None
+
+    def compiled(observations: Observations) -> Report:
+        report = compile_report(observations, own)
+        return replace(report, title=arguments.title or report.title, words=words)
+
+    if arguments.watch or arguments.serve is not None:
+        if arguments.serve is not None:
+            address = serve(out, arguments.serve)
+            print(f"serving {address}", flush=True)
+            if arguments.open:
+                webbrowser.open(address)
+        return watch(store, out, max(1, arguments.every), compiled)
+    report = compiled(Observations.read(store))
     page = write_report(report, out)
     if not report.provenance.runs:
         print(f"{store} has no finished run yet; train some: {report.next_step.text}")
@@ -130,6 +204,8 @@ def main(argv: list[str]) -> int:
     for finding in headlines:
         print(f"{finding.label:{width}s} {finding.brief}")
     print(f"report: {page}")
+    if arguments.open:
+        webbrowser.open(page.resolve().as_uri())
     return 0
 
 

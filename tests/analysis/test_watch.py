@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
 
 from analysis import report
 from grok.errors import StoreError
-from tests.analysis.simulate import census, write
+from grok.store import Purpose, Purposes, StoreWriter
+from tests.analysis.simulate import census, row, write
 
 pytestmark = pytest.mark.usefixtures("no_png")
 
@@ -82,3 +85,30 @@ def test_what_stays_unreadable_ends_the_watch(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "file").write_text("no store")
     assert report.main([str(tmp_path / "file"), "--watch"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_page_of_a_growing_store_is_served_with_title_notes_and_standing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row(truth) for truth in census(5, np.random.default_rng(0))]
+    store, notes, pages = tmp_path / "S", tmp_path / "notes.txt", list[str]()
+    notes.write_text("Two <b>of them</b>.\n\nAnd why.")
+    with StoreWriter(store) as writer:
+        writer.record_design(Purposes("sweep", [Purpose()] * 5).named([r.result.run_id for r in rows]))
+        writer.commit(rows[:3])
+
+    def look() -> None:
+        address = capsys.readouterr().out.splitlines()[0].removeprefix("serving ")
+        pages.append(urlopen(address).read().decode())
+
+    monkeypatch.setattr(report.time, "sleep", sleeping(look))
+    words = ["--out", str(tmp_path / "out"), "--serve", "--title", "Is it so?", "--notes", str(notes)]
+    assert report.main([str(store), *words]) == 0
+    assert "<h1>Is it so?</h1>" in pages[0] and "3 of 5 runs stored" in pages[0]
+    assert "<p>Two &lt;b&gt;of them&lt;/b&gt;.</p>" in pages[0] and "<p>And why.</p>" in pages[0]
+    assert report.main([str(store), "--notes", str(tmp_path / "nothing")]) == 2
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert report.main([str(tmp_path / "S"), "--serve", str(taken.getsockname()[1])]) == 2
