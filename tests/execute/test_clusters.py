@@ -124,3 +124,14 @@ def test_a_scheduler_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pyte
     assert "no scheduler answers at DASK_SCHEDULER_ADDRESS=tcp://127.0.0.1:" in ended.err
     assert "Traceback" not in ended.err
     assert not (tmp_path / "S" / "live").exists()
+
+
+def test_a_local_ray_that_does_not_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever Ray raises: of a node that starts too slowly a plain Exception, which ended in a traceback."""
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "a file" / "tmp"))
+    (tmp_path / "a file").touch()
+    ended = command(*SWEEP, "executor=ray", folder=tmp_path)
+    assert ended.status == 2, ended
+    assert "executor=ray: Ray does not start here (" in ended.err and "Traceback" not in ended.err

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RayError, WorkerCrashedError
 
-from grok.errors import ConfigError
+from grok.errors import ConfigError, one_line
 from grok.execute.executors.base import WorkerDied, unfit
 from grok.execute.groups import Group
 from grok.execute.worker import GroupReport, WorkerSettings, run_group_in_worker
@@ -22,7 +22,8 @@ class RayExecutor:
 
     def __init__(self, settings: WorkerSettings, workers: int, environment: dict[str, str]) -> None:
         self._settings = settings
-        local: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers}
+        address = os.environ.get("RAY_ADDRESS")
+        local: dict[str, Any] = {} if address else {"num_cpus": workers}
         try:
             ray.init(
                 **local,
@@ -31,10 +32,13 @@ class RayExecutor:
                 logging_level="ERROR",
                 runtime_env={"env_vars": environment},
             )
-        except (ConnectionError, ValueError) as error:
+        except Exception as error:  # of a node that starts too slowly it says a plain Exception
             raise ConfigError(
-                f"executor=ray: cannot connect to Ray at RAY_ADDRESS={os.environ.get('RAY_ADDRESS')}: start it with "
+                f"executor=ray: cannot connect to Ray at RAY_ADDRESS={address}: start it with "
                 "`ray start`, correct the address, or set RAY_AUTH_MODE=token where it asks for its token"
+                if address
+                else f"executor=ray: Ray does not start here ({one_line(error)}): try again when the machine "
+                "is less busy, or use executor=loky"
             ) from error
         self.workers = max(1, min(workers, int(ray.cluster_resources().get("CPU", 1))))
         self._task = ray.remote(num_cpus=1, max_retries=0)(run_group_in_worker)
