@@ -223,6 +223,7 @@ def _examined(path: Path) -> NotAShard | None:
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # from the disk, not from memory
             _footer(file)  # without one there may be any number of bytes
+            file.seek(0)
             whole = io.BytesIO(file.read())
     except FileNotFoundError:
         raise
