@@ -225,12 +225,23 @@ def _grouped(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return frame.sort_values(by, key=lambda column: column.replace(place)).reset_index(drop=True)
 
 
-MEASURES: Final = {SUPER: (SUPER,), "reached and held": (SUPER,), "distance": (SUPER, ORDINARY)}
+MEASURES: Final = {
+    SUPER: (SUPER,),
+    "reached and held": (SUPER,),
+    "generalised": (SUPER,),
+    "distance": (SUPER, ORDINARY),
+}
 """By the name of a measure: the parents whose children have one."""
 
 
 def _measured(rows: pd.DataFrame, measure: str) -> pd.Series:
-    columns = {SUPER: rows["super"], "reached and held": rows["held"], "distance": rows["loss"].abs()}
+    done = pd.Series(np.isfinite(rows["generalised"]), rows.index)
+    columns = {
+        SUPER: rows["super"],
+        "reached and held": rows["held"],
+        "generalised": done,
+        "distance": rows["loss"].abs(),
+    }
     return columns[measure].astype(float)
 
 
