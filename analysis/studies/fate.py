@@ -19,7 +19,7 @@ import pandas as pd
 
 from analysis.criteria import DIARY, UNJUDGED
 from analysis.observations import PLAIN_SETTINGS, Condition, Observations, conditions_of, describe_task, floats
-from analysis.populations import CHOSEN, asked, listed, random_seeds, roles, settings_in_words
+from analysis.populations import asked, listed, random_seeds, roles, settings_in_words
 from analysis.statistics.estimate import Estimate, NotEnoughData, generator
 from analysis.statistics.halfway import Floats, Halfway, halfway
 from analysis.statistics.prediction import median_interval
@@ -63,8 +63,9 @@ def children(observations: Observations) -> pd.DataFrame:
 
     Those with another order from the start only of parents that others leave later.
     """
-    rows = observations.once(roles).of("child", kinds=("branch",))
-    rows = rows[rows["choice"].isin((*CHOSEN, "drawn"))]
+    rows = observations.once(roles).of("child")
+    rows = rows[(rows["choice"] != "unstated") & rows["parent_run_id"].notna()]
+    rows = rows[rows["from_step"].notna() | (rows["kind"] == "branch")]
     ulps = np.array([n if type(n := unit.get("ulps")) is int else 0 for unit in rows["unit"]], dtype=np.int64)
     back = np.array([unit.get("reverse") is True for unit in rows["unit"]], dtype=bool)
     order = np.array([redrawn == ("order",) for redrawn in rows["redrawn"]], dtype=bool) & (ulps == 0)
