@@ -224,8 +224,8 @@ def fate_by_step(study: Fate) -> Drawing | None:
             placed = part.assign(place=beside * part["step"].where(part["step"] > 0, first))
             line = placed.assign(x=placed["place"], low=placed["value"], high=placed["value"])
             layers += [Band(CHANGES[change], colour, line), Intervals(CHANGES[change], colour, placed, vertical=True)]
-    ticks = {first: "0"} | {step: f"{step:,}" for step in later}
-    x = ChartAxis("step of the change (log)", 0.8 * first, 1.25 * later[-1], "log", ticks=ticks)
+    ticks = {step or first: f"{step:,}" for step in sorted({*frame["step"].tolist(), *later})}
+    x = ChartAxis("step of the change (log)", 0.8 * min(ticks), 1.25 * later[-1], "log", ticks=ticks)
     chart = Chart(x, ChartAxis("super children", -0.02, 1.02, percent=True), tuple(layers))
     caption = (
         f"Share of children of super parents that are super at step {study.horizon:,}, by the step at which they "

@@ -90,12 +90,13 @@ def halfway(
     Raises:
         NotEnoughData: fewer than ``FEWEST`` lines, or ``start`` and ``end`` cannot be told apart.
     """
+    rows = [np.isfinite(part).any(1) for part in (curve, start[:, None], end)]
     known = np.isfinite(curve).any(0) & np.isfinite(end).any(0)
     places, parts = places[known], (curve[:, known], start[:, None], end[:, known])
-    rows = [np.isfinite(part).any(1) for part in parts]
-    if not len(places) or min(int(of.sum()) for of in rows) < FEWEST:
-        raise NotEnoughData(f"at least {FEWEST} lines of descent with runs of every kind")
-    both = rows[1] & rows[2]
+    both = rows[1] & np.isfinite(parts[2]).any(1)
+    if min(*(of.sum() for of in rows), both.sum()) < FEWEST:
+        counts = "{} on the curve, {} at its start, {} at its end".format(*(of.sum() for of in rows))
+        raise NotEnoughData(f"at least {FEWEST} lines of descent with runs of each kind (seen: {counts})")
     apart = np.nanmean(parts[2][both], 1) - start[both]
     doubt = float(stats.t.ppf(0.5 + level / 2, len(apart) - 1)) * float(apart.std(ddof=1)) / math.sqrt(len(apart))
     if abs(apart.mean()) <= doubt:

@@ -19,7 +19,7 @@ import pandas as pd
 
 from analysis.criteria import DIARY, UNJUDGED
 from analysis.observations import PLAIN_SETTINGS, Condition, Observations, conditions_of, describe_task, floats
-from analysis.populations import CHOSEN, asked, listed, random_seeds, roles, settings_in_words
+from analysis.populations import asked, listed, random_seeds, roles, settings_in_words
 from analysis.statistics.estimate import Estimate, NotEnoughData, generator
 from analysis.statistics.halfway import Floats, Halfway, halfway
 from analysis.statistics.prediction import median_interval
@@ -34,7 +34,7 @@ CHANGES: Final = {
     REVERSE: "another order up to the step",
     MOVED: "moved by one ulp at the step",
 }
-SUPER, ORDINARY = "super", "ordinary"
+SUPER, ORDINARY, HELD = "super", "ordinary", "reached and held"
 FEWEST_RANKED: Final = 50
 """Smallest number of random seeds or cells that others are ranked among."""
 WIDTH: Final = 200
@@ -47,12 +47,12 @@ class Fate(Study):
 
     rows: pd.DataFrame
     """One row per child and parent. Columns: run_id, parent, line (the first ancestor), change, step, ulps (0: none),
-    parents (``super`` or ``ordinary``: what the parent is here), and of the child ``super``, ``held`` (as
-    `criteria.held_by`, above 0), ``generalised``, ``accuracy``, ``score`` (normal, among random seeds) and ``loss``
-    (log validation loss at the horizon, less that of the parent with the same numerics tag)."""
+    parents (``super`` or ``ordinary``: what the parent is here), and of the child ``super``, ``reached and held`` (98%,
+    as `criteria.held_by`), ``generalised`` by the horizon, ``accuracy``, ``score`` (normal, among random seeds) and
+    ``distance`` (absolute difference to the parent of the same numerics tag, in log validation loss at the horizon)."""
     steps: pd.DataFrame
     """By parents, change and step: lines, runs, hits, value, low, high (mean share of super children), held,
-    generalised, and medians of accuracy, score and ``apart`` (absolute ``loss``)."""
+    generalised, and medians of accuracy, score and distance."""
     halves: dict[tuple[str, str, str], Halfway]
     """Half-fate steps by parents, measure and change."""
     horizon: int
@@ -63,8 +63,9 @@ def children(observations: Observations) -> pd.DataFrame:
 
     Those with another order from the start only of parents that others leave later.
     """
-    rows = observations.once(roles).of("child", kinds=("branch",))
-    rows = rows[rows["choice"].isin((*CHOSEN, "drawn"))]
+    rows = observations.once(roles).of("child")
+    rows = rows[(rows["choice"] != "unstated") & rows["parent_run_id"].notna()]
+    rows = rows[rows["from_step"].notna() | (rows["kind"] == "branch")]
     ulps = np.array([n if type(n := unit.get("ulps")) is int else 0 for unit in rows["unit"]], dtype=np.int64)
     back = np.array([unit.get("reverse") is True for unit in rows["unit"]], dtype=bool)
     order = np.array([redrawn == ("order",) for redrawn in rows["redrawn"]], dtype=bool) & (ulps == 0)
@@ -134,12 +135,14 @@ def one(observations: Observations, condition: Condition, question: Question) ->
     loss = np.log(floats(at.reindex(rows["run_id"]))) - np.log(floats(at.reindex(rows["parent"])))
     rows = rows.assign(
         parents=np.where(parent["label"] == SUPER, SUPER, ORDINARY),
-        super=(child["label"] == SUPER).to_numpy(),
-        held=(child["held"] > 0).to_numpy(),
-        generalised=child["generalised"].to_numpy(float),
         accuracy=floats(child["accuracy"]),
         score=_scores(observations, condition, child["accuracy"], horizon),
-        loss=np.where(alike, loss, np.nan),
+        distance=np.where(alike, np.abs(loss), np.nan),
+        **{
+            SUPER: (child["label"] == SUPER).to_numpy(),
+            HELD: (child["held"] > 0).to_numpy(),
+            "generalised": np.isfinite(child["generalised"].to_numpy(float)),
+        },
     ).reset_index(drop=True)
     first = parent.iloc[0]
     lines = rows.groupby("parents")["parent"].nunique()
@@ -194,11 +197,8 @@ def _counted(part: pd.DataFrame) -> dict[str, Any]:
         "value": share.value,
         "low": share.low,
         "high": share.high,
-        "held": int(part["held"].sum()),
-        "generalised": int(np.isfinite(part["generalised"]).sum()),
-        "accuracy": part["accuracy"].median(),
-        "score": part["score"].median(),
-        "apart": part["loss"].abs().median(),
+        **part[[HELD, "generalised"]].sum(),
+        **part[["accuracy", "score", "distance"]].median(),
     }
 
 
@@ -209,10 +209,10 @@ def _in_words(frame: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, Any] = {
         "super": frame["hits"].astype(str) + of,
         "mean share of lines": [f"{v:.0%} ({a:.0%} to {b:.0%})" for v, a, b in ends],
-        "reached and held": frame["held"].astype(str) + of,
+        HELD: frame[HELD].astype(str) + of,
         "generalised": frame["generalised"].astype(str) + of,
         "median accuracy": [f"{v:.1%}" for v in frame["accuracy"]],
-        "median distance to the parent": [f"{v:.2g}" for v in frame["apart"]],
+        "median distance to the parent": [f"{v:.2g}" for v in frame["distance"]],
         "median normal score": frame["score"].round(2),
     }
     return frame[frame.columns[: frame.columns.get_loc("runs")]].assign(**columns).dropna(axis=1, how="all")
@@ -225,19 +225,14 @@ def _grouped(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return frame.sort_values(by, key=lambda column: column.replace(place)).reset_index(drop=True)
 
 
-MEASURES: Final = {SUPER: (SUPER,), "reached and held": (SUPER,), "distance": (SUPER, ORDINARY)}
-"""By the name of a measure: the parents whose children have one."""
-
-
-def _measured(rows: pd.DataFrame, measure: str) -> pd.Series:
-    columns = {SUPER: rows["super"], "reached and held": rows["held"], "distance": rows["loss"].abs()}
-    return columns[measure].astype(float)
+MEASURES: Final = {SUPER: (SUPER,), HELD: (SUPER,), "generalised": (SUPER,), "distance": (SUPER, ORDINARY)}
+"""By the column of a measure: the parents whose children have one."""
 
 
 def _wide(rows: pd.DataFrame, change: str, places: str, measure: str, lines: list[str]) -> pd.DataFrame:
     """Return the mean of each line over its children of one change (lines, places); only places above 0 have one."""
     part = rows[(rows["change"] == change) & ((rows[places] > 0) | (change == START))]
-    part = part.assign(measure=_measured(part, measure))
+    part = part.assign(measure=part[measure].astype(float))
     return part.pivot_table(index="line", columns=places, values="measure", aggfunc="mean").reindex(lines)
 
 
@@ -266,6 +261,7 @@ def _halves(study: Fate) -> None:
             label = f"half-fate step, {CHANGES[change]}{'' if measure == SUPER else f', by {measure}'}"
             label += "" if parents == SUPER else f", {parents} parents"
             ends = start[0].to_numpy(float) if 0 in start else np.full(len(lines), np.nan)
+            estimate = None
             try:
                 half = halfway(
                     np.array(steps, float), curve.to_numpy(float), ends, _at(moved, steps), generator(label),
@@ -275,7 +271,7 @@ def _halves(study: Fate) -> None:
                 place, more = "cannot be told", f"It needs {gap.needs}"
             else:
                 study.halves[parents, measure, change] = half
-                place, more = half.shown("step"), _more(half)
+                estimate, place, more = half.place, half.shown("step"), _more(half)
                 if half.place.low == 0 and not math.isfinite(half.place.high):
                     place = f"cannot be told: {place}"
             records.append(
@@ -283,9 +279,6 @@ def _halves(study: Fate) -> None:
                  "half-fate step": place, f"for ± {WIDTH} steps": more}
             )  # fmt: skip
             text = f"{label[0].upper()}{label[1:]}: {place}, over {len(lines)} lines of descent. {more}."
-            estimate = (
-                study.halves[parents, measure, change].place if (parents, measure, change) in study.halves else None
-            )
             study.findings.append(Finding(label, place, text, estimate, measure == SUPER, parents == SUPER))
     caption = "Half-fate steps with 95% intervals"
     study.tables.insert(0, Table("fate_half", caption, pd.DataFrame(records)))
@@ -350,7 +343,7 @@ def _sizes(study: Fate) -> None:
 
 def _divergence(study: Fate, curves: pd.DataFrame) -> None:
     """Add how far moved children are from their parents by step, in log validation loss: medians over lines."""
-    rows = study.rows[(study.rows["change"] == MOVED) & study.rows["loss"].notna()]
+    rows = study.rows[(study.rows["change"] == MOVED) & study.rows["distance"].notna()]
     loss = curves.loc[curves["val_loss"] > 0, ["run_id", "step", "val_loss"]]
     names = {"step": "evaluated at", "val_loss": "its"}
     pairs = rows[["run_id", "parent", "line", "parents", "ulps", "step"]].merge(loss.rename(columns=names), on="run_id")

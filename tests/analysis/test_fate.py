@@ -160,7 +160,7 @@ def test_a_curve_that_crosses_beyond_its_ends_says_so_and_more_lines_do_not_help
     assert falls.shown("step") == late.shown("step")
     sudden = halfway(steps, ones * [0, 0, 1], np.zeros(6), ones, np.random.default_rng(0))
     assert (sudden.place.low, sudden.place.high) == (98, 196)  # the line between them is no guide
-    for bad in (np.full(6, np.nan), np.ones(6)):
+    for bad in (np.full(6, np.nan), np.ones(6), np.array([0, 0, 0, 0, np.nan, np.nan])):
         with pytest.raises(NotEnoughData):
             halfway(steps, ones, bad, ones, np.random.default_rng(0))
 

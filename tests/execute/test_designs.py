@@ -14,7 +14,8 @@ import pandas as pd
 import pytest
 
 import grok
-from analysis.observations import searches
+from analysis.observations import Observations, searches
+from analysis.studies import fate
 from grok.commands.compose import arithmetic, compose
 from grok.config import ArithmeticConfig, GptConfig, identify
 from grok.config.gpt import TrainConfig as GptTrain
@@ -300,6 +301,9 @@ def test_switched_children_go_on_from_their_parent_at_a_step(census: Path) -> No
     (child,) = typed.to_dict("records")
     assert (child["role"], child["from_step"], child["redrawn"]) == ("child", 2, ["order"])
     assert runs.loc[child["parent_run_id"], "seed"] == 0
+    read = fate.children(Observations.read(census)).groupby(["change", "ulps"])["step"].agg(list)
+    later = {(fate.FORWARD, 0): [2, 2, 2, 4, 4], (fate.MOVED, 3): [2, 2, 4, 4], (fate.REVERSE, 0): [2, 2, 4, 4]}
+    assert read.map(sorted).to_dict() == later, "as the study of fate reads these rows"
 
 
 def test_children_are_never_candidates_and_their_children_keep_the_line(census: Path) -> None:
