@@ -76,14 +76,14 @@ def chosen(observations: Observations, path: Path, words: str) -> pd.DataFrame:
     last = settings.rename(columns=lambda name: name.rpartition(".")[2])
     listed = listed_runs(observations, open_store(path)).set_index("run").reindex(rows.index)
     table = pd.concat([settings, last, listed], axis=1)
-    found = rows[matching(table.loc[:, ~table.columns.duplicated()], shlex.split(words)).to_numpy()]
-    if found.empty:
+    runs = rows[matching(table.loc[:, ~table.columns.duplicated()], shlex.split(words)).to_numpy()]
+    if runs.empty:
         values = (f"{name}={value}" for name in names for value in settings[name].unique()[:2])
         raise ConfigError(
             f"{words!r} fits none of the {len(rows):,} arithmetic runs of {path}: expected a filter such as "
             f"{next(values, 'class=early')}; `grok list {path}` shows the rows"
         )
-    return found
+    return runs
 
 
 def compared(observations: Observations, sides: Sides) -> OwnStudy:

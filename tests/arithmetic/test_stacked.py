@@ -310,11 +310,6 @@ def test_precision_is_another_run_and_lanes_are_not() -> None:
     assert names[0::2] == names[1::2] and len(set(names)) == 3
 
 
-def test_what_stacked_lanes_do_not_carry_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match=r"optim\.grokfast=ma, eval\.metrics: .*device=cpu"):
-        run_stacked(tiny(optim={"grokfast": "ma"}, eval={"metrics": ["fourier"]}), lanes=2)
-
-
 @pytest.mark.slow
 def test_a_compiled_stack_equals_an_uncompiled_one_to_rounding_and_itself_to_the_bit() -> None:
     small: dict[str, Any] = {"model": {"layers": 1}}

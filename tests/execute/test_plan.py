@@ -148,7 +148,12 @@ def test_settings_of_the_command_have_one_value(name: str, values: tuple[object,
     [
         ("cpu", 1, {"precision": "tf32"}, "precision=tf32 needs a GPU"),
         ("auto", 0, {"precision": "tf32"}, "precision=tf32 needs a GPU"),
-        ("cuda", 1, {"eval": {"metrics": ["fourier"]}}, "stacked lanes do not carry eval.metrics"),
+        (
+            "cuda",
+            1,
+            {"optim": {"grokfast": "ma"}, "eval": {"metrics": ["fourier"]}},
+            r"optim\.grokfast=ma, eval\.metrics",
+        ),
     ],
 )
 def test_what_a_device_lacks_is_refused_for_every_run(

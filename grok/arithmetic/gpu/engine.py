@@ -211,7 +211,7 @@ def train_stacked(
     """
     by_program: dict[str, list[Job]] = {}
     for job in jobs:
-        assert isinstance(job.config, ArithmeticConfig)
+        assert isinstance(job.config, ArithmeticConfig) and not job.config.only_on_cpu()  # the plan has refused it
         by_program.setdefault(f"{program_key(job.config)} {variant(job.config.optim)}", []).append(job)
     for group in by_program.values():
         yield from Stack(group, lanes=lanes, device=torch.device(device), graphs=graphs).train(stop)
