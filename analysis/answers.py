@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import traceback
 from collections.abc import Callable, Sequence
@@ -386,25 +385,7 @@ def own_studies(targets: Sequence[str], folder: str) -> list[Own]:
     for target, function in functions.items():
         if not callable(function):
             raise ConfigError(f"--with {target}: expected a function of the store's observations")
-        if not _takes_one(function):
-            raise ConfigError(
-                f"--with {target}{inspect.signature(function)} cannot be called with one argument, "
-                f"the store's observations: expected def {target.rpartition('.')[2]}(observations)"
-            )
     return [_asking(target, function) for target, function in functions.items()]
-
-
-def _takes_one(function: Callable[..., Any]) -> bool:
-    """Return whether ``function`` can be called with one argument; True if it is written in C, without a signature."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except ValueError:
-        return True
-    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    first = [p for p in parameters if p.kind in (*named, inspect.Parameter.VAR_POSITIONAL)][:1]
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [p for p in parameters if p.default is inspect.Parameter.empty and p.kind not in optional]
-    return bool(first) and all(p is first[0] for p in needed)
 
 
 def _asking(target: str, function: Callable[[Observations], Any]) -> Own:

@@ -1,4 +1,4 @@
-"""``grok study NAME STORE [--out DIR]``, and what it shares with the commands of single studies."""
+"""``grok study NAME STORE [--out DIR]``: one study of a store, its figures and their data."""
 
 from __future__ import annotations
 
@@ -10,25 +10,7 @@ from analysis.observations import Observations
 from analysis.studies import QUESTIONS
 from analysis.studies.base import Missing, Question, Study
 from analysis.writing import FIGURES, default_folder, write_studies
-from grok.commands.command import Main, Parser, add_store, command, refuse_unwritable, store_of
-
-# Shared by the single-study commands: read a store, print one study, write its figures and tables.
-
-
-def answering(question: Question, only: tuple[str, ...] | None = None) -> Main:
-    """Return the command that prints the study of ``question`` and writes its figures.
-
-    Its exit status is 0 also if the store cannot answer yet. ``only`` names the tables to print; None prints all.
-    """
-
-    @command()
-    def main(argv: list[str]) -> int:
-        """Print a study and write its figures."""
-        parser = Parser(prog=f"grok study {question.name}", description=question.question)
-        print_study(question, reading_parser(parser).parse_args(argv), only)
-        return 0
-
-    return main
+from grok.commands.command import Parser, add_store, command, refuse_unwritable, store_of
 
 
 def reading_parser(parser: Parser) -> Parser:
@@ -38,7 +20,7 @@ def reading_parser(parser: Parser) -> Parser:
     return parser
 
 
-def print_study(question: Question, arguments: argparse.Namespace, only: tuple[str, ...] | None = None) -> None:
+def print_study(question: Question, arguments: argparse.Namespace) -> None:
     """Print the store's answer to ``question``, and write its figures and tables.
 
     Raises:
@@ -51,7 +33,7 @@ def print_study(question: Question, arguments: argparse.Namespace, only: tuple[s
     if isinstance(study, Missing):
         print(missing_text(study))
         return
-    print(study_text(study, only))
+    print(study_text(study))
     out = arguments.out or default_folder(store)
     for drawing in write_studies([study], out)[study.name]:
         print(f"figure: {out / FIGURES / drawing.name}.png")
@@ -63,19 +45,16 @@ def missing_text(study: Missing) -> str:
     return f"{study.title}: not enough data: needs {study.needs}{remedy}"
 
 
-def study_text(study: Study, only: tuple[str, ...] | None = None) -> str:
-    """Return a study as text: its scope, findings, notes and tables (those that ``only`` names; None: all)."""
+def study_text(study: Study) -> str:
+    """Return a study as text: its scope, findings, notes and tables."""
     lines = [f"{study.title}: {study.question}"]
     lines += [f"  {study.scope}"] if study.scope else []
     lines += [f"  {finding.text}" for finding in study.findings]
     lines += [f"  note: {note}" for note in study.notes]
     for table in study.tables:
-        if (only is None or table.name in only) and len(table.frame):
+        if len(table.frame):
             lines.append(f"\n{table.caption}\n{table.frame.to_string(index=False)}")
     return "\n".join(lines)
-
-
-# ``grok study NAME STORE [--out DIR]``: one study of a store, its figures and their data.
 
 
 def parser() -> Parser:

@@ -76,12 +76,3 @@ def counts_of(config: ArithmeticConfig, width: int) -> tuple[Counts, Counts, int
             function()
         counts.append(counter.counts)
     return counts[0], counts[1], evaluation.passes * -(-width // evaluation.lanes)
-
-
-def update_bytes(config: ArithmeticConfig, width: int) -> int:
-    """Return the smallest traffic of an AdamW update in bytes.
-
-    It reads weights, gradients and two moments, and writes all but the gradients.
-    """
-    state = LaneState(config, width, torch.device("meta"))
-    return 7 * sum(p.numel() * p.element_size() for p in state.parameters.values())

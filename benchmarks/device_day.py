@@ -1,4 +1,4 @@
-"""The first ten minutes on a GPU: ``python -m benchmarks.device_day``. Needs Python with CUDA torch and numpy.
+"""The first ten minutes on a GPU: ``python -m benchmarks.device_day``. Needs the project's packages and CUDA torch.
 
 Runs the stages one after the other, each in its own process with a time limit, with one compile cache, for nine
 minutes in all. ``device-day.json`` under ``--out`` is rewritten after each stage, so that an interruption keeps the
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import importlib.util
 import json
 import os
 import signal
@@ -38,9 +37,7 @@ NAMES: Final = (
     ("tests", 100),
     ("equal-lanes", 100),
     ("step", 120),
-    ("profile", 60),
     ("sweep", 100),
-    ("widths", 90),
     ("gpt", 90),
 )
 """Every stage and its limit in seconds; later stages can use the time that earlier ones leave."""
@@ -87,7 +84,7 @@ def run_day(day: Sequence[Stage], out: Path, *, seconds: float = DAY, margin: fl
         **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "TRITON_CACHE_DIR": str(cache / "triton"),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", ""), stand_ins()])),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")])),
     }
     outcomes: list[Outcome] = []
     write(outcomes, out)
@@ -104,11 +101,6 @@ def run_day(day: Sequence[Stage], out: Path, *, seconds: float = DAY, margin: fl
     finally:
         signal.signal(signal.SIGTERM, held)
     return outcomes
-
-
-def stand_ins() -> str:
-    """Return the folder with the replacement of SciPy, or an empty text if SciPy is installed."""
-    return "" if importlib.util.find_spec("scipy") else str(ROOT / "benchmarks" / "stand_ins")
 
 
 def run_stage(stage: Stage, limit: float, environment: dict[str, str]) -> Outcome:

@@ -6,6 +6,7 @@ A stage prints one JSON object in its last line. ``--fake``: small, on the proce
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -19,8 +20,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.settings import TINY
+import torch
 
+from benchmarks.counts import Counts, counts_of
+from benchmarks.harness import commit
+from benchmarks.settings import TINY, default_config
+from grok.arithmetic.gpu import train_stacked
+from grok.arithmetic.gpu.engine import Seat, Stack, lane_width, memory_of
+from grok.config import load_config
+from grok.numerics import product_precision
+from grok.records import Job, RunResult
+from grok.runs import never
+
+ORDERED_SEEDS = 8
 PRECISIONS = ("float32", "tf32", "bf16")
 PACKAGES = ("numpy", "pandas", "pyarrow", "scipy", "hydra", "pytest", "hypothesis", "safetensors", "triton")
 
@@ -45,11 +57,6 @@ def uncompiled_if_it_must() -> dict[str, Any]:
 
 def trained(configs: list[dict[str, Any]], *, lanes: int | None, fake: bool, graphs: bool = True) -> list[Any]:
     """Train the configs in one stack and return their results in order."""
-    from grok.arithmetic.gpu import train_stacked
-    from grok.config import load_config
-    from grok.records import Job, RunResult
-    from grok.runs import never
-
     jobs = [Job(run_id=str(i), config=load_config(config)) for i, config in enumerate(configs)]
     device = "cpu" if fake else "cuda"
     events = train_stacked(jobs, lanes=lanes, stop=never, device=device, graphs=graphs)
@@ -57,18 +64,8 @@ def trained(configs: list[dict[str, Any]], *, lanes: int | None, fake: bool, gra
     return [results[str(i)] for i in range(len(jobs))]
 
 
-def installed(name: str) -> bool:
-    """Return whether a package is installed, other than as our replacement."""
-    spec = importlib.util.find_spec(name)
-    return spec is not None and "stand_ins" not in Path(spec.origin or "").parts
-
-
 def environment(fake: bool) -> dict[str, Any]:
     """Return the machine's properties and the result of one product on it."""
-    import torch
-
-    from benchmarks.harness import commit
-
     result: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -76,7 +73,7 @@ def environment(fake: bool) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "compiler": compiler(),
         "commit": commit(),
-        "packages": {name: installed(name) for name in PACKAGES},
+        "packages": {name: importlib.util.find_spec(name) is not None for name in PACKAGES},
     }
     if not fake:
         properties = torch.cuda.get_device_properties(0)
@@ -137,74 +134,123 @@ def equal_lanes(fake: bool) -> dict[str, Any]:
 
 
 def table_width() -> int:
-    import torch
-
-    from benchmarks.settings import default_config
-    from grok.arithmetic.gpu.engine import lane_width
-
     return lane_width(default_config(), torch.device("cuda"))
 
 
-def step(fake: bool, widths: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Measure a step and the floor of its products, at the table's width or at ``widths``."""
+def seconds_of(function: Callable[[], object], count: int) -> float:
+    """Return the device's seconds per call for ``count`` queued calls."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(count):
+        function()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / count
+
+
+class Contender:
+    """A full stack of lanes with one precision and width."""
+
+    def __init__(self, width: int, *, graphs: bool = True, **over: Any) -> None:
+        self.config = default_config(**over)
+        device = torch.device("cuda")
+        # save="init" keeps a seat's initial weights, so that a few seeds can fill all lanes
+        configs = [default_config(seed=s, save="init", **over) for s in range(ORDERED_SEEDS)]
+        jobs = [Job(run_id=str(config.seed), config=config) for config in configs]
+        began = time.perf_counter()
+        self.stack = Stack(jobs, lanes=width, device=device, graphs=graphs)
+        self.set_up = time.perf_counter() - began
+        began = time.perf_counter()
+        seats = [Seat(job) for job in jobs]
+        self.seat = (time.perf_counter() - began) / len(seats)
+        """Seconds to prepare one run on the host and put it into its lane."""
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for lane in range(width):
+            list(self.stack._seat(lane, seats[lane % len(seats)]))
+        torch.cuda.synchronize()
+        self.seat += (time.perf_counter() - began) / width
+        self.stack._shuffle()
+        self.width = width
+        self.times: list[float] = []
+
+    def step(self) -> None:
+        with product_precision(self.config.precision):
+            self.stack._step()
+
+    def evaluate(self) -> float:
+        """Return the seconds of an evaluation of all lanes."""
+        began = time.perf_counter()
+        self.stack._evaluate(range(self.width))
+        return time.perf_counter() - began
+
+
+def product_seconds(counts: Counts, precision: str) -> float:
+    """Return the seconds of only the batched products of a step, at their shapes and strides."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    total = 0.0
+    for operands, times in counts.products.items():
+        x, y = (
+            torch.randn(  # not zeros: a device draws less power on them and runs faster
+                sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1, dtype=dtype, device="cuda"
+            ).as_strided(shape, strides)
+            for shape, strides in operands
+        )
+        with product_precision(precision):
+            torch.bmm(x, y)
+            total += times * seconds_of(functools.partial(torch.bmm, x, y), 5)
+    return total
+
+
+def step(fake: bool) -> dict[str, Any]:
+    """Measure a step and the floor of its products, at the table's width."""
     if fake:
         return {"skipped": "measures a device"}
-    from benchmarks.counts import counts_of
-    from benchmarks.device import Contender, product_seconds, seconds_of
-    from benchmarks.settings import default_config
-
     how = uncompiled_if_it_must()
     result: dict[str, Any] = {"compiled": not how}
-    for width in widths or (table_width(),):
-        counts, _, _ = counts_of(default_config(), width)
-        for precision in ("tf32",) if widths else PRECISIONS:
-            contender = Contender(width, precision=precision, **how)
-            times = [seconds_of(contender.step, 20) for _ in range(5)]
-            floor = min(product_seconds(counts, precision) for _ in range(3))
-            result[f"{precision}, {width} lanes"] = {
-                "ms a step": [round(1e3 * t, 3) for t in times],
-                "ms of its products": round(1e3 * floor, 3),
-                "evaluation ms": round(1e3 * contender.evaluate(), 2),
-                "set-up s": round(contender.set_up, 1),
-            }
-            print(json.dumps(result), flush=True)
-            del contender
+    width = table_width()
+    counts, _, _ = counts_of(default_config(), width)
+    for precision in PRECISIONS:
+        contender = Contender(width, precision=precision, **how)
+        times = [seconds_of(contender.step, 20) for _ in range(5)]
+        floor = min(product_seconds(counts, precision) for _ in range(3))
+        result[f"{precision}, {width} lanes"] = {
+            "ms a step": [round(1e3 * t, 3) for t in times],
+            "ms of its products": round(1e3 * floor, 3),
+            "evaluation ms": round(1e3 * contender.evaluate(), 2),
+            "set-up s": round(contender.set_up, 1),
+        }
+        print(json.dumps(result), flush=True)
+        del contender
     return result
 
 
-def profile(fake: bool) -> dict[str, Any]:
-    """Return the time of each kernel of a step."""
-    if fake:
-        return {"skipped": "measures a device"}
-    import torch
-
-    from benchmarks.device import Contender
-
-    contender = Contender(table_width(), precision="tf32", **uncompiled_if_it_must())
-    contender.step()
-    torch.cuda.synchronize()
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as taken:
-        for _ in range(3):
-            contender.step()
-        torch.cuda.synchronize()
-    rows = sorted(taken.key_averages(), key=lambda row: -row.self_device_time_total)[:60]
-    return {"us a step": {row.key[:90]: [round(row.self_device_time_total / 3, 1), row.count // 3] for row in rows}}
+def whole_sweep(width: int, precision: str, steps: int, **over: Any) -> dict[str, float]:
+    """Return seconds and seeds of a small sweep with set-up, refilling, evaluation and results."""
+    torch.cuda.reset_peak_memory_stats()
+    configs = [default_config(seed=s, precision=precision, train={"steps": steps}, **over) for s in range(2 * width)]
+    began = time.perf_counter()
+    marks: list[float] = []
+    for event in train_stacked([Job(run_id=str(c.seed), config=c) for c in configs], lanes=width, stop=never):
+        if isinstance(event, RunResult):
+            marks.append(time.perf_counter() - began)
+    return {
+        "seeds": len(marks),
+        "steps": steps,
+        "seconds": marks[-1],
+        "second half": marks[-1] - marks[width - 1],
+        "memory": torch.cuda.max_memory_allocated(),
+        "memory estimate": memory_of(configs[0], width).total,
+    }
 
 
 def sweep(fake: bool) -> dict[str, Any]:
     """Train the seeds of two full stacks, with set-up, refilling, evaluation and results."""
-    from benchmarks.device import whole_sweep
-
     if fake:
         began = time.perf_counter()
         results = trained([settings(True, seed=seed) for seed in range(8)], lanes=4, fake=True)
         return {"seeds": len(results), "seconds": round(time.perf_counter() - began, 2)}
     return whole_sweep(table_width(), "tf32", 300, **uncompiled_if_it_must())
-
-
-def widths(fake: bool) -> dict[str, Any]:
-    """Measure the step at other widths."""
-    return step(fake, (132, 528))
 
 
 def gpt(fake: bool) -> dict[str, Any]:
@@ -231,9 +277,7 @@ STAGES: dict[str, Callable[[bool], dict[str, Any]]] = {
     "tests": tests,
     "equal-lanes": equal_lanes,
     "step": step,
-    "profile": profile,
     "sweep": sweep,
-    "widths": widths,
     "gpt": gpt,
 }
 

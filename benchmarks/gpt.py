@@ -2,13 +2,11 @@
 
     python -m benchmarks.gpt --data DIR [--threads 1] [--steps 400] [--out results/benchmarks]
     python -m benchmarks.gpt --data DIR --processes 2 [--only "plain loop, compiled" "ours, float32, compiled"]
-    python -m benchmarks.gpt --data DIR --processes 2 --scaling [--threads 1] [--steps 400] [--out results/benchmarks]
     python -m benchmarks.gpt --data DIR --only "plain loop, bf16, compiled" "ours, bf16, compiled" [--steps 400]
     python -m benchmarks.gpt --data DIR --model gpt2 --device cuda [--batch 16] [--steps 200] [--out ...]
 
 DIR is the output of ``python -m grok.prepare``: Shakespeare's characters for all commands but the last, any text with
-GPT-2's tokeniser for the last. ``--scaling`` compares our compiled step by one process with the same by several, each
-with ``--threads``. It needs an idle machine with as many cores. bf16 is fast only on a processor with AMX
+GPT-2's tokeniser for the last. bf16 is fast only on a processor with AMX
 (``amx_bf16`` in /proc/cpuinfo). ``--clock cpu`` is for a shared machine, with one process of one thread: processor time
 leaves out waiting and adds up threads. It gives no rates.
 
@@ -61,7 +59,6 @@ class Served:
         torch.set_num_threads(arguments.threads)
         name, precision, compiled = kind
         self.arguments, self.corpus, shape = arguments, open_corpus(arguments.data), shape_of(arguments)
-        self.profiled = arguments.profile and name == "ours" and compiled and precision == "float32"
         common = (shape, self.corpus, arguments.device)
         if name == "plain":
             self.loop: Any = PlainLoop(*common, arguments.steps, precision, compiled, Rank.of_this_process())
@@ -78,11 +75,6 @@ class Served:
         last["val_loss"] = validation_loss(self.loop.model, self.corpus, shape, self.arguments.device)
         if isinstance(self.loop, OurLoop):
             last |= {"data_wait": float(np.mean(self.loop.waits)), "checkpoint_seconds": self.loop.checkpoint()}
-        if self.profiled:
-            with torch.profiler.profile() as profile:
-                for _ in range(ROUND):
-                    self.step()
-            print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=20, max_name_column_width=60))
         return last
 
 
@@ -166,46 +158,9 @@ def measure(arguments: argparse.Namespace) -> list[Contender]:
     return in_turns([started(name, kind, arguments) for name, kind in kinds.items()], arguments.steps)
 
 
-def scaling(arguments: argparse.Namespace) -> tuple[list[Contender], str]:
-    """Return our compiled step by one and by ``--processes`` processes, measured in turns, and the page as Markdown."""
-    counts = (1, arguments.processes)
-    forms = {count: argparse.Namespace(**{**vars(arguments), "processes": count}) for count in counts}
-    ours = ("ours", "float32", True)
-    contenders = in_turns(
-        [started(f"{count} process(es)", ours, form) for count, form in forms.items()], arguments.steps
-    )
-    one, many = map(milliseconds, contenders)
-    low, middle, high = np.quantile(one / many, [0.25, 0.5, 0.75])
-    device = device_model(torch.device(arguments.device))
-    lines = [
-        *heading(
-            "A GPT step by several processes",
-            device,
-            f"{arguments.threads} thread(s) for each process",
-            f"{shape_of(arguments).words}, float32, compiled, {arguments.steps} steps, {arguments.clock} time. "
-            f"Command: `python -m benchmarks.gpt --data DIR --processes {arguments.processes} --scaling "
-            f"--threads {arguments.threads} --steps {arguments.steps} --clock {arguments.clock}`.",
-        ),
-        data_words(open_corpus(arguments.data)),
-        "",
-        *table(
-            ("", "ms a step", "val loss"),
-            [(c.name, f"{np.median(milliseconds(c)):.1f}", f"{c.last[0]['val_loss']:.3f}") for c in contenders],
-            right=(1, 2),
-        ),
-        f"{arguments.processes} processes are {middle:.2f} times as fast as one "
-        f"({low:.2f} to {high:.2f}, quartiles over rounds of {ROUND} steps).",
-    ]
-    return contenders, "\n".join(lines) + "\n"
-
-
 def data_of(corpus: Corpus) -> dict[str, Any]:
     """Return what identifies the data of a measurement: its form, number of ids and hash."""
     return {"form": corpus.manifest["form"], "vocab_size": corpus.vocab_size, "hash": corpus.hash}
-
-
-def data_words(corpus: Corpus) -> str:
-    return "Data: {form}, {vocab_size:,} ids, corpus {hash}.".format(**data_of(corpus))
 
 
 def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
@@ -226,7 +181,7 @@ def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
             f"--batch {shape.batch} --threads {arguments.threads} --processes {arguments.processes} "
             f"--steps {arguments.steps} --clock {arguments.clock}`.",
         ),
-        data_words(corpus),
+        "Data: {form}, {vocab_size:,} ids, corpus {hash}.".format(**data_of(corpus)),
         "",
         f"Medians over rounds of {ROUND} steps in which all contenders take turns, each in its own process; ratios "
         "round by round, with quartiles. Ours writes its whole log of the step. The loops draw different weights and "
@@ -242,10 +197,9 @@ def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
             ratios = np.quantile(milliseconds(base) / milliseconds(c), [0.25, 0.5, 0.75])
             times = "{1:.2f} ({0:.2f} to {2:.2f})".format(*ratios)
         speed = [f"{tokens / ms * 1000:,.0f}", f"{flops / ms / 1e6:,.0f}"] if rates else []
-        mapped = f"{np.median(c.faults[1:]):,.0f}"
-        rows.append((c.name, f"{ms:.1f}", *speed, f"{last['val_loss']:.3f}", times, mapped, f"{last['memory']:,.0f}"))
+        rows.append((c.name, f"{ms:.1f}", *speed, f"{last['val_loss']:.3f}", times, f"{last['memory']:,.0f}"))
     texts = len(head) - 1
-    head += ["pages mapped a step", "MiB"]
+    head += ["MiB"]
     lines += table(head, rows, right=set(range(1, len(head))) - {texts})
     ours = next(c.last[0] for c in contenders if "data_wait" in c.last[0])
     seconds, minutes = ours["checkpoint_seconds"], config.checkpoint.minutes
@@ -271,7 +225,6 @@ def arguments_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", required=True)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1, help="processes that share each batch (default 1)")
-    parser.add_argument("--scaling", action="store_true", help="our step by one process and by --processes, in turns")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these contenders, by their names in the table")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--device", default="cpu", choices=tuple(KINDS))
@@ -285,12 +238,9 @@ def arguments_of(words: Sequence[str] | None = None) -> argparse.Namespace:
         choices=("wall", "cpu"),
         help="cpu: processor time, for a shared machine; one process of one thread",
     )
-    parser.add_argument("--profile", action="store_true", help="also print a profile of our compiled step")
     parser.add_argument("--out", type=Path, help="folder for a dated page and its figures")
     arguments = parser.parse_args(words)
     arguments.steps = ROUND * max(2, arguments.steps // ROUND)
-    if arguments.scaling and arguments.processes < 2:
-        parser.error("--scaling needs --processes 2 or more")
     if arguments.clock == "cpu" and (arguments.processes > 1 or arguments.threads > 1 or arguments.device == "cuda"):
         parser.error("--clock cpu is for --processes 1 --threads 1 --device cpu: processor time leaves out waiting")
     kinds, chosen = KINDS[arguments.device], arguments.only or KINDS[arguments.device]
@@ -303,14 +253,13 @@ def arguments_of(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     arguments = arguments_of()
-    contenders = [] if arguments.scaling else measure(arguments)
-    contenders, text = scaling(arguments) if arguments.scaling else (contenders, page(contenders, arguments))
+    contenders = measure(arguments)
     name = "gpt" + (f"-{arguments.processes}-processes" if arguments.processes > 1 else "")
-    name += "-scaling" if arguments.scaling else "-bf16" if all("bf16" in c.name for c in contenders) else ""
+    name += "-bf16" if all("bf16" in c.name for c in contenders) else ""
     figures: dict[str, Any] = {"data": data_of(open_corpus(arguments.data))}
     for c in contenders:
-        figures[c.name] = {"ms a step": [1000 * t for t in c.times], "pages a step": c.faults, **c.last[0]}
-    write(arguments.out, name, text, figures)
+        figures[c.name] = {"ms a step": [1000 * t for t in c.times], **c.last[0]}
+    write(arguments.out, name, page(contenders, arguments), figures)
 
 
 if __name__ == "__main__":

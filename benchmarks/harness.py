@@ -34,11 +34,10 @@ def serve(
             pipe.send({"memory": memory, **contender.end()})
             return
         call = getattr(contender, method)
-        began, faults = CLOCKS[clock](), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        began = CLOCKS[clock]()
         for _ in range(count):
             call()
-        seconds = CLOCKS[clock]() - began
-        pipe.send((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults))
+        pipe.send(CLOCKS[clock]() - began)
 
 
 class Contender:
@@ -61,8 +60,6 @@ class Contender:
         self.name = name
         self.times: list[float] = []
         """Seconds per call, round by round."""
-        self.faults: list[float] = []
-        """Page faults per call of the last process."""
         self.last: list[dict[str, Any]] = []
         """Each process's last numbers: its memory in MiB and those of the contender's ``end``."""
         self.pipes: list[Connection] = []
@@ -81,9 +78,7 @@ class Contender:
         """Return the seconds per call of ``count`` calls, with all processes at work."""
         for pipe in self.pipes:
             pipe.send((method, count))
-        seconds, faults = max(pipe.recv() for pipe in self.pipes)
-        self.faults.append(faults / count)
-        return float(seconds / count)
+        return float(max(pipe.recv() for pipe in self.pipes) / count)
 
     def end(self) -> list[dict[str, Any]]:
         """Stop the processes; return and keep their last numbers."""

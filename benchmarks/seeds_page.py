@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import statistics
 from typing import Any
 
@@ -21,9 +20,6 @@ def page(results: dict[str, Any], regime: dict[str, Any]) -> str:
     parts = {
         "Targets": targets,
         "The floor": floor,
-        "Where a step's time goes": phases,
-        "Profile of a step": profile,
-        "Cost against size": sizes,
     }
     lines = [
         *heading(
@@ -33,9 +29,8 @@ def page(results: dict[str, Any], regime: dict[str, Any]) -> str:
             f"products: {choose_path('auto', 'float32')}",
             f"Command: `make bench`.{over}",
         ),
-        f"Medians of {rounds} rounds in which all contenders take turns; in brackets the smallest and "
-        f'largest ratio of a round. A seed has {SEED_STEPS:,} steps, without evaluations. "Memory as ours" is the '
-        "plain loop with the allocator settings of our workers (freed memory is kept, large pages).",
+        f"Medians of {rounds} rounds in which all contenders take turns; in brackets the smallest and largest ratio of "
+        f"a round. A seed has {SEED_STEPS:,} steps, without evaluations.",
         "",
         *contenders(results["contenders"]),
     ]
@@ -82,7 +77,7 @@ def baselines(results: dict[str, Any]) -> dict[str, tuple[float, float]]:
 
 def targets(results: dict[str, Any]) -> list[str]:
     ratios, (*_, ours) = baselines(results), results["contenders"].values()
-    share, start = results["floor"] / results["step"], results["start-up"]
+    share = results["floor"] / results["step"]
     rows = [
         *((f"times the {name}", "10", f"{ratio:.2f}", ratio >= 10) for name, (ratio, _) in ratios.items()),
         ("share of the floor", "at least 60%", f"{100 * share:.0f}%", share >= 0.6),
@@ -93,13 +88,6 @@ def targets(results: dict[str, Any]) -> list[str]:
             evaluation_share(results) < 0.15,
         ),
         ("memory of a worker", "< 1.5 GB", f"{ours['memory']:.0f} MiB", ours["memory"] * 2**20 < 1.5e9),
-        ("planning 2,000 seeds", "< 5 s", f"{start['planning']:.1f} s", start["planning"] < 5),
-        (
-            "command to the end of the first step, uncompiled",
-            "< 3 s",
-            f"{start['first step']:.1f} s",
-            start["first step"] < 3,
-        ),
     ]
     verdicts = [(*row, "reached" if met else "**missed**") for *row, met in rows]
     lines = table(("what", "target", "here", ""), verdicts)
@@ -131,93 +119,6 @@ def floor(results: dict[str, Any]) -> list[str]:
                     ("all cores, against the floor of one", alone, results["step"]),
                     ("all cores, against the floor while all cores multiply", both, results["step"]),
                 )
-            ],
-        ),
-    ]
-
-
-def phases(results: dict[str, Any]) -> list[str]:
-    evaluation = results["evaluation"] / results["every"]
-    total = sum(results["phases"].values()) + evaluation
-    rows = {**results["phases"], f"evaluation, every {results['every']} steps": evaluation}
-    return [
-        *table(
-            ("phase", "ms a step", "share"),
-            [(phase, f"{1e3 * seconds:.2f}", f"{100 * seconds / total:.1f}%") for phase, seconds in rows.items()],
-        ),
-        "A step computes forward and backward in one graph. Forward is measured separately, as a pass to the losses; "
-        "backward is the rest of the step, so storing activations counts as backward. "
-        f"An evaluation of the whole validation set takes {1e3 * results['evaluation']:.0f} ms.",
-        "",
-    ]
-
-
-def profile(results: dict[str, Any]) -> list[str]:
-    products = [row for row in results["profile"] if row["what"].startswith("product ")]
-    rest = [row for row in results["profile"] if not row["what"].startswith("product ")]
-    spent = sum(row["seconds"] for row in products)
-    return [
-        f"From torch's profiler, with one lane on the machine. Inside the step the matrix products take "
-        f"{1e3 * spent:.1f} ms, {1e3 * (spent - results['floor']):+.1f} ms against the floor, because their operands "
-        "are not in the nearest cache. The profiler slows the step down, mostly its Python code, so the lines need not "
-        "add up to the step above.",
-        "",
-        *table(
-            ("what", "calls a step", "ms a step"),
-            [
-                ("all matrix products", f"{sum(row['calls'] for row in products):.0f}", f"{1e3 * spent:.2f}"),
-                *((row["what"], f"{row['calls']:.0f}", f"{1e3 * row['seconds']:.2f}") for row in rest),
-            ],
-        ),
-        "The largest products:",
-        "",
-        *table(
-            ("product", "calls a step", "ms a step", "GFLOP/s"),
-            [
-                (
-                    row["what"].removeprefix("product "),
-                    f"{row['calls']:.0f}",
-                    f"{1e3 * row['seconds']:.2f}",
-                    f"{row['calls'] * operations(row['what']) / row['seconds'] / 1e9:.0f}",
-                )
-                for row in products[:8]
-            ],
-        ),
-    ]
-
-
-def operations(product: str) -> int:
-    """Return the operations of a product line ``product (m, k) x (k, n)``."""
-    m, k, _, n, *_ = map(int, re.findall(r"\d+", product))
-    return 2 * m * k * n
-
-
-def sizes(results: dict[str, Any]) -> list[str]:
-    return [
-        *table(
-            ("what", "ms a lane-step of a process", "GFLOP a step", "GFLOP/s", "MiB a process"),
-            [
-                (
-                    row["what"],
-                    f"{1e3 * row['seconds']:.1f}",
-                    f"{row['flops'] / 1e9:.2f}",
-                    f"{row['flops'] / row['seconds'] / 1e9:.0f}",
-                    f"{row['memory']:.0f}",
-                )
-                for row in results["scaling"]
-            ],
-        ),
-        "Each line is the smallest of three measurements, not in turns: it shows trends over sizes, not differences of "
-        "a few percent.",
-        "",
-        "Whole runs in the engine, one lane, with their evaluations. The graphs are compiled already, but every run "
-        "here traces them again and looks them up in the compiler's cache. This takes some seconds, once per worker:",
-        "",
-        *table(
-            ("steps", "seconds", "ms a step"),
-            [
-                (row["steps"], f"{row['seconds']:.2f}", f"{1e3 * row['seconds'] / row['steps']:.1f}")
-                for row in results["run lengths"]
             ],
         ),
     ]

@@ -15,18 +15,6 @@ TINY: dict[str, Any] = {
     "numerics": {"compile": False},
 }
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "pre-norm, tied, sines, relu": {
-        "model": {"norm": "pre", "tied": True, "positions": "sinusoidal", "activation": "relu"}
-    },
-    "no norm, no bias": {"model": {"norm": "none", "final_norm": False, "bias": False}},
-    "bf16": {"precision": "bf16"},
-    "division": {"task": {"operation": "x/y"}},
-    "dropout": {"model": {"dropout": 0.2}},
-}
-"""Changes of :data:`TINY`, by their name."""
-
 
 def default_config(**over: Any) -> ArithmeticConfig:
     """Return the config of the default regime with the settings ``over``."""

@@ -87,7 +87,7 @@ examples:
 A store is named --store S in every command; without it, it is results/store.
 """
 
-BENCHMARKS: Final = ("seeds", "gpt", "device", "report")
+BENCHMARKS: Final = ("seeds", "gpt", "device_day")
 
 
 class _Neighbours(MetaPathFinder):

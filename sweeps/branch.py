@@ -168,9 +168,11 @@ def _differences(store: Store, config: ArithmeticConfig) -> str:
 
 
 def choose(
-    store: Store, runs: pd.DataFrame, *, best: int, random: int, at: int, among: Mapping[str, Any] | None = None
+    store: Store, runs: pd.DataFrame, *, best: int, random: int, at: int | None, among: Mapping[str, Any] | None = None
 ) -> pd.DataFrame:
     """Return the ``best`` runs by validation loss at step ``at``, and ``random`` others, drawn at random.
+
+    ``at``: None for the evaluation nearest to half of the steps.
 
     The columns ``choice`` and ``choice_detail`` say how each was chosen; ``among``: more that the latter says.
 
@@ -178,6 +180,9 @@ def choose(
         ConfigError: some were not evaluated at that step.
     """
     curves = store.curves(list(runs.index), ["run_id", "step", "val_loss"])
+    if at is None:
+        half = int(runs["config.train.steps"].min()) / 2
+        at = min((int(step) for step in curves["step"].unique()), key=lambda step: abs(step - half))
     losses = curves[curves["step"] == at].set_index("run_id")["val_loss"].reindex(runs.index)
     if losses.isna().any():
         steps = ", ".join(str(step) for step in sorted(curves["step"].unique())[:12])
@@ -320,19 +325,21 @@ def seeds_of(text: str | None) -> range | None:
     return range(int(match[1]), int(match[2]))
 
 
+def parser_of(prog: str, doc: str | None) -> Parser:
+    """Return the parser of a command of this package, with the text of its module as help."""
+    text = str(doc).replace("``", "")
+    return Parser(prog=prog, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
 def parser() -> Parser:
     """Return the command's arguments."""
-    parser = Parser(
-        prog="grok branch",
-        description=str(__doc__).replace("``", ""),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("grok branch", __doc__)
     parser.add_argument("--store", required=True, help="the store that has the parents and gets the children")
     parser.add_argument("--parents", help="run_ids (or their beginnings), separated by commas, instead of a choice")
     parser.add_argument("--seeds", help="choose among these master seeds, as FIRST:END (default: all in the store)")
     parser.add_argument("--best", type=natural, default=2, help="parents by lowest validation loss (default 2)")
     parser.add_argument("--random", type=natural, default=2, help="additional random parents (default 2)")
-    parser.add_argument("--at", type=positive, default=1500, help="step at which the best are chosen (default 1500)")
+    parser.add_argument("--at", type=positive, help="step at which the best are chosen (default: half of the steps)")
     parser.add_argument("--redraw", help=f"streams to redraw, or layers.NAME (default {ALL_REDRAWS})")
     parser.add_argument("--at-step", help="steps, with commas, after which the order is redrawn or the weights move")
     parser.add_argument("--reverse", action="store_true", help="with --at-step: from the other order to the parent's")

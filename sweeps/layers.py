@@ -35,6 +35,7 @@ from grok.execute import Designed, execute
 from grok.execute.groups import prepare_runs
 from grok.store import Purpose, Purposes
 from grok.streams import MAX_SEED, Stream, derive_seed
+from sweeps.branch import parser_of
 
 CONTROL = "final_norm"
 STREAMS = ("order", "split")
@@ -130,11 +131,7 @@ def _drawn(names: Sequence[str], seed: int) -> Iterator[frozenset[str]]:
 
 def parser() -> Parser:
     """Return the command's arguments."""
-    parser = Parser(
-        prog="grok layers",
-        description=str(__doc__).replace("``", ""),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("grok layers", __doc__)
     seed = number(int, minimum=0, maximum=MAX_SEED)
     parser.add_argument(
         "--recipient", type=seed, required=True, help="master seed whose split, order and weights are kept"

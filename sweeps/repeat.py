@@ -51,7 +51,7 @@ from grok.plugins import fingerprints, target_of
 from grok.store import Purpose, Purposes, Store, open_store
 from grok.store.provenance import stored_config
 from grok.streams import Stream, derive_seed
-from sweeps.branch import NO_MEMBERS, population
+from sweeps.branch import NO_MEMBERS, parser_of, population
 
 REDRAWABLE: Final = ("split", "init", "order")
 COMPUTED: Final = ("ulp", "again", "path", "float64", "precision")
@@ -285,11 +285,7 @@ def kinds_of(text: str) -> list[str]:
 
 def parser() -> Parser:
     """Return the command's arguments."""
-    parser = Parser(
-        prog="grok repeat",
-        description=str(__doc__).replace("``", ""),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("grok repeat", __doc__)
     parser.add_argument("--store", help="the store that has the candidates and gets the repeats (or store.path=)")
     parser.add_argument("--best", type=positive, default=12, help="candidates: this many of the best runs (default 12)")
     parser.add_argument("--seeds", help="candidates by name: master seeds or beginnings of run_ids, with commas")

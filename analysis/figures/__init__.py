@@ -27,8 +27,6 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
         search.histories,
         search.comparisons,
         search.importances,
-        search.slices,
-        search.contours,
         search.fronts,
     ),
     "gpt": (language.loss_curves,),

@@ -16,7 +16,6 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
-from matplotlib.tri import Triangulation
 
 from analysis.figures.style import (
     DPI,
@@ -37,7 +36,6 @@ from analysis.figures.style import (
     Lines,
     Points,
     Rule,
-    Surface,
     log_axis,
     number,
     of_all,
@@ -124,7 +122,7 @@ def _groups(chart: Chart) -> dict[str, tuple[str, Line2D]]:
     made = {}
     for layer in chart.layers:
         group = getattr(layer, "group", "")
-        if not group or isinstance(layer, Rule | Cells | Surface):
+        if not group or isinstance(layer, Rule | Cells):
             continue
         if isinstance(layer, Points | Bars):
             marker = "s" if isinstance(layer, Bars) else layer.marker
@@ -180,7 +178,7 @@ def _panel(axes: Axes, chart: Chart, room: float) -> None:
     axes.set_xlim(chart.x.low, chart.x.high)  # before any label is placed
     axes.set_ylim(chart.y.low, chart.y.high)
     axes.autoscale(enable=False)
-    named, coloured = chart.y.ticks is not None, any(isinstance(layer, Cells | Surface) for layer in chart.layers)
+    named, coloured = chart.y.ticks is not None, any(isinstance(layer, Cells) for layer in chart.layers)
     axes.grid(visible=named and not coloured, axis="x")
     axes.grid(visible=not named and not coloured, axis="y")
     base: dict[float, float] = {}
@@ -304,20 +302,7 @@ def _cells(axes: Axes, layer: Cells, z: int) -> None:
     _bar(axes, mesh, layer.label).set_ticks(ticks, labels=[number(float(f"{tick:.3g}")) for tick in ticks])
 
 
-def _surface(axes: Axes, layer: Surface, z: int) -> None:
-    value = layer.frame["value"].to_numpy(dtype=float)
-    levels = MaxNLocator(8).tick_values(float(value.min()), float(value.max()))
-    # tricontourf leaves out triangles whose corners all lie at the highest level: lower them a little
-    below = np.minimum(value, levels[-1] - 1e-6 * (levels[-1] - levels[0]))
-    places = layer.frame[["x", "y"]].to_numpy(dtype=float)
-    seen = axes.transScale.transform(places)
-    near = Triangulation(seen[:, 0], seen[:, 1]).triangles  # neighbours as they are seen
-    triangles = Triangulation(places[:, 0], places[:, 1], near)
-    mesh = axes.tricontourf(triangles, below, levels=levels, cmap=_colours(layer), alpha=0.85, zorder=z)
-    _bar(axes, mesh, layer.label)
-
-
-def _colours(layer: Cells | Surface) -> LinearSegmentedColormap:
+def _colours(layer: Cells) -> LinearSegmentedColormap:
     return SEQUENTIAL if layer.best == "low" else SEQUENTIAL.reversed()
 
 
@@ -336,5 +321,4 @@ PAINTERS: Final[dict[type[Layer], Callable[[Axes, Any, int], None]]] = {
     Band: _band,
     Intervals: _intervals,
     Cells: _cells,
-    Surface: _surface,
 }

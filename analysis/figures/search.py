@@ -1,4 +1,4 @@
-"""History, importance, slices, contour, Pareto front and comparison of the searches."""
+"""History, importance, Pareto front and comparison of the searches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import pandas as pd
 from analysis.figures.causes import rows_chart, share_axis
 from analysis.figures.render import draw
 from analysis.figures.style import (
-    AMBER,
     BLUE,
     GREY,
-    INK,
     ROSE,
     TEAL,
     Band,
@@ -24,18 +22,11 @@ from analysis.figures.style import (
     Intervals,
     Points,
     Rule,
-    Surface,
-    number,
 )
-from analysis.studies.search import FINISHED, Floats, Searches, SearchResult
+from analysis.studies.search import FINISHED, Searches, SearchResult
 
-GOLDEN = 0.618034
-FEW = 8
-"""Largest number of whole values that each get their own tick."""
 LATE = 1.15
 """Place of a seed that did not generalise, in budgets."""
-LOG_FROM = 20.0
-"""Ratio of largest to smallest value of a setting from which its axis is logarithmic."""
 WORDS = {
     "median_time": "median step of generalisation",
     "generalised_share": "share of seeds that generalised",
@@ -45,8 +36,6 @@ WORDS = {
     "logit_acc": "logit of validation accuracy",
     "compute": "training operations",
 }
-MOST = 6
-"""Largest number of settings with a panel each."""
 
 
 def _each(draw_one: Callable[[SearchResult, pd.DataFrame], Drawing | None]) -> Callable[[Searches], list[Drawing]]:
@@ -96,44 +85,6 @@ def histories(result: SearchResult, done: pd.DataFrame) -> Drawing:
 
 
 @_each
-def slices(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
-    """Draw each search's value against each setting."""
-    shown = [s for s in result.settings if done[s].notna().any()][:MOST]
-    if not shown:
-        return None
-    y = ChartAxis.around(_words(result.objective), done["value"])
-    charts = [_slice(done[done[s].notna()], s, result.default.get(s), y) for s in shown]
-    columns = len(shown) if len(shown) <= 3 else 3 if len(shown) > 4 else 2
-    caption = f"Finished trials of {result.name}. Each panel has the trials with that setting. Dashed: the default."
-    data, name = done[["trial", "value", *shown]], f"search_slices_{result.name}"
-    return draw(name, "Trials by setting", caption, charts, data, f"{len(done)} trials", columns=columns, width=6.2)
-
-
-def _slice(done: pd.DataFrame, setting: str, default: object, y: ChartAxis) -> Chart:
-    """Return the chart of the trials that have a setting: on a numeric axis, or by category."""
-    x = pd.to_numeric(done[setting], errors="coerce").to_numpy(dtype=float)
-    if np.isnan(x).any() or done[setting].map(lambda value: isinstance(value, bool)).any():
-        named = done[setting].astype(str)
-        names = sorted(named.unique())
-        x = named.map(names.index).to_numpy(dtype=float)
-        x = x + 0.25 * (done["trial"].to_numpy(dtype=float) * GOLDEN % 1 - 0.5)  # apart, and without a draw
-        axis = ChartAxis(setting, -0.6, len(names) - 0.4, ticks={float(i): name for i, name in enumerate(names)})
-        default = names.index(str(default)) if str(default) in names else None
-    else:
-        values = sorted({float(v) for v in x})
-        ticks = {v: number(v) for v in values} if len(values) <= FEW and all(v.is_integer() for v in values) else None
-        axis = ChartAxis.around(setting, x, scale="linear" if ticks else _scale(x), ticks=ticks)
-    rules = (Rule("x", default, colour=AMBER),) if isinstance(default, int | float) else ()
-    points = Points("", BLUE, pd.DataFrame({"x": x, "y": done["value"]}))
-    return Chart(axis, y, (*rules, points), height=1.9)
-
-
-def _scale(values: Floats) -> Any:
-    """Return the scale of an axis for a setting's values."""
-    return "log" if values.min() > 0 and values.max() / values.min() >= LOG_FROM else "linear"
-
-
-@_each
 def fronts(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
     """Draw the Pareto front of each search with two objectives."""
     done = done.dropna(subset=["second"])
@@ -171,31 +122,6 @@ def importances(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
     )
     title = "Importance of each setting"
     return draw(f"search_importance_{result.name}", title, caption, [chart], frame, f"{trials} trials")
-
-
-@_each
-def contours(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
-    """Draw the value over the two numeric settings that explain most."""
-    ranked = result.importance["setting"].tolist() if len(result.importance) else []
-    two = [s for s in ranked if pd.to_numeric(done[s], errors="coerce").nunique() > 3][:2]
-    done = done.dropna(subset=two)
-    if len(two) < 2 or len(done) < 10 or np.ptp(done["value"].to_numpy(dtype=float)) == 0:
-        return None
-    x, y = (pd.to_numeric(done[s]).to_numpy(dtype=float) for s in two)
-    places = pd.DataFrame({"x": x, "y": y, "value": done["value"].to_numpy(dtype=float)})
-    words = _words(result.objective)
-    chart = Chart(
-        ChartAxis.around(two[0], x, scale=_scale(x)),
-        ChartAxis.around(two[1], y, scale=_scale(y)),
-        (Surface(places, words, "low" if result.minimise else "high"), Points("", INK, places, 12)),
-        height=2.7,
-    )
-    caption = (
-        f"{words.capitalize()} of {len(done)} finished trials (dots) of {result.name}, over the two settings that "
-        "explain most. Between trials: linear interpolation, no model."
-    )
-    data, name = done[["trial", "value", *two]], f"search_contour_{result.name}"
-    return draw(name, "Two settings together", caption, [chart], data, f"{len(done)} trials")
 
 
 def comparisons(study: Searches) -> list[Drawing]:

@@ -160,16 +160,7 @@ class Cells:
     log: bool = False
 
 
-@dataclass(frozen=True)
-class Surface:
-    """Values over two axes, linear between the points, from the columns ``x``, ``y`` and ``value``."""
-
-    frame: pd.DataFrame
-    label: str
-    best: Literal["low", "high"] = "low"
-
-
-Layer = Lines | Points | Bars | Band | Intervals | Rule | Cells | Surface
+Layer = Lines | Points | Bars | Band | Intervals | Rule | Cells
 
 
 @dataclass(frozen=True)

@@ -20,22 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from analysis.figures.style import (
-    LIGHT,
-    PALETTE,
-    Band,
-    Bars,
-    Cells,
-    Chart,
-    ChartAxis,
-    Drawing,
-    Intervals,
-    Layer,
-    Lines,
-    Points,
-    Rule,
-    Surface,
-)
+from analysis.figures import style
 from analysis.glossary import EVERYDAY, TERMS
 
 if TYPE_CHECKING:
@@ -101,7 +86,7 @@ LOG_FROM: Final = 100.0
 """Ratio of largest to smallest value above which the 16 bits encode the logarithm."""
 MISSING: Final = 65535
 """Code of a missing value."""
-NAMES: Final = {light: name for name, light in LIGHT.items()}
+NAMES: Final = {light: name for name, light in style.LIGHT.items()}
 
 
 class Runs:
@@ -139,7 +124,7 @@ def plain(values: Iterable[Any]) -> list[Any]:
     return [None if not np.isfinite(v) else int(v) if float(v).is_integer() else float(f"{v:.6g}") for v in values]
 
 
-def kept_runs(layers: Sequence[Lines], points: int = POINTS) -> tuple[set[str], int]:
+def kept_runs(layers: Sequence[style.Lines], points: int = POINTS) -> tuple[set[str], int]:
     """Return the runs whose curves the page keeps, and the largest number of evaluations per curve.
 
     All runs are kept if ``points`` allows ``FEWEST_POINTS`` for each. Otherwise those that are always
@@ -158,17 +143,16 @@ def kept_runs(layers: Sequence[Lines], points: int = POINTS) -> tuple[set[str], 
     return chosen, max(FEWEST_POINTS, points // len(chosen))
 
 
-def interactive(charts: Sequence[Chart]) -> bool:
+def interactive(charts: Sequence[style.Chart]) -> bool:
     """Return whether the page draws these charts; it shows the picture of others, and of those with names of rows."""
     return len(charts) > 0 and not any(
-        chart.y.ticks is not None or any(isinstance(layer, Cells | Surface) for layer in chart.layers)
-        for chart in charts
+        chart.y.ticks is not None or any(isinstance(layer, style.Cells) for layer in chart.layers) for chart in charts
     )
 
 
-def encode_chart(chart: Chart, runs: Runs) -> dict[str, Any]:
+def encode_chart(chart: style.Chart, runs: Runs) -> dict[str, Any]:
     """Return a chart as JSON."""
-    lines = [layer for layer in chart.layers if isinstance(layer, Lines)]
+    lines = [layer for layer in chart.layers if isinstance(layer, style.Lines)]
     kept, most = kept_runs(lines)
     encoded: dict[str, Any] = {
         "x": _axis(chart.x),
@@ -187,39 +171,39 @@ def encode_chart(chart: Chart, runs: Runs) -> dict[str, Any]:
     return encoded
 
 
-def _axis(axis: ChartAxis) -> dict[str, Any]:
+def _axis(axis: style.ChartAxis) -> dict[str, Any]:
     ticks = None if axis.ticks is None else [list(axis.ticks), list(axis.ticks.values())]
     return vars(axis) | {"ticks": ticks}
 
 
-COLUMNS: Final[dict[type[Layer], tuple[str, ...]]] = {
-    Bars: ("low", "high", "count"),
-    Band: ("x", "value", "low", "high"),
-    Intervals: ("place", "value", "low", "high"),
-    Points: ("x", "y"),
+COLUMNS: Final[dict[type[style.Layer], tuple[str, ...]]] = {
+    style.Bars: ("low", "high", "count"),
+    style.Band: ("x", "value", "low", "high"),
+    style.Intervals: ("place", "value", "low", "high"),
+    style.Points: ("x", "y"),
 }
 """Columns of numbers of the page's layers."""
 
 
-def _layer(layer: Layer, runs: Runs, kept: set[str], most: int) -> dict[str, Any]:
+def _layer(layer: style.Layer, runs: Runs, kept: set[str], most: int) -> dict[str, Any]:
     kind = type(layer).__name__.lower()
     options = {
         k: v for k, v in vars(layer).items() if not isinstance(v, pd.DataFrame | frozenset) and k not in ("x", "y")
     }
     encoded = options | {"kind": kind, "colour": NAMES.get(getattr(layer, "colour", ""), "blue")}
-    if isinstance(layer, Lines):
+    if isinstance(layer, style.Lines):
         return encoded | _curves(layer, runs, kept, most)
-    if isinstance(layer, Rule | Cells | Surface):
+    if isinstance(layer, style.Rule | style.Cells):
         return encoded
     frame = layer.frame
     encoded |= {name: plain(frame[name].to_numpy(dtype=float)) for name in COLUMNS[type(layer)]}
-    if isinstance(layer, Points):
+    if isinstance(layer, style.Points):
         encoded["runs"] = [runs.number(run) for run in frame["run_id"]] if "run_id" in frame else []
         encoded["times"] = plain(frame["times"]) if "times" in frame else None
     return encoded
 
 
-def _curves(layer: Lines, runs: Runs, kept: set[str], most: int) -> dict[str, Any]:
+def _curves(layer: style.Lines, runs: Runs, kept: set[str], most: int) -> dict[str, Any]:
     columns = list(dict.fromkeys(["run_id", "step", layer.x, layer.y]))
     frame = layer.frame[columns].dropna()
     frame = frame[frame["run_id"].isin(kept)]
@@ -296,7 +280,7 @@ SCRIPTS: Final = ("selection.js", "charts.js", "layers.js", "tables.js", "page.j
 
 def colours(dark: bool) -> str:
     """Return the palette as CSS variables."""
-    return "".join(f"--f-{name}:{pair[int(dark)]};" for name, pair in PALETTE.items())
+    return "".join(f"--f-{name}:{pair[int(dark)]};" for name, pair in style.PALETTE.items())
 
 
 @cache
@@ -310,7 +294,7 @@ def script() -> str:
     return f'{_file("vendor", "uplot", "uPlot.iife.min.js")}\n(() => {{\n"use strict";\n{own}\n}})();\n'
 
 
-def lead_of(studies: Sequence[Study], drawings: Sequence[Drawing]) -> Drawing | None:
+def lead_of(studies: Sequence[Study], drawings: Sequence[style.Drawing]) -> style.Drawing | None:
     """Return the figure for the top of the page: the first that a study leads with, else the first."""
     wanted = [study.lead for study in studies]
     return next((d for name in wanted for d in drawings if d.name == name), drawings[0] if drawings else None)
@@ -323,7 +307,7 @@ def answers_of(study: Study, above: str) -> list[Finding]:
     return leading if study.parts else (leading or [f for f in new if f.listed])[:1]
 
 
-def render(report: Report, drawn: dict[str, list[Drawing]], reload_seconds: int | None = None) -> str:
+def render(report: Report, drawn: dict[str, list[style.Drawing]], reload_seconds: int | None = None) -> str:
     """Return the page of ``report`` with the figures of each study.
 
     ``reload_seconds``: seconds after which the page reloads itself (None: never).

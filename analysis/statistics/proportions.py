@@ -23,10 +23,6 @@ RARE: Final = 5
 """Below this number of hits or of misses a share has the exact interval."""
 
 
-def _z(level: float) -> float:
-    return float(special.ndtri(0.5 + level / 2))
-
-
 def wilson(hits: int, n: int, level: float = LEVEL) -> Estimate:
     """Return ``hits / n`` with Wilson's score interval, whose mean coverage is close to nominal."""
     return _interval(hits, n, "wilson", "Wilson", level)

@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import factorial
 from typing import Final
 
 import numpy as np
@@ -238,15 +237,3 @@ def _error(
                 f"({left / spread:.0%} of the spread is left over by interactions of two)"
             )
     return left / spare, spare
-
-
-def shapley_values(v: dict[frozenset[int], float], k: int) -> Floats:
-    """Return the Shapley values (k,) of a complete game by their definition; exponential in ``k``."""
-    phi = np.zeros(k)
-    for i in range(k):
-        others = [j for j in range(k) if j != i]
-        for size in range(k):
-            weight = factorial(size) * factorial(k - size - 1) / factorial(k)
-            for s in combinations(others, size):
-                phi[i] += weight * (v[frozenset(s) | {i}] - v[frozenset(s)])
-    return phi

@@ -18,7 +18,7 @@ from analysis.observations import (
     without_repetition,
 )
 from analysis.populations import Population, Populations, listed, populations, roles
-from analysis.proposals import amount, code_needed, proposal
+from analysis.proposals import code_needed, proposal
 from analysis.statistics.estimate import Estimate, NotEnoughData, holm
 
 
@@ -124,19 +124,12 @@ class Missing:
     command: str
     started: bool
     """Whether the store has runs of this study."""
-    amount: str = ""
-    """The size of the command: the number of runs, and an example of a share's interval."""
+    code: str = ""
+    """The version of own code that the command needs."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the question and what it needs as a dict for report.json."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "question": self.question,
-            "needs": self.needs,
-            "command": self.command,
-            "amount": self.amount,
-        }
+        return {name: value for name, value in vars(self).items() if name != "started"}
 
 
 @dataclass(frozen=True)
@@ -157,6 +150,11 @@ class Question:
     reads_designs: bool = False
     """Whether runs count by their role in a design: what is unknown is then said where there is no answer, too."""
 
+    @property
+    def names(self) -> dict[str, Any]:
+        """The names of a study that answers it."""
+        return {"name": self.name, "title": self.title, "question": self.question}
+
     def ask(self, observations: Observations) -> Study | Missing:
         """Return the answer, or what is missing for it."""
         started = self.applies(observations)
@@ -169,8 +167,8 @@ class Question:
             if self.reads_designs:
                 needs = ". ".join([needs, *(note.removesuffix(".") for note in observations.once(roles).said)])
             command = self.command_for(observations, gap.needs)
-            amount = self.amount_of(command, observations)
-            return Missing(self.name, self.title, self.question, needs, command, started, amount)
+            code = self.code_for(command, observations)
+            return Missing(**self.names, needs=needs, command=command, started=started, code=code)
 
     def command_for(self, observations: Observations, needs: str = "") -> str:
         """Return the command with the store's path and the settings of its runs.
@@ -178,14 +176,6 @@ class Question:
         If ``needs`` asks for longer runs (it names ``train.steps``), the command trains longer runs.
         """
         return proposal(self.command, observations, self.any_task, longer="train.steps" in needs)
-
-    def amount_of(self, command: str, observations: Observations) -> str:
-        """Return the size of ``command`` in words, and whether this question's command comes after it."""
-        text = amount(command) or self._condition(command, observations)
-        own = self.command.split()[:2]
-        if text and command.split()[:2] != own:
-            text += f" {' '.join(own)} starts from these runs: the next report proposes that command."
-        return f"{text} {self.code_for(command, observations)}".strip()
 
     def code_for(self, command: str, observations: Observations) -> str:
         """Return the version of own code that a command needs, where it names own code."""
@@ -195,14 +185,6 @@ class Question:
         code = code_needed(observations, grouped.to_go_on[0].rows)
         text = f"It needs your code as the store's runs had it: {code}. With other code it trains other runs."
         return text if code else ""
-
-    def _condition(self, command: str, observations: Observations) -> str:
-        """Return the condition that a command is about, where the store has several and it takes one."""
-        grouped = observations.once(populations)
-        if not command or not grouped.settings or command.split()[1] == "search":
-            return ""
-        first = grouped.to_go_on[0]
-        return f"With {', '.join(settings_words(first.rows.iloc[0], list(first.condition)))} alone."
 
 
 # The answers to one question for several populations or conditions, side by side.
@@ -233,24 +215,34 @@ def side_by_side(
 
     ``sizes``: number of runs by that name. ``kind``: ``population`` or ``condition``.
     """
-    study = Study(name=question.name, title=question.title, question=question.question, scope=scope, parts=parts)
+    study = Study(**question.names, scope=scope, parts=parts)
     study.findings = [*_differences(parts, beside, kind), *_leading(parts, beside, kind)]
     study.tables = [_table(parts, sizes, beside, kind), *_tables(parts)]
     study.notes = _notes(parts)
     return study
 
 
-def needs_of_all(needs: Mapping[str, str], kind: str) -> NotEnoughData:
-    """Return the error for the case that no part has an answer, with the ``needs`` by the parts' names."""
+def _answered(units: Sequence[Any], answer: Callable[[Any], Study], kind: str) -> tuple[list[Study], list[Finding]]:
+    """Return the answer for each of ``units``, and what the others need.
+
+    Raises:
+        NotEnoughData: no unit has an answer.
+    """
+    parts, needs = [], {}
+    for unit in units:
+        try:
+            part = answer(unit)
+        except NotEnoughData as gap:
+            needs[unit.name] = gap.needs
+            continue
+        part.about = unit.name
+        parts.append(part)
     words = set(needs.values())
-    if len(words) == 1:
-        return NotEnoughData(f"{f'in each {kind} ' if len(needs) > 1 else ''}{words.pop()}")
-    return NotEnoughData("; ".join(f"{name}: {words}" for name, words in needs.items()))
-
-
-def unanswered(needs: Mapping[str, str]) -> list[Finding]:
-    """Say of each part without an answer what it needs, by the parts' names."""
-    return [
+    if not parts and len(words) == 1:
+        raise NotEnoughData(f"{f'in each {kind} ' if len(needs) > 1 else ''}{words.pop()}")
+    if not parts:
+        raise NotEnoughData("; ".join(f"{name}: {words}" for name, words in needs.items()))
+    return parts, [
         Finding(name, "not enough data", f"{name}: not enough data, needs {words}.") for name, words in needs.items()
     ]
 
@@ -366,24 +358,19 @@ def by_population(
     if not grouped.every:
         raise NotEnoughData("at least one finished run of a random seed, or five seeds of one stream, the others fixed")
     chosen = _largest(grouped, most)
-    parts: list[Study] = []
-    gaps: list[tuple[Population, str]] = []
-    for population in chosen:
-        try:
-            part = answer(observations, population, question)
-        except NotEnoughData as gap:
-            gaps.append((population, gap.needs))
-            continue
-        part.about, part.scope = population.name, population.scope
+
+    def one(population: Population) -> Study:
+        part = answer(observations, population, question)
+        part.scope = population.scope
         part.notes += _unfinished(observations, population)
-        parts.append(part)
-    if not parts:
-        raise needs_of_all({p.name: needs for p, needs in gaps}, "population")
+        return part
+
+    parts, gaps = _answered(chosen, one, "population")
     if len(grouped) == 1:
         parts[0].notes += _beside_note(grouped) + observations.once(roles).said
         return parts[0]
     study = side_by_side(question, parts, {p.name: len(p) for p in chosen}, beside, _scope(grouped), "population")
-    study.findings += unanswered({p.name: needs for p, needs in gaps})
+    study.findings += gaps
     left = len(grouped) - len(chosen)
     if left:
         study.notes.append(f"{left} smaller populations of the store are left out (the {most} largest are shown).")
@@ -454,18 +441,8 @@ def by_condition(
     """
     if not conditions:
         raise NotEnoughData("runs of this study")
-    parts: list[Study] = []
-    gaps: dict[str, str] = {}
-    for condition in conditions[:MOST_CONDITIONS]:
-        try:
-            part = answer(observations, condition, question)
-        except NotEnoughData as gap:
-            gaps[condition.name] = gap.needs
-            continue
-        part.about = condition.name
-        parts.append(part)
-    if not parts:
-        raise needs_of_all(gaps, "condition")
+    chosen = conditions[:MOST_CONDITIONS]
+    parts, gaps = _answered(chosen, lambda condition: answer(observations, condition, question), "condition")
     if len(conditions) == 1:
         parts[0].about = _among_all(observations, conditions[0].rows)
         return parts[0]
@@ -473,7 +450,7 @@ def by_condition(
     differing = listed(without_repetition(c.removeprefix("config.") for c in varying) or ["their data"])
     scope = f"{len(conditions)} conditions, each with its own answer. They differ in {differing}."
     study = side_by_side(question, parts, {c.name: len(c) for c in conditions}, beside, scope, "condition")
-    study.findings += unanswered(gaps)
+    study.findings += gaps
     if len(conditions) > MOST_CONDITIONS:
         left = "; ".join(c.name for c in conditions[MOST_CONDITIONS:])
         study.notes.append(f"{len(conditions) - MOST_CONDITIONS} smaller conditions are left out: {left}.")

@@ -104,9 +104,7 @@ def one(observations: Observations, population: Population, question: Question) 
     rows, horizon = judged(observations, population.rows)
     labels = rows.loc[rows["label"] != UNJUDGED, "label"]
     census = Census(
-        name=question.name,
-        title=question.title,
-        question=question.question,
+        **question.names,
         population=population,
         rows=rows,
         times=observations.times(rows),
@@ -488,9 +486,7 @@ def analyse_parity(observations: Observations, question: Question) -> Parity:
             f"seeds 0 to 11 of the diary's regime evaluated at step {STEP:,} (missing: {', '.join(map(str, absent))})"
         )
     study = Parity(
-        name=question.name,
-        title=question.title,
-        question=question.question,
+        **question.names,
         scope=f"Seeds 0 to 11 under the default settings, the diary's regime, at step {STEP:,}.",
         measures=measures,
     )

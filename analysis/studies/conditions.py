@@ -331,9 +331,7 @@ def analyse_settings(observations: Observations, question: Question, families: l
     tested = [c for c in contrasts if c.p is not None]
     adjusted = holm([c.p for c in tested if c.p is not None])
     study = Comparison(
-        name=question.name,
-        title=question.title,
-        question=question.question,
+        **question.names,
         families=[(f, {v: _curve(observations, rows) for v, rows in f.groups.items()}) for f in families],
         contrasts=contrasts,
         p={c.label: float(p) for c, p in zip(tested, adjusted, strict=True)},

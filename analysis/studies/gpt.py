@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import time
+import tomllib
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from typing import Final
 
 import numpy as np
@@ -88,22 +90,10 @@ def _measured(curves: pd.DataFrame) -> pd.DataFrame:
 #
 # All of them are on the full WikiText-103. Numbers on other text, or on a sample of it, are not comparable.
 
-WIKITEXT_103: Final = pd.DataFrame(
-    [
-        ("GPT-2 117M (WebText, not tuned)", "117M", 500_000, 37.5, "word", "test, zero-shot", "Radford et al. 2019"),
-        ("GPT-2 345M (WebText, not tuned)", "345M", 500_000, 26.37, "word", "test, zero-shot", "Radford et al. 2019"),
-        ("Transformer-XL base", "151M", 40_000, 23.24, "word", "test", "NVIDIA DeepLearningExamples"),
-        ("Transformer-XL large", "247M", 100_000, 18.18, "word", "test", "NVIDIA DeepLearningExamples"),
-        ("nanoGPT 24 layers, d 1024", "353M", 4_000, 22.6, "BPE of 50,304", "best validation", "the seed diary, 2023"),
-    ],
-    columns=["model", "parameters", "steps", "perplexity", "per", "on", "source"],
-)
+_PUBLISHED: Final = tomllib.loads(files("analysis").joinpath("wikitext.toml").read_text(encoding="utf-8"))
+WIKITEXT_103: Final = pd.DataFrame(_PUBLISHED["final"])
 """Final results. The steps in the GPT-2 rows are those of the Megatron reproduction."""
-
-TRANSFORMER_XL_ON_THE_WAY: Final = pd.DataFrame(
-    [(10_000, 32.3, 32.6), (20_000, 26.1, 24.1), (30_000, 23.7, 21.5), (40_000, 22.9, 20.2)],
-    columns=["step", "base perplexity", "large perplexity"],
-)
+TRANSFORMER_XL_ON_THE_WAY: Final = pd.DataFrame(_PUBLISHED["on_the_way"])
 """Validation perplexity of the two Transformer-XL runs during training."""
 
 WIKITEXT_PRESETS: Final = ("wikitext", "transformer_xl", "gpt2_")
@@ -207,9 +197,7 @@ def analyse(observations: Observations, question: Question) -> Gpt:
         index=rows.index,
     ).dropna(subset=["best_loss"])
     study = Gpt(
-        name=question.name,
-        title=question.title,
-        question=question.question,
+        **question.names,
         lead="loss_curves",
         runs=summary,
         curves=curves,
@@ -421,9 +409,7 @@ def analyse_in_flight(observations: Observations, question: Question) -> InFligh
     if flying is None or flying.runs.empty:
         raise NotEnoughData("a language model in flight")
     study = InFlight(
-        name=question.name,
-        title=question.title,
-        question=question.question,
+        **question.names,
         lead="curves_in_flight",
         curves=flying.curves,
         steps=flying.steps,

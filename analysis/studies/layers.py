@@ -270,9 +270,7 @@ def analyse(observations: Observations, question: Question) -> Layers:
     ]
     kept = [r for same in sets for r in same]
     study = Layers(
-        name=question.name,
-        title=question.title,
-        question=question.question,
+        **question.names,
         is_time=is_time,
         results=kept,
         shares=pd.DataFrame([record for r in kept if r.adds_up for record in _records(r)]),

@@ -123,9 +123,7 @@ def one(observations: Observations, condition: Condition, question: Question) ->
     names = [str(c) for c in metrics if c not in ("run_id", "step")]
     grokked = rows["grokked_step"].dropna().astype(float)
     study = Mechanism(
-        name=question.name,
-        title=question.title,
-        question=question.question,
+        **question.names,
         scope=f"{len(rows)} measured runs of {describe_task(rows.iloc[0])}; {settings_in_words(rows.iloc[0])}; "
         f"{len(grokked)} generalised.",
         metrics=metrics,

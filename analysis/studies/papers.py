@@ -7,8 +7,10 @@ schedule may differ; the verdicts account for runs that end early. `results/pape
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from typing import Final
 
 import numpy as np
@@ -33,8 +35,8 @@ class Arm:
     """Settings that differ from the defaults, as on the command line."""
     theirs: int | None = None
     """Steps to 95% validation accuracy in the paper."""
-    baselines: Mapping[str, float | None] = field(default_factory=dict)
-    """Ratio of times in the paper, by the name of a slower arm; None: the paper does not compare the two."""
+    baselines: Mapping[str, float] = field(default_factory=dict)
+    """Ratio of times in the paper, by the name of a slower arm; 0: the paper does not compare the two."""
     sooner_than: str | None = None
     """A slower arm, which may be another paper's, if the paper says so and has no ratio."""
     claimed: bool = True
@@ -54,91 +56,17 @@ class Paper:
     phases: Mapping[str, int] = field(default_factory=dict)
 
 
-def _with(base: Mapping[str, str], **changes: str) -> dict[str, str]:
-    return {**base, **{name.replace("__", "."): value for name, value in changes.items()}}
+def _read() -> Iterator[Paper]:
+    """Yield the papers of ``papers.toml``, which describes its fields."""
+    for paper in tomllib.loads(files("analysis").joinpath("papers.toml").read_text(encoding="utf-8"))["papers"]:
+        arms = [Arm(**{**arm, "free": tuple(arm.get("free", ()))}) for arm in paper["arms"]]
+        yield Paper(paper["title"], tuple(arms), paper.get("phases", {}))
 
 
+PAPERS: Final = tuple(_read())
 ADAM: Final = '{"_target_":"torch.optim.Adam"}'
-"""torch's Adam, whose weight decay is part of the gradient ("coupled"), as in the paper's code."""
-TIMES_TABLE: Final = {
-    "task.operation": "x*y",
-    "task.modulus": "97",
-    "task.sequence": "a op b =",
-    "model.norm": "pre",
-}
-EMA: Final = _with(TIMES_TABLE, optim__grokfast="ema", optim__weight_decay="0.005")
-MA: Final = _with(TIMES_TABLE, optim__grokfast="ma", optim__grokfast_lamb="5", optim__weight_decay="0.01")
-NO_DECAY, SAME_DECAY, COUPLED = "no filter, no decay", "no filter, AdamW", "no filter, Adam"
-GROKFAST: Final = Paper(
-    "Lee et al. 2024 (Grokfast)",
-    (
-        Arm("EMA filter, Adam", _with(EMA, optim__plugin=ADAM), 910, {NO_DECAY: 43.8, COUPLED: None}),
-        Arm("MA filter, Adam", _with(MA, optim__plugin=ADAM), 790, {NO_DECAY: 50.5}),
-        Arm("EMA filter, AdamW", EMA, 910, {SAME_DECAY: None}, claimed=False),
-        Arm("MA filter, AdamW", MA, 790, claimed=False),
-        Arm(NO_DECAY, _with(TIMES_TABLE, optim__weight_decay="0"), 39_890),
-        Arm(COUPLED, _with(TIMES_TABLE, optim__weight_decay="0.005", optim__plugin=ADAM)),
-        Arm(SAME_DECAY, _with(TIMES_TABLE, optim__weight_decay="0.005")),
-    ),
-)
-ONE_LAYER: Final = {
-    "task.operation": "x+y",
-    "task.modulus": "113",
-    "task.sequence": "a b =",
-    "model.layers": "1",
-    "model.norm": "none",
-    "model.final_norm": "false",
-    "model.activation": "relu",
-    "model.bias": "false",
-    "model.init": "nanda",
-}
-FULL_BATCH: Final = _with(ONE_LAYER, task__train_fraction="0.4", optim__weight_decay="0", train__batch_size="5107")
-PRIETO: Final = Paper(
-    "Prieto et al. 2025",
-    (
-        Arm("softmax", FULL_BATCH, generalises=False),
-        Arm("stablemax", _with(FULL_BATCH, train__loss="stablemax"), generalises=True),
-        Arm("orthogonal gradients", _with(FULL_BATCH, optim__orthogonal_gradient="true"), generalises=True),
-    ),
-)
-NANDA: Final = Paper(
-    "Nanda et al. 2023",
-    (
-        Arm(
-            "x+y mod 113",
-            _with(ONE_LAYER, task__train_fraction="0.3", optim__weight_decay="1", train__batch_size="3830"),
-            generalises=True,
-        ),
-    ),
-    {"memorised": 1_400, "circuit formed": 9_400, "cleaned up": 14_000},
-)
-OMNIGROK: Final = Paper(
-    "Liu et al. 2023 (Omnigrok)",
-    (
-        Arm(
-            "norm kept at 0.8 of the usual start",
-            _with(NANDA.arms[0].settings, optim__weight_decay="0", model__init_scale="0.8", optim__norm_clamp="1"),
-            sooner_than=NANDA.arms[0].name,
-        ),
-    ),
-)
-OPENAI: Final = {
-    "task.modulus": "97",
-    "model.final_norm": "false",
-    "model.activation": "relu",
-    "model.positions": "sinusoidal",
-    "model.bias": "false",
-    "optim.weight_decay": "1",
-}
+"""torch's Adam, whose weight decay is part of the gradient ("coupled"), as in Grokfast's code."""
 FRACTION: Final = "task.train_fraction"
-POWER: Final = Paper(
-    "Power et al. 2022",
-    (
-        Arm("x/y mod 97", OPENAI, free=(FRACTION,)),
-        Arm("products in S5", _with(OPENAI, task__operation="ab", task__modulus="120"), free=(FRACTION,)),
-    ),
-)
-PAPERS: Final = (GROKFAST, PRIETO, POWER, NANDA, OMNIGROK)
 
 # Runs at the settings of papers on grokking, compared with the papers' numbers.
 
@@ -231,7 +159,7 @@ def analyse(observations: Observations, question: Question) -> Papers:
     ids = pd.concat([t.rows for t in trained]).index
     curves = with_measures(observations.curves_of(ids))
     records = [record for t in trained for record in _claims(t, trained, curves)]
-    study = Papers(name=question.name, title=question.title, question=question.question, trained=trained, curves=curves)
+    study = Papers(**question.names, trained=trained, curves=curves)
     study.tables.append(Table("papers", "Claims of papers beside the runs of this store", pd.DataFrame(records)))
     study.tables.append(
         Table("arms", "What was trained", pd.DataFrame([_arm(part) for t in trained for part in parts(t)]))
@@ -317,7 +245,7 @@ def _claims(t: Trained, trained: list[Trained], curves: pd.DataFrame) -> list[di
         base = next((other for other in trained if other.arm.name == name), None)
         if base is not None:
             ours, verdict = _speedup(t, base, times)
-            theirs = "" if times is None else f"{times:g}"
+            theirs = f"{times:g}" if times else ""
             made.append(_record(t, f"{t.arm.name}, over {name}: times sooner", theirs, ours, verdict))
     base = next((other for other in trained if other.arm.name == t.arm.sooner_than), None)
     if base is not None:
@@ -355,7 +283,7 @@ def judged_time(t: Trained) -> str:
     return f"{OPEN}: {seen} of {_seeds(n)} generalised; {' and '.join(needs)} are needed"
 
 
-def _speedup(t: Trained, base: Trained, theirs: float | None) -> tuple[str, str]:
+def _speedup(t: Trained, base: Trained, theirs: float) -> tuple[str, str]:
     """Return the ratio of the times of ``base`` and ``t``, or its bound if runs of ``base`` were cut, and the verdict.
 
     A bound of these runs decides nothing about further runs, so the verdict is then open.
@@ -366,7 +294,7 @@ def _speedup(t: Trained, base: Trained, theirs: float | None) -> tuple[str, str]
         ours = e.plain(1) if e else f"at least {least_ratio(base.times, t.times):.1f} in these runs"
     except NotEnoughData as gap:
         return "none", f"{OPEN if theirs else NO_CLAIM}: needs {gap.needs}"
-    if theirs is None:
+    if not theirs:
         return ours, f"{NO_CLAIM}: the filter alone, with decay on both sides"
     if e:
         inside = e.low <= theirs <= e.high

@@ -116,9 +116,7 @@ def one(observations: Observations, population: Population, question: Question) 
     """
     rows = population.rows
     study = Regimes(
-        name=question.name,
-        title=question.title,
-        question=question.question,
+        **question.names,
         population=population,
         events=events_of(observations, rows),
         curves=observations.curves_of(rows.index),

@@ -71,7 +71,7 @@ def analyse(observations: Observations, question: Question) -> Scans:
             scans.append(_timed(observations, population, labelled, horizon, shares))
     if not scans:
         raise NotEnoughData(f"at least {FEWEST} seeds of one stream with the other streams' seeds fixed")
-    study = Scans(name=question.name, title=question.title, question=question.question, scans=scans)
+    study = Scans(**question.names, scans=scans)
     differing = varying_columns(pd.DataFrame([scan.rows.iloc[0] for scan in scans]))
     for scan in scans:
         first = scan.rows.iloc[0]
@@ -194,7 +194,7 @@ def analyse_layers(observations: Observations, question: Question) -> Study:
     Raises:
         NotEnoughData: no scan has enough seeds with a known outcome.
     """
-    study = Study(name=question.name, title=question.title, question=question.question)
+    study = Study(**question.names)
     records, gap = [], None
     for background in backgrounds(observations):
         scans = [*background.layers, *background.init]

@@ -117,7 +117,7 @@ def analyse(observations: Observations, question: Question) -> Searches:
                 results.append(result)
     if not results:
         raise NotEnoughData("a search with a finished trial")
-    study = Searches(name=question.name, title=question.title, question=question.question, results=results)
+    study = Searches(**question.names, results=results)
     compared = {d["pinned"]["study"]: d for d in observations.searches if "pinned" in d and "runs" in d}
     pinned = {d["study"]: d for d in observations.searches if "pinned_at" in d}
     for result in results:

@@ -234,7 +234,7 @@ def analyse(observations: Observations, question: Question) -> Study:
         raise NotEnoughData("at least one finished run")
     table = seed_table(observations)
     caption = f"All {len(table):,} runs (seeds.csv has every column, with the command that trains each again)"
-    study = Study(name=question.name, title=question.title, question=question.question)
+    study = Study(**question.names)
     study.tables.append(Table("every", caption, compact(table), code=("run",)))
     study.files[FILE] = table
     if "own_code" in table:

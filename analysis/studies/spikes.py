@@ -67,9 +67,7 @@ def analyse(observations: Observations, question: Question) -> Spikes:
         loss = smoothed(steps["train_loss"], bool(diverged[run]))
         curves.append(pd.DataFrame({"run_id": run, "step": steps["step"], "loss": loss}))
     study = Spikes(
-        name=question.name,
-        title=question.title,
-        question=question.question,
+        **question.names,
         runs=runs.sort_values([*factors, "seed"], kind="stable"),
         factors=list(factors),
         curves=pd.concat(curves, ignore_index=True),

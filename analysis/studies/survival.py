@@ -60,9 +60,7 @@ def one(observations: Observations, population: Population, question: Question) 
     if not times.seen.any():
         raise NotEnoughData(f"at least one seed that generalised (none of {len(rows)} did within its budget)")
     study = Survival(
-        name=question.name,
-        title=question.title,
-        question=question.question,
+        **question.names,
         population=population,
         times=times,
         curve=kaplan_meier(times),

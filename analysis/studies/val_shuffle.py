@@ -111,9 +111,7 @@ def one(observations: Observations, condition: Condition, question: Question) ->
         raise NotEnoughData(NEEDS)
     on, off = rows[rows["_on"]], rows[~rows["_on"]]
     study = ValShuffle(
-        name=question.name,
-        title=question.title,
-        question=question.question,
+        **question.names,
         apart=observations.times(off),
         coupled=observations.times(on),
         shared_steps=shared_updates(observations, on),

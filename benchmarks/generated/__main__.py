@@ -3,7 +3,6 @@
 python -m benchmarks.generated count         kernels, operations and bytes of a step, its update, an evaluation
 python -m benchmarks.generated cubins        every kernel compiled for sm_90
 python -m benchmarks.generated interpret     the generated step, interpreted, against the uncompiled one
-python -m benchmarks.generated paths         uncompiled code on tensors without data; the GPT's loss
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import sys
 from typing import Any
 
 from benchmarks.generated.pretence import pretend
-from benchmarks.settings import VARIANTS
 
 
 def main() -> int:
@@ -23,27 +21,23 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=["count", "cubins", "interpret", "paths"])
+    parser.add_argument("what", choices=["count", "cubins", "interpret"])
     parser.add_argument("--width", type=int, default=264, help="lanes; the default is that of an H200")
     parser.add_argument("--config", type=json.loads, default={}, help="settings over the default regime's, as JSON")
-    parser.add_argument("--options", type=json.loads, default={}, help="Inductor's options over the step's, as JSON")
     arguments = parser.parse_args()
-    if arguments.what == "paths":
-        result = paths()
-    else:
-        pretend(interpreter=arguments.what == "interpret")
-        if arguments.what == "interpret":
-            from benchmarks.generated.interpreted import outcome
+    pretend(interpreter=arguments.what == "interpret")
+    if arguments.what == "interpret":
+        from benchmarks.generated.interpreted import outcome
 
-            result = {precision: outcome(precision) for precision in ("float32", "float64")}
-        else:
-            result = examined(arguments.what, arguments.width, arguments.config, arguments.options)
+        result = {precision: outcome(precision) for precision in ("float32", "float64")}
+    else:
+        result = examined(arguments.what, arguments.width, arguments.config)
     json.dump(result, sys.stdout, indent=1)
     print()
     return 0
 
 
-def examined(what: str, width: int, settings: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+def examined(what: str, width: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the counts of the generated graphs, or the properties of their machine code."""
     import torch
 
@@ -55,27 +49,12 @@ def examined(what: str, width: int, settings: dict[str, Any], options: dict[str,
 
     config = load_config({"mode": "arithmetic", **settings})
     assert isinstance(config, ArithmeticConfig)
-    graphs = graphs_of(config, width, **options)
+    graphs = graphs_of(config, width)
     if what == "cubins":
         return {name: machine_code(graph.kernels) for name, graph in graphs.items()}
     counts = {name: counted(graph) for name, graph in graphs.items()}
     passes = counts_of(config, width)[2]
     return {"torch": torch.__version__, "width": width, "evaluation passes": passes, "graphs": counts}
-
-
-def paths() -> dict[str, Any]:
-    from benchmarks.generated.paths import failing_paths, gpt_difference
-
-    gpt = {
-        f"{precision}, dropout {dropout}, {'chunks' if chunked else 'whole'}": gpt_difference(
-            precision, dropout, chunked=chunked
-        )
-        for precision in ("float32", "bf16")
-        for dropout in (0.0, 0.1)
-        for chunked in (False, True)
-    }
-    gpt["float32, dropout in the kernel"] = gpt_difference("float32", 0.1, chunked=True, fused=True)
-    return {"failures": failing_paths(VARIANTS), "gpt": gpt}
 
 
 if __name__ == "__main__":

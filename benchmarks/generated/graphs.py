@@ -67,17 +67,14 @@ def kind_of(kernel: str) -> str:
     return "whole rows" if "r0_numel" in kernel else "no sums"
 
 
-def graphs_of(config: ArithmeticConfig, width: int, **options: Any) -> dict[str, Graph]:
-    """Return the graphs ``step`` (loss and gradients), ``update`` and ``evaluation``.
-
-    ``options`` change the step's options of Inductor.
-    """
+def graphs_of(config: ArithmeticConfig, width: int) -> dict[str, Graph]:
+    """Return the graphs ``step`` (loss and gradients), ``update`` and ``evaluation``."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     made: dict[str, Graph] = {}
 
     def compiler(name: str) -> Callable[..., Any]:
         def compile_graph(graph: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Any:
-            made[name] = generated(name, graph, inputs, mode, **options)
+            made[name] = generated(name, graph, inputs, mode)
             return make_boxed_func(graph.forward)
 
         return compile_graph

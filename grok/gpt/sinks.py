@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import os
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,32 +23,10 @@ from grok.plugins import RunSink, Spec, build, label
 from grok.records import CurvePoint, RunResult, StepPoint
 from grok.untrusted import without_secrets
 
-STEP_NAMES: Final = {
-    "train_loss": "train/loss",
-    "lr": "train/lr",
-    "grad_norm": "train/grad_norm",
-    "param_norm": "train/param_norm",
-    "adam_v_l1": "optim/adam_v_l1",
-    "adam_v_max": "optim/adam_v_max",
-    "loss_scale": "optim/loss_scale",
-    "skipped_steps": "optim/skipped_steps",
-    "nan_steps": "optim/nan_steps",
-    "zeros_in_grads": "optim/zeros_in_grads",
-    "consumed_samples": "data/consumed_samples",
-    "consumed_tokens": "data/consumed_tokens",
-    "tokens_per_second": "speed/tokens_per_second",
-    "mfu": "speed/mfu",
-    "peak_memory": "speed/peak_memory",
-    "data_wait": "speed/data_wait",
-}
+_NAMES: Final = tomllib.loads(files("grok.gpt").joinpath("sinks.toml").read_text(encoding="utf-8"))
+STEP_NAMES: Final[dict[str, str]] = _NAMES["step"]
 """Stable name of every number of a step."""
-EVALUATION_NAMES: Final = {
-    "val_loss": "val/loss",
-    "val_acc": "val/accuracy",
-    "train_acc": "val/train_accuracy",
-    "weight_norm": "weights/norm",
-    "weight_norm_all": "weights/norm_all",
-}
+EVALUATION_NAMES: Final[dict[str, str]] = _NAMES["evaluation"]
 """Stable name of every number of an evaluation."""
 FURTHER: Final = {"val_loss": "loss", "val_acc": "accuracy"}
 """Numbers of a further validation set: ``val/NAME/loss``, and ``val/NAME_SPLIT/loss`` of NAME@SPLIT."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+import tomllib
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any, Final
 
 import numpy as np
@@ -46,15 +48,7 @@ ALIKE: Final = 0.1
 """Share of near-duplicates from which the report warns."""
 
 _TAG: Final = re.compile(r"<(?!unk>|\|)[a-zA-Z/!][^<>]{0,300}>")
-_STOPWORDS: Final = {
-    "English": "the and of to in that is was for with his her on as not",
-    "German": "der die und das ist nicht ein eine zu den von mit auf sich",
-    "French": "le la les et des est un une que dans pour pas qui sur",
-    "Spanish": "el la los que y en un una por con para las del es",
-    "Italian": "il di che la e non per una sono con del della gli",
-    "Portuguese": "o que e do da em um para com uma os no na por",
-    "Dutch": "de het een en van is dat niet op te zijn voor met",
-}
+_STOPWORDS: Final = tomllib.loads(files("grok.text").joinpath("stopwords.toml").read_text(encoding="utf-8"))
 _LANGUAGES: Final = {language: frozenset(words.split()) for language, words in _STOPWORDS.items()}
 _SCRIPTS: Final = (("Cyrillic", 0x400, 0x530), ("Arabic", 0x600, 0x700), ("Devanagari", 0x900, 0x980),
                    ("Japanese", 0x3040, 0x3100), ("Chinese", 0x4E00, 0xA000), ("Korean", 0xAC00, 0xD7B0))  # fmt: skip

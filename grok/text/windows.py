@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -60,13 +60,7 @@ class BlockOrder:
     def samples(self, first: int, count: int) -> NDArray[np.int64]:
         """Return the block offsets ``[count]`` of the samples from number ``first`` on, for batches that grow."""
         per_draw = self.blocks_per_epoch if self.sampling == "blocks" else _OFFSETS_AT_ONCE
-        parts: list[NDArray[np.int64]] = []
-        while count > 0:
-            number, position = divmod(first, per_draw)
-            taken = min(count, per_draw - position)
-            parts.append(self._draw(number)[position : position + taken])
-            first, count = first + taken, count - taken
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        return _stretch(self._draw, per_draw, first, count)
 
     def _draw(self, number: int) -> NDArray[np.int64]:
         if number not in self._drawn:
@@ -83,6 +77,16 @@ class BlockOrder:
 
     def _offsets(self, number: int) -> NDArray[np.int64]:
         return Stream("order", self.seed).at("random", number).integers(_OFFSETS_AT_ONCE, self.n_tokens - self.context)
+
+
+def _stretch(draw: Callable[[int], NDArray[np.int64]], length: int, first: int, count: int) -> NDArray[np.int64]:
+    """Return ``count`` numbers from number ``first`` on; ``draw``: returns ``length`` of them, by the draw's number."""
+    parts = [np.zeros(0, dtype=np.int64)]
+    while count > 0:
+        number, position = divmod(first, length)
+        parts.append(draw(number)[position : position + count])
+        first, count = first + len(parts[-1]), count - len(parts[-1])
+    return np.concatenate(parts)
 
 
 def check_length(n_tokens: int, context: int, split: str = "") -> None:
@@ -205,22 +209,13 @@ class MixtureOrder:
         """Return corpus numbers and block offsets, ``[count]`` each, of the sequences from number ``first`` on."""
         if len(self.orders) == 1:
             return np.zeros(count, dtype=np.int64), self.orders[0].samples(first, count)
-        corpora = self._corpora(first, count)
+        corpora = _stretch(self._draw, _DRAWN_AT_ONCE, first, count)
         starts = np.empty(count, dtype=np.int64)
         before = self._count_before(first)
         for number, order in enumerate(self.orders):
             rows = np.flatnonzero(corpora == number)
             starts[rows] = order.samples(int(before[number]), len(rows))
         return corpora, starts
-
-    def _corpora(self, first: int, count: int) -> NDArray[np.int64]:
-        parts = [np.zeros(0, dtype=np.int64)]
-        while count > 0:
-            number, position = divmod(first, _DRAWN_AT_ONCE)
-            taken = min(count, _DRAWN_AT_ONCE - position)
-            parts.append(self._draw(number)[position : position + taken])
-            first, count = first + taken, count - taken
-        return np.concatenate(parts)
 
     def _count_before(self, first: int) -> NDArray[np.int64]:
         """Return the number of sequences of each corpus before the sequence ``first``, ``[corpora]``."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,7 +14,6 @@ from grok.config.common import LARGEST_SWEEP, refuse_too_many_runs
 from grok.config.fields import build, section, setting, settings_of
 from grok.errors import ConfigError, nearest
 from grok.streams import MAX_SEED
-from grok.untrusted import without_passwords
 
 OBJECTIVES: Final = (
     "median_time",
@@ -31,13 +29,8 @@ OBJECTIVES: Final = (
 FRESH: Final = 1_000_000
 """First seed of a comparison: no search begins so high."""
 NO_STUDY: Final = "the study is missing: expected study=NAME, a file of conf/study/"
-SAMPLERS: Final = ("tpe", "gp", "cmaes", "qmc", "random", "grid", "nsga2")
-PRUNERS: Final = ("none", "wilcoxon", "percentile")
-
-
-def lasts(url: str) -> bool:
-    """Return whether ``url`` is a URL of a storage that outlives the process."""
-    return "://" in url and url.rstrip("/") != "sqlite:" and ":memory:" not in url
+SAMPLERS: Final = ("tpe", "random", "grid", "nsga2")
+PRUNERS: Final = ("none", "wilcoxon")
 
 
 @dataclass(kw_only=True)
@@ -46,9 +39,7 @@ class SamplerConfig:
 
     name: str = setting("tpe", "Sampler.", choices=SAMPLERS)
     seed: int = setting(0, "Seed of the sampler; the same seed proposes the same trials.", minimum=0, maximum=MAX_SEED)
-    startup: int = setting(
-        10, "Random trials before tpe, gp or cmaes use their model.", minimum=1, maximum=LARGEST_SWEEP
-    )
+    startup: int = setting(10, "Random trials before tpe uses its model.", minimum=1, maximum=LARGEST_SWEEP)
     population: int = setting(16, "Settings per generation of nsga2.", minimum=2, maximum=LARGEST_SWEEP)
     points: int = setting(5, "Values of each continuous setting on the grid.", minimum=2, maximum=100_000)
 
@@ -59,15 +50,12 @@ class PrunerConfig:
 
     name: str = setting(
         "none",
-        "none; wilcoxon: compares a trial's seeds with the best trial's; percentile: compares trials at rungs.",
+        "none; wilcoxon: compares a trial's seeds with the best trial's.",
         choices=PRUNERS,
     )
     first_seeds: int = setting(4, "wilcoxon: seeds of a trial before its first test.", minimum=2)
     seeds: int = setting(2, "wilcoxon: seeds between two tests.", minimum=1)
     p: float = setting(0.1, "wilcoxon: stop a trial that is worse at this level.", above=0, below=1)
-    rungs: list[int] = setting([], "percentile: steps at which trials are compared, before train.steps.")
-    percentile: float = setting(50.0, "percentile: stop trials outside this top percentage.", above=0)
-    startup: int = setting(5, "percentile: finished trials before any is stopped.", minimum=1)
 
 
 @dataclass(kw_only=True)
@@ -91,7 +79,6 @@ class StudyConfig:
     accuracy: float = setting(
         0.98, "accurate_share: validation accuracy that a seed exceeds at the horizon.", above=0, below=1
     )
-    storage: str | None = setting(None, "Optuna storage by URL; null: a journal file in the store.")
     compare: int = setting(
         0,
         "Compare the finished study's best setting with the default on this many fresh seeds, for example 32.",
@@ -107,25 +94,15 @@ class StudyConfig:
                 f"study.name={self.name!r}: expected at most 100 letters, digits, '.', '_' or '-', and first a letter "
                 "or digit"
             )
-        if self.storage is not None and not lasts(self.storage):
-            raise ConfigError(
-                f"study.storage={without_passwords(self.storage)!r}: expected the URL of a persistent storage "
-                "(sqlite:///FILE, postgresql://...), or null for a journal file in the store"
-            )
         unknown = [name for name in self.objectives if name not in OBJECTIVES]
         if unknown or len(set(self.objectives)) != len(self.objectives) or not 1 <= len(self.objectives) <= 2:
             raise ConfigError(
                 f"study.objectives={self.objectives}: expected one, or two different ones, of {', '.join(OBJECTIVES)}"
             )
-        if self.pruner.percentile > 100:
-            raise ConfigError(f"study.pruner.percentile={self.pruner.percentile}: expected at most 100")
-        if len(self.objectives) > 1 and self.sampler.name == "cmaes":
-            raise ConfigError("study.sampler.name=cmaes searches one objective: expected nsga2, tpe, gp or another")
         if len(self.objectives) > 1 and self.pruner.name != "none":
             raise ConfigError(f"study.pruner.name={self.pruner.name} handles one objective: expected none for two")
         refuse_too_many_runs(self.trials * self.seeds, f"study.trials={self.trials} study.seeds={self.seeds}")
         self._check_seeds()
-        self._check_rungs()
 
     def _check_seeds(self) -> None:
         if self.first_seed < FRESH + self.compare and self.first_seed + self.seeds > FRESH:
@@ -141,20 +118,13 @@ class StudyConfig:
                 "so that a trial can stop before its last seed"
             )
 
-    def _check_rungs(self) -> None:
-        rungs = self.pruner.rungs
-        if self.pruner.name == "percentile" and (
-            not rungs or rungs[0] < 1 or any(b <= a for a, b in itertools.pairwise(rungs))
-        ):
-            raise ConfigError(f"study.pruner.rungs={rungs}: expected growing step counts, for example [250, 500]")
-
     def all_seeds(self) -> tuple[int, ...]:
         """Return the seeds of every trial. They are replicates of a setting, not parameters to search."""
         return tuple(range(self.first_seed, self.first_seed + self.seeds))
 
     def definition(self) -> dict[str, Any]:
         """Return the settings that define the study, without those that may change during it."""
-        free = {"trials", "storage", "compare"}
+        free = {"trials", "compare"}
         return {name: value for name, value in asdict(self).items() if name not in free}
 
 

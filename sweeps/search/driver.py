@@ -1,18 +1,16 @@
 """Carries out a study in rounds, compares its best setting with the default, and writes the results.
 
-A round adds trials until ``study.parallel`` are in flight and trains one stage of each (its next seeds, or
-its next rung) in one sweep. Then it judges the trials in the order of their numbers: each is pruned, ends,
+A round adds trials until ``study.parallel`` are in flight and trains one stage of each (its next seeds) in
+one sweep. Then it judges the trials in the order of their numbers: each is pruned, ends,
 or goes on to the next round, which adds new trials for those that ended. Rounds depend on the trials only,
 not on time, so a study that was killed, or ran with another number of workers, makes the same trials.
 
-The runs of a study are ordinary runs: they are planned, stored and skipped like any other. A rung is a
-shorter run that the next rung extends.
+The runs of a study are ordinary runs: they are planned, stored and skipped like any other.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -21,17 +19,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from optuna.exceptions import StorageInternalError
-
 from grok.commands.compose import apply
 from grok.config import RunConfig, flatten, load_config, load_configs
 from grok.config.fields import canonical_json, walk
-from grok.errors import ConfigError, StoreError, TrainingError, one_line
+from grok.errors import ConfigError, StoreError, TrainingError
 from grok.execute import execute
 from grok.execute.groups import prepare_runs
 from grok.execute.sweep import GO_ON
 from grok.store import Purpose, Purposes, StoreWriter, check_path, open_store
-from grok.untrusted import without_passwords
 from sweeps.search.config import FRESH, StudyConfig
 from sweeps.search.record import (
     ASKED,
@@ -41,7 +36,6 @@ from sweeps.search.record import (
     STAGES,
     StudyRecord,
     now,
-    open_url,
     propose,
     trial_limit,
 )
@@ -75,7 +69,6 @@ class Stage:
 
     seeds: tuple[int, ...]
     """All seeds so far; those of earlier stages are stored already."""
-    steps: int
     last: bool
 
 
@@ -105,11 +98,9 @@ class Search:
         self.default = load_config(self.base)
         self.flat = flatten(self.default)
         self.objectives = make_objectives(self.study)
-        self.stages = _stages(self.study, self.budget, self.flat)
+        self.stages = _stages(self.study)
         if self.default.force:
             raise ConfigError("force=true: a search uses the runs that are stored; expected force=false")
-        if self.study.sampler.name == "cmaes" and importlib.util.find_spec("cmaes") is None:
-            raise ConfigError("study.sampler.name=cmaes needs the package cmaes: pip install 'grok-lab[search]'")
         if self.default.seed != 0:
             raise ConfigError(
                 f"seed={self.default.seed}: every trial of a study trains the same {self.study.seeds} seeds; expected "
@@ -181,12 +172,10 @@ class Search:
         """Open the study, or create it and its store.
 
         Raises:
-            ConfigError: the study has another definition, or its storage cannot be opened.
+            ConfigError: the study has another definition.
             StoreError: the store or the study's journal cannot be read or written.
         """
         exists = check_path(str(self.store_path))
-        if self.study.storage is not None:
-            open_url(self.study.storage)  # raises before an empty store is made
         if not exists:
             with StoreWriter(str(self.store_path)):
                 pass  # makes the store that the search's folder is in
@@ -226,10 +215,7 @@ class Search:
 
     def settings_of(self, params: dict[str, Value], stage: Stage) -> list[Plain]:
         """Return the runs of one stage of a setting."""
-        length: dict[str, Value] = {"train.steps": stage.steps}
-        if not stage.last and self.study.pruner.name == "percentile":
-            length["checkpoint.keep"] = True
-        return [apply(self.base, {**params, **length, "seed": seed}) for seed in stage.seeds]
+        return [apply(self.base, {**params, "seed": seed}) for seed in stage.seeds]
 
     def _train(self, flying: Sequence[FrozenTrial]) -> bool:
         wanted: list[tuple[Plain, dict[str, Any]]] = []
@@ -239,7 +225,6 @@ class Search:
             if impossible(settings[0]) is None:
                 places = ({"trial": trial.number, "seed": seed} for seed in stage.seeds)
                 wanted += zip(settings, places, strict=True)
-        # One sweep may mix values of `checkpoint.keep`: it is not a setting of the command.
         return self.train_as("trial", wanted) if wanted else True
 
     def train_as(self, role: str, wanted: Sequence[tuple[Plain, Mapping[str, Any]]]) -> bool:
@@ -278,24 +263,15 @@ class Search:
             self.tell(f"trial {number}: failed, {failed[0].error}")
             return
         values = [objective.value(seeds, configs[0]) for objective in self.objectives]
-        if self._is_worse(record, number, stage, scores, values[0]):
-            self._clear_rungs(trial.params)  # first, so that a kill in between repeats it
+        if self.study.pruner.name == "wilcoxon" and record.report(number, dict(enumerate(scores))) and not stage.last:
             record.end(number, round_number, TrialState.PRUNED)
-            self.tell(f"trial {number}: stopped after {_amount(self.study, stage)}, {_text(trial.params)}")
+            self.tell(f"trial {number}: stopped after {len(stage.seeds)} seeds, {_text(trial.params)}")
         elif stage.last:
-            self._clear_rungs(trial.params)
             record.end(number, round_number, TrialState.COMPLETE, values)
             shown = ", ".join(f"{o.name} {v:.6g}" for o, v in zip(self.objectives, values, strict=True))
             self.tell(f"trial {number}: {shown} over {len(seeds)} seeds, {_text(trial.params)}")
         else:
             record.note(number, STAGES, done + 1)
-
-    def _is_worse(self, record: StudyRecord, number: int, stage: Stage, scores: Sequence[float], value: float) -> bool:
-        if self.study.pruner.name == "wilcoxon":
-            return record.report(number, dict(enumerate(scores))) and not stage.last
-        if self.study.pruner.name == "percentile" and math.isfinite(value):
-            return record.report(number, {stage.steps: value}) and not stage.last
-        return False
 
     def outcomes(self, configs: Sequence[RunConfig], last: bool) -> list[SeedOutcome]:
         """Return the stored outcomes of ``configs``, which must all be stored.
@@ -313,17 +289,6 @@ class Search:
             )
         return [outcomes[run_id] for run_id in run_ids]
 
-    def _clear_rungs(self, params: dict[str, Value]) -> None:
-        """Remove the checkpoints of a finished trial's rungs, which were kept for their extension."""
-        if self.study.pruner.name != "percentile" or self.default.checkpoint.keep:
-            return
-        from grok.checkpoints import remove_checkpoints, run_folder
-
-        for stage in self.stages[:-1]:
-            configs = [load_config(settings) for settings in self.settings_of(params, stage)]
-            for run in prepare_runs(configs):
-                remove_checkpoints(run_folder(str(self.store_path), run.run_id))
-
 
 def impossible(settings: Plain) -> str | None:
     """Return why a run cannot have these settings; None if it can."""
@@ -334,21 +299,12 @@ def impossible(settings: Plain) -> str | None:
     return None
 
 
-def _stages(study: StudyConfig, budget: int, flat: dict[str, Value]) -> tuple[Stage, ...]:
+def _stages(study: StudyConfig) -> tuple[Stage, ...]:
     seeds = study.all_seeds()
     if study.pruner.name == "wilcoxon":
         ends = [*range(study.pruner.first_seeds, len(seeds), study.pruner.seeds), len(seeds)]
-        return tuple(Stage(seeds[:end], budget, end == len(seeds)) for end in ends)
-    if study.pruner.name == "percentile":
-        every = int(flat["eval.every"])  # type: ignore[arg-type]
-        rungs = study.pruner.rungs
-        if rungs[-1] >= budget or any(rung % every for rung in rungs) or flat.get("eval.schedule", "every") != "every":
-            raise ConfigError(
-                f"study.pruner.rungs={rungs}: expected multiples of eval.every={every} below train.steps={budget}, "
-                "with eval.schedule=every, so that a rung's run can be extended"
-            )
-        return (*(Stage(seeds, rung, False) for rung in rungs), Stage(seeds, budget, True))
-    return (Stage(seeds, budget, True),)
+        return tuple(Stage(seeds[:end], end == len(seeds)) for end in ends)
+    return (Stage(seeds, True),)
 
 
 def _progress(trial: FrozenTrial) -> int:
@@ -367,10 +323,6 @@ def _round(trials: Sequence[FrozenTrial]) -> int:
     if flying:
         return min(flying)
     return max((int(t.user_attrs[ENDED]) + 1 for t in trials), default=0)
-
-
-def _amount(study: StudyConfig, stage: Stage) -> str:
-    return f"{len(stage.seeds)} seeds" if study.pruner.name == "wilcoxon" else f"{stage.steps} steps"
 
 
 def _text(params: dict[str, Value]) -> str:
@@ -445,7 +397,7 @@ class Comparison:
             return True
         if self.pinned["steps"] != search.budget or self.pinned["study"] != search.study.name:
             raise StoreError(f"the comparison of {search.study.name} was pinned for {self.pinned['steps']} steps")
-        stage = Stage(tuple(range(*self.pinned["seeds"])), search.budget, True)
+        stage = Stage(tuple(range(*self.pinned["seeds"])), True)
         wanted = {side: search.settings_of(self.pinned[side], stage) for side in SIDES}
         search.tell(
             f"pinned {self.pinned['pinned_at']}: trial {self.pinned['trial']} against the default on "
@@ -520,19 +472,12 @@ def carry_out(study: StudyConfig, raw_space: Mapping[str, Any], base: Plain, arg
             f"study.compare={study.compare}: {search.store_path} does not exist, all {search.limit} trials of study "
             f"{study.name} are still to be made; run the command without study.compare first"
         )
+    record = search.record()
     try:
-        record = search.record()
-        try:
-            if study.compare:
-                done = Comparison.pin(search, record).run(search)
-            else:
-                done = search.run(record)
-        except KeyboardInterrupt:
-            done = False
-        return _conclude(search, record.trials(), record.best(), done)
-    except StorageInternalError as error:
-        reason = without_passwords(one_line(error.__cause__ or error))
-        raise StoreError(f"the study's storage cannot be used ({reason}). {GO_ON}") from error
+        done = Comparison.pin(search, record).run(search) if study.compare else search.run(record)
+    except KeyboardInterrupt:
+        done = False
+    return _conclude(search, record.trials(), record.best(), done)
 
 
 def by_execution(argv: Sequence[str]) -> Train:
@@ -560,7 +505,7 @@ def _conclude(search: Search, trials: Sequence[Any], best: Sequence[Any], done: 
     if failed:
         tell(f"{line} {len(failed)} failed (trial {failed[0].number}: {failed[0].user_attrs[REASON]}).")
         return 1
-    tell(line if search.study.storage else f"{line} Report: grok study search {store}")
+    tell(f"{line} Report: grok study search {store}")
     return 0
 
 

@@ -12,7 +12,6 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -27,16 +26,12 @@ from grok.config.fields import canonical_json
 from grok.errors import ConfigError, StoreError
 from grok.files import locked
 from grok.streams import Stream
-from grok.untrusted import without_passwords
 from sweeps.search.config import PrunerConfig, SamplerConfig, StudyConfig
 from sweeps.search.space import Space, Value, make_objectives
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
-    from optuna.storages import BaseStorage
-    from optuna.study import Study
 
 # Optuna's samplers and pruners by name, with a study's settings.
 #
@@ -52,10 +47,9 @@ def round_seed(config: SamplerConfig, *address: str | int) -> int:
     return Stream("search", config.seed).at(*address).seed64() & SEED_BITS
 
 
-def make_sampler(config: SamplerConfig, space: Space, round_number: int) -> BaseSampler:
+def make_sampler(config: SamplerConfig, round_number: int) -> BaseSampler:
     """Return the sampler of one round."""
     seed = round_seed(config, "round", round_number)
-    by_chance = optuna.samplers.RandomSampler(seed=round_seed(config, "independent", round_number))
     if config.name == "tpe":
         return optuna.samplers.TPESampler(
             seed=seed,
@@ -64,67 +58,15 @@ def make_sampler(config: SamplerConfig, space: Space, round_number: int) -> Base
             constant_liar=True,
             n_startup_trials=config.startup,
         )
-    if config.name == "gp":
-        return optuna.samplers.GPSampler(seed=seed, independent_sampler=by_chance, n_startup_trials=config.startup)
-    if config.name == "cmaes":
-        return optuna.samplers.CmaEsSampler(
-            seed=seed,
-            independent_sampler=by_chance,
-            n_startup_trials=config.startup,
-            warn_independent_sampling=False,
-        )
-    if config.name == "qmc":
-        return _SpaceFillingSampler(
-            free_dimensions(space),
-            seed=round_seed(config, "scramble"),  # one sequence for the whole study
-            scramble=True,
-            independent_sampler=by_chance,
-            warn_asynchronous_seeding=False,
-            warn_independent_sampling=False,
-        )
     if config.name == "nsga2":
         return optuna.samplers.NSGAIISampler(seed=seed, population_size=config.population)
     return optuna.samplers.RandomSampler(seed=seed)  # unused for a grid: see `grid_in_order`
-
-
-class _SpaceFillingSampler(optuna.samplers.QMCSampler):
-    """A Sobol sequence over the study's space from the first trial on.
-
-    Optuna's sampler infers the space from a finished trial, and in the first round there is none.
-    """
-
-    def __init__(self, space: dict[str, BaseDistribution], **options: Any) -> None:
-        super().__init__(**options)
-        self._space = space
-
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, BaseDistribution]:
-        return dict(self._space)
-
-
-def free_dimensions(space: Space) -> dict[str, BaseDistribution]:
-    """Return the distributions of the numeric settings without a condition."""
-    return {d.name: d.distribution() for d in space.dimensions if not d.choices and not d.when}
-
-
-class _PercentileHere(optuna.pruners.PercentilePruner):
-    """Compares a trial's value at this step with those of the others at this step.
-
-    Optuna takes the trial's best value at any step. A censored time grows with the step, so its best would be that of
-    the first one, and no later step would stop a trial that never generalises.
-    """
-
-    def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        here = copy(trial)
-        here.intermediate_values = dict(sorted(trial.intermediate_values.items())[-1:])
-        return super().prune(study, here)
 
 
 def make_pruner(config: PrunerConfig) -> BasePruner:
     """Return the study's pruner."""
     if config.name == "wilcoxon":
         return optuna.pruners.WilcoxonPruner(p_threshold=config.p, n_startup_steps=config.first_seeds)
-    if config.name == "percentile":
-        return _PercentileHere(config.percentile, n_startup_trials=config.startup)
     return optuna.pruners.NopPruner()
 
 
@@ -204,7 +146,7 @@ def propose(
     """
     directions = [objective.direction for objective in make_objectives(study)]
     with quiet():
-        sampler = make_sampler(study.sampler, space, round_number)
+        sampler = make_sampler(study.sampler, round_number)
         memory = optuna.create_study(
             storage=optuna.storages.InMemoryStorage(), sampler=sampler, directions=directions, study_name=study.name
         )
@@ -239,7 +181,7 @@ def _starting_points(
     return [default] if default is not None else []
 
 
-# A study in Optuna's storage: a journal file in the store, or any storage by URL.
+# A study in Optuna's storage: a journal file in the store.
 
 DEFINITION: Final = "definition"
 OPTUNA: Final = "optuna"
@@ -261,17 +203,20 @@ class StudyRecord:
         """Open the study, or create it in ``folder`` (the store's ``search``).
 
         Raises:
-            ConfigError: it has another definition, or the storage's URL cannot be opened.
+            ConfigError: it has another definition.
             StoreError: its journal cannot be read.
         """
         self._config = study
         self._lock = folder / f"{study.name}.lock"
-        self._journal = folder / f"{study.name}.journal" if study.storage is None else None
-        self.where = without_passwords(study.storage or str(self._journal))
+        self._journal = folder / f"{study.name}.journal"
         folder.mkdir(parents=True, exist_ok=True)
         with self.changing(), quiet():
-            storage = self._open_storage()
-            # Check the name first: a database whose creation was killed may lack the index that keeps names unique.
+            try:
+                storage = JournalStorage(JournalFileBackend(str(self._journal), cast(Any, _NoLock())))
+            except ValueError as error:
+                raise StoreError(
+                    f"{self._journal} cannot be read ({error}): move it away to start the study again"
+                ) from error
             exists = study.name in optuna.get_all_study_names(storage)
             self._study = (optuna.load_study if exists else self._create)(
                 storage=storage,
@@ -293,14 +238,6 @@ class StudyRecord:
         directions = [objective.direction for objective in make_objectives(self._config)]
         return optuna.create_study(directions=directions, load_if_exists=True, **options)
 
-    def _open_storage(self) -> BaseStorage:
-        if self._config.storage is not None:
-            return open_url(self._config.storage)
-        try:
-            return JournalStorage(JournalFileBackend(str(self._journal), cast(Any, _NoLock())))
-        except ValueError as error:
-            raise StoreError(f"{self.where} cannot be read ({error}): move it away to start the study again") from error
-
     def _check_definition(self, definition: Mapping[str, Any]) -> None:
         begun = self._study.user_attrs.get(DEFINITION)
         if begun is None:
@@ -314,7 +251,7 @@ class StudyRecord:
         ]
         if differing:
             raise ConfigError(
-                f"the study {self._config.name!r} in {self.where} has other settings "
+                f"the study {self._config.name!r} in {self._journal} has other settings "
                 f"({', '.join(differing[:4])}{', ...' if differing[4:] else ''}): use those, or another study.name"
             )
 
@@ -322,8 +259,7 @@ class StudyRecord:
     def changing(self) -> Iterator[None]:
         """Hold the study's lock, with a journal that ends with a whole record."""
         with locked(self._lock):
-            if self._journal is not None:
-                _drop_torn_record(self._journal)
+            _drop_torn_record(self._journal)
             yield
 
     def attribute(self, name: str) -> Any:
@@ -401,23 +337,6 @@ def _drop_torn_record(journal: Path) -> None:
     if whole < len(content):
         with journal.open("r+b") as file:
             file.truncate(whole)
-
-
-def open_url(url: str) -> BaseStorage:
-    """Return Optuna's storage in a database.
-
-    Raises:
-        ConfigError: it cannot be opened.
-    """
-    from sqlalchemy.exc import SQLAlchemyError
-
-    shown = without_passwords(url)
-    try:
-        return optuna.storages.RDBStorage(url)
-    except (SQLAlchemyError, ImportError, RuntimeError) as error:  # RuntimeError: tables of another Optuna
-        missing = f" ({error.__cause__})" if isinstance(error, ImportError) and error.__cause__ else ""
-        reason = without_passwords(" ".join(f"{error}{missing}".split()))[:300]
-        raise ConfigError(f"study.storage={shown!r} cannot be opened: {reason}") from error
 
 
 def now() -> str:

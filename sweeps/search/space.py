@@ -145,7 +145,7 @@ class Space:
             if len(combinations) > LARGEST_GRID:
                 raise ConfigError(
                     f"study.sampler.points={points}: more than {LARGEST_GRID:,} settings on this grid, expected fewer "
-                    "points, or sampler qmc"
+                    "points, or sampler random"
                 )
         return combinations
 

@@ -16,6 +16,7 @@ from analysis.studies import QUESTIONS, seeds
 from analysis.studies.base import Missing
 from analysis.studies.conditions import families
 from grok.commands.compose import compose
+from grok.config.values import literal
 from tests.analysis.simulate import census, simulate
 
 MINE = {"_target_": "mine.task", "bits": 6}
@@ -25,8 +26,10 @@ METRIC = {"norm": {"_target_": "mine.norm"}}
 def store_of(codes: list[dict[str, str]]) -> Observations:
     """Return 24 random seeds; run i has ``codes[i % len(codes)]``."""
     simulated = simulate(census(24, np.random.default_rng(5), steps=300, every=25))
+    named = shlex.join([f"task.plugin={literal(MINE)}", f"eval.metric_plugins={literal(METRIC)}"])
     runs = simulated.all_runs.assign(
         own_code=[json.dumps(codes[i % len(codes)]) for i in range(24)],
+        rerun=simulated.all_runs["rerun"] + f" {named}",
         **{"config.task.plugin": json.dumps(MINE), "config.eval.metric_plugins": json.dumps(METRIC)},
     )
     return Observations(runs, simulated.curves, designs=simulated.designs)
@@ -96,7 +99,7 @@ def test_commands_say_which_version_of_the_code_they_need() -> None:
     ]
     (gap,) = [q.ask(observations) for q in QUESTIONS if q.name == "repeatability"]
     assert isinstance(gap, Missing)
-    assert "needs your code as the store's runs had it: mine.task 3828f112. With other code" in gap.amount
+    assert "needs your code as the store's runs had it: mine.task 3828f112. With other code" in gap.code
     (census_study,) = [q.ask(observations) for q in QUESTIONS if q.name == "census"]
     assert any("needs your code as these runs had it: mine.task 5c27bca4 (an older" in n for n in census_study.notes)
     assert set(seeds.seed_table(observations)["own_code"]) == {"mine.task 5c27bca497", "mine.task 3828f112f6"}

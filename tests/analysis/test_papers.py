@@ -12,7 +12,7 @@ import pytest
 from analysis.figures import drawings
 from analysis.observations import as_text, differing_settings
 from analysis.studies import Study
-from analysis.studies.papers import EMA, OPENAI, PAPERS, PRIETO, _judged_lead, _moves
+from analysis.studies.papers import PAPERS, _judged_lead, _moves
 from grok.commands.compose import compose
 from grok.config import flatten, load_config
 from tests.analysis.questions import BY_NAME, ask, needs
@@ -20,6 +20,8 @@ from tests.analysis.simulate import Truth, simulate
 
 ARMS = {arm.name: dict(arm.settings) for paper in PAPERS for arm in paper.arms}
 ADAM = ARMS["EMA filter, Adam"]
+EMA = ARMS["EMA filter, AdamW"]
+OPENAI = ARMS["x/y mod 97"]
 
 
 def typed(text: str) -> Any:
@@ -144,7 +146,7 @@ def test_the_papers_number_for_s5_holds_at_its_fractions_only() -> None:
 
 
 def test_an_arm_that_must_not_generalise() -> None:
-    softmax, *others = PRIETO.arms
+    ((softmax, *others),) = [paper.arms for paper in PAPERS if paper.title == "Prieto et al. 2025"]
     claim = "softmax: does not generalise"
     table = claims(runs(dict(softmax.settings), [9e9] * 3) + runs(dict(others[0].settings), [1000]))
     assert table.loc[claim, "verdict"].startswith("agrees up to the last step: 0 of 3 seeds")

@@ -14,8 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from analysis.answers import compile_report
 from analysis.observations import Observations
-from analysis.proposals import LONGER, amount, given_again, proposal
-from analysis.statistics.proportions import share
+from analysis.proposals import CENSUS, LONGER, given_again, proposal
 from analysis.studies import QUESTIONS
 from grok.__main__ import main as grok
 from tests.analysis.simulate import Truth, census, simulate, write
@@ -94,60 +93,13 @@ def test_a_few_longer_runs_do_not_set_the_length_of_what_is_proposed() -> None:
     assert f"train.steps={LONGER * 400}" in proposal("grok sweep sweep=census", store, any_task=True, longer=True)
 
 
-def test_values_that_vary_are_all_carried_by_a_sweep() -> None:
-    truths = [Truth({"seed": i, "optim.weight_decay": wd}, 900) for wd in (0.0, 0.1, 1.0) for i in range(6)]
-    store = simulate(truths)
-    assert " optim.weight_decay=0.1,0.0,1.0 " in proposed("grok sweep sweep=crossed", store)
-    assert "optim.weight_decay" not in proposed("grok layers --recipient 1 --donor 2", store)
-
-
-def test_a_census_is_proposed_in_a_size_that_fits_the_store() -> None:
-    truths = [Truth({"seed": i, "optim.weight_decay": wd}, 900) for wd in (0.0, 0.1, 1.0) for i in range(10)]
-    store = simulate(truths)
-    command = proposed("grok sweep sweep=census", store)
-    assert shlex.split(command)[2:4] == ["seed=range(0,64)", "optim.weight_decay=0.1,0.0,1.0"]
-    said = amount(command)
-    assert said.startswith("192 runs: 64 seeds at each of 3 values of optim.weight_decay. If 3 of 64 seeds are super")
-    assert share(3, 64).percent() in said
-    many = simulate([Truth({"seed": i}, 900) for i in range(300)])
-    assert proposed("grok sweep sweep=census", many).startswith("grok sweep sweep=census")
-    assert amount("grok sweep sweep=census").startswith("2,073 runs. If 104 of 2,073 seeds are super")
-    assert amount("grok sweep sweep=crossed") == "432 runs."
-    assert amount("grok branch --store STORE") == ""
-
-
-def test_a_command_that_takes_one_condition_names_it() -> None:
-    truths = [Truth({"seed": i, "optim.weight_decay": wd}, 900) for wd in (0.0, 1.0) for i in range(10)]
-    store = simulate(truths)
-    assert " optim.weight_decay=0.0 " in proposed("grok repeat --best 12", store)
-    gaps = {gap.name: gap for gap in compile_report(store).missing}
-    assert gaps["repeatability"].amount == gaps["layers"].amount == "With optim.weight_decay=0 alone."
-
-
-def test_streams_that_a_scan_holds_are_held_by_what_is_proposed() -> None:
-    store = simulate([Truth({"seeds.init": i, "seeds.order": 8}, 900) for i in range(9)])
-    words = shlex.split(proposed("grok sweep sweep=long_census", store))
-    assert "seeds.order=8" in words
-    assert any(word.startswith("seeds.split=") for word in words), "the sweep draws master seeds"
-    words = shlex.split(proposed("grok sweep sweep=order_alone", store))
-    assert not any(word.startswith("seeds.order") for word in words)
-
-
-def test_a_scan_of_init_seeds_is_offered_a_transplant_among_them() -> None:
-    scan = [Truth({"seeds.init": i, "seeds.order": 8, "eval.every": 10}, 900 + 100 * abs(i - 5)) for i in range(9)]
-    words = shlex.split(proposed("grok layers --recipient 0 --donor 1", simulate(scan)))
-    assert words[2:6] == ["--recipient", "0", "--donor-init", "5"]
-    assert "seeds.order=8" in words and {"seeds.init=3", "seeds.init=7"} & set(words) and "--donor" not in words
-    assert not any(word.startswith("seeds.split") for word in words), "it is the recipient's own"
-
-
 def test_a_command_about_one_condition_takes_one_in_which_seeds_generalised() -> None:
     truths = [
         Truth({"seed": i, "optim.weight_decay": wd, "eval.every": 250}, time)
         for wd, time in ((0.0, 90_000.0), (1.0, 900.0), (2.0, 900.0))
         for i in range(9)
     ]
-    for command in ("grok layers --recipient 1 --donor 2", "grok branch --store STORE"):
+    for command in ("grok sweep sweep=crossed", "grok sweep sweep=census"):
         assert "optim.weight_decay=1.0" in shlex.split(proposed(command, simulate(truths)))
 
 
@@ -165,8 +117,17 @@ def test_a_path_survives_the_shell_and_hydra(path: str) -> None:
     (parsed,) = OverridesParser.create().parse_overrides([words[-1]])
     assert parsed.key_or_group == "store.path"
     assert parsed.value() == path
-    words = shlex.split(proposed("grok branch --store STORE", store))
+    many = simulate(census(24, np.random.default_rng(0)))
+    many.path = Path(path)
+    words = shlex.split(proposed("grok branch --store STORE", many))
     assert words[words.index("--store") + 1] == path
+
+
+def test_seeds_are_chosen_only_where_there_are_enough() -> None:
+    few, enough = (simulate(census(n, np.random.default_rng(0))) for n in (23, 24))
+    for command in ("grok repeat --best 12", "grok branch --store STORE", "grok layers --recipient 0 --donor 1"):
+        assert proposed(command, few).startswith(CENSUS)
+        assert proposed(command, enough).startswith(command.removesuffix(" STORE"))
 
 
 def test_every_question_proposes_for_the_store_and_the_default_store_needs_no_name() -> None:
@@ -178,9 +139,7 @@ def test_every_question_proposes_for_the_store_and_the_default_store_needs_no_na
     commands = {q.name: q.command_for(store) for q in QUESTIONS if q.command}
     assert all("elsewhere" in command for command in commands.values())
     assert "experiment=toy" not in commands["parity"], "it asks of the default regime"
-    small = "study.trials=16 study.seeds=4"
-    assert commands["search"] == f"grok search study=quickstart {small} experiment=toy store.path=elsewhere"
-    assert amount(commands["search"]) == "16 trials of 4 seeds: up to 64 runs."
+    assert commands["search"] == "grok search study=quickstart store.path=elsewhere"
 
 
 def stores() -> dict[str, list[Truth]]:
@@ -193,7 +152,7 @@ def stores() -> dict[str, list[Truth]]:
         for wd in (0.0, 0.1, 1.0)
         for i in range(10)
     ]
-    return {"scan": scan, "decay": decay, "few": census(2, rng), "modulus": census(20, rng, task__modulus=97)}
+    return {"scan": scan, "decay": decay, "few": census(2, rng), "modulus": census(30, rng, task__modulus=97)}
 
 
 def planned(command: str) -> str:
@@ -213,13 +172,6 @@ def test_designs_start_from_what_the_store_has(kind: str, tmp_path: Path) -> Non
     for question in QUESTIONS:
         if question.name in ("layers", "branching", "repeatability"):
             assert " 0 to train" not in planned(question.command_for(store))
-
-
-def test_a_small_search_of_another_task_is_planned() -> None:
-    """The study of the diary stops trials by more seeds than a small search has."""
-    store = simulate(stores()["modulus"])
-    (search,) = (question for question in QUESTIONS if question.name == "search")
-    assert "16 trials of" in planned(search.command_for(store))
 
 
 @pytest.mark.slow

@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import factorial, histogram, layers, regimes, repeatability, report, super_seeds
+from analysis import report
 from analysis.answers import compile_report, pending
 from analysis.figures.style import PALETTE
 from analysis.observations import Observations
 from analysis.page import cell, with_terms
 from analysis.studies import QUESTIONS
+from analysis.study import main as one_study
 from analysis.writing import write_report
 from grok.store import StoreWriter
 from grok.store.contract import example_row, failed
@@ -189,23 +190,16 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.usefixtures("no_png")
-@pytest.mark.parametrize(
-    "module",
-    [
-        histogram,
-        layers,
-        *(pytest.param(m, marks=pytest.mark.slow) for m in (super_seeds, regimes, factorial, repeatability)),
-    ],
-)
-def test_single_study_commands(module, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert module.main([str(store), "--out", str(tmp_path)]) == 0
+@pytest.mark.parametrize("name", ["census", "layers", pytest.param("crossed", marks=pytest.mark.slow)])
+def test_a_single_study(name: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert one_study([name, str(store), "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    if module is layers:
+    if name == "layers":
         assert "not enough data: needs" in said
         assert "get it with: grok " in said
     else:
         assert list((tmp_path / "figures").glob("*.png"))
-    assert module.main([str(tmp_path / "nothing")]) == 2
+    assert one_study([name, str(tmp_path / "nothing")]) == 2
 
 
 def test_every_colour_has_a_dark_partner() -> None:

@@ -113,32 +113,6 @@ def test_a_best_value_beyond_the_budget_is_not_taken_for_a_time(tmp_path: Path, 
     assert ("under every setting fewer than half of the seeds generalised within 100 steps" in notes) is said
 
 
-def test_a_conditional_space_is_drawn_whole(tmp_path: Path) -> None:
-    """Names, and settings that only some trials have, get their slice."""
-    data = trials(30)
-    for trial in data["trials"]:
-        kind = "ema" if trial["number"] % 2 else "none"
-        trial["params"] |= {"optim.grokfast": kind} | (
-            {"optim.grokfast_lamb": 1.0 + trial["number"]} if kind == "ema" else {}
-        )
-    figures = {d.name: d for d in drawings(ask("search", store_of(tmp_path / "store", data)))}
-    panels = {axes.get_xlabel() for axes in figures["search_slices_quickstart"].figure.axes if axes.get_visible()}
-    assert panels == {"optim.lr", "optim.weight_decay", "model.norm", "optim.grokfast", "optim.grokfast_lamb"}
-
-
-def test_contours_are_filled_where_all_trials_are_worst(tmp_path: Path) -> None:
-    data = trials(40)
-    for trial in data["trials"]:
-        if trial["values"] and trial["params"]["optim.weight_decay"] > 1:
-            trial["values"] = [2000.0]
-    figures = {d.name: d for d in drawings(ask("search", store_of(tmp_path / "store", data)))}
-    (contour,) = [c for c in figures["search_contour_quickstart"].figure.axes[0].collections if hasattr(c, "levels")]
-    points = figures["search_contour_quickstart"].data
-    heavy = points[points["optim.weight_decay"] > 1]
-    middle = np.exp(np.log(heavy[list(points.columns[2:])]).mean())  # both span more than a decade
-    assert contour.get_paths()[-1].contains_point(tuple(middle))
-
-
 def test_shares_are_compared_as_shares(tmp_path: Path) -> None:
     """Eight of 32 seeds gained and none lost: better, though the median seed does not move."""
     data, against = trials(20), compared(0)

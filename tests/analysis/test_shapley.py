@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from itertools import combinations, product
+from math import factorial
 
 import numpy as np
 import pytest
 
 from analysis.statistics.estimate import NotEnoughData, generator
-from analysis.statistics.shapley import Additivity, additivity, attribute, p_of_no_pattern, shapley_values
+from analysis.statistics.shapley import Additivity, additivity, attribute, p_of_no_pattern
 
 NAMES = ["embedding", "blocks.0", "blocks.1", "head"]
+
+
+def shapley_values(v: dict[frozenset[int], float], k: int) -> np.ndarray:
+    """Return the Shapley values (k,) of a complete game by their definition; exponential in ``k``."""
+    phi = np.zeros(k)
+    for i in range(k):
+        others = [j for j in range(k) if j != i]
+        for size in range(k):
+            weight = factorial(size) * factorial(k - size - 1) / factorial(k)
+            for s in combinations(others, size):
+                phi[i] += weight * (v[frozenset(s) | {i}] - v[frozenset(s)])
+    return phi
 
 
 def grid(k: int, replicates: int) -> np.ndarray:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import settings
 from benchmarks.settings import TINY
 from grok.arithmetic.engine import train
 from grok.arithmetic.rows import Batch, shares
@@ -17,7 +16,14 @@ from grok.config import ArithmeticConfig, load_config
 from grok.records import Checkpoint, Event, Job, RunResult
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    **settings.VARIANTS,
+    "default": {},
+    "pre-norm, tied, sines, relu": {
+        "model": {"norm": "pre", "tied": True, "positions": "sinusoidal", "activation": "relu"}
+    },
+    "no norm, no bias": {"model": {"norm": "none", "final_norm": False, "bias": False}},
+    "bf16": {"precision": "bf16"},
+    "division": {"task": {"operation": "x/y"}},
+    "dropout": {"model": {"dropout": 0.2}},
     "one layer, three tokens": {"model": {"layers": 1}, "task": {"sequence": "a b ="}},
     "stablemax": {"train": {"loss": "stablemax"}},
     "interventions": {"optim": {"grokfast": "ema", "orthogonal_gradient": True, "norm_clamp": 0.8}},

@@ -71,16 +71,6 @@ def test_no_process_of_a_stage_outlives_it(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_what_stands_in_for_scipy_draws_the_same_numbers() -> None:
-    import numpy as np
-    from scipy.special import ndtri
-
-    from benchmarks.stand_ins.scipy.special import ndtri as standing_in
-
-    p = np.linspace(0, 1, 1001)[1:-1]
-    assert standing_in(p) == pytest.approx(ndtri(p), rel=1e-13, abs=1e-15)
-
-
 @pytest.mark.slow
 def test_one_seed_in_every_lane_ends_with_one_set_of_bits() -> None:
     """100 steps on the processor, float32 and bfloat16 products; on a device the day does it at full width."""

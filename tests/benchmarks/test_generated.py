@@ -67,15 +67,6 @@ def test_the_generated_step_has_the_numbers_of_the_plain_one() -> None:
             assert all(kinds[kind] for kind, n in real[graph]["kinds"].items() if n), (graph, kinds)
 
 
-@pytest.mark.slow
-@needs_cuda_build
-@pytest.mark.timeout(3600)
-def test_what_is_not_compiled_runs_on_the_device_and_the_gpts_loss_is_one_graph() -> None:
-    result = generated("paths")
-    assert result["failures"] == {}
-    assert set(result["gpt"].values()) == {0.0}  # the traced loss is the same operations: the same bits
-
-
 def test_nothing_in_the_count_adds_in_no_fixed_order() -> None:
     graphs = json.loads(COUNT.read_text())["graphs"]
     assert set(graphs) == {"step", "update", "evaluation"}

@@ -38,9 +38,6 @@ CHOICES = {
 ELSEWHERE = re.compile(r"(store\.path|data\.path|sweep|executor|device|workers|lanes|dry_run|resume\.\w+)=")
 """Words that are dropped from a plan: they name places that are not here, or are planned by tests of their own."""
 
-SINGLE_STUDIES = [f"analysis.{f.stem}" for f in (ROOT / "analysis").glob("*.py") if "answering(" in f.read_text()]
-"""Modules that are ``grok study NAME``."""
-
 FOR_ANOTHER_TIME = {"--again", "--help", "--version", "study.compare=32"}
 """Words of commands that plan nothing."""
 
@@ -155,7 +152,7 @@ NAMES_MODULES = {"docs/running.md", "grok/store/provenance.py", "Makefile"}
 def test_commands_are_written_as_they_are_typed() -> None:
     """Pages, settings files, help and messages say ``grok NAME``; the modules' names stand in one table."""
     entries = [entry for group in CONSOLE.values() for entry in group.values()]
-    modules = {"grok.store", "sweeps.search", *(entry.module for entry in entries)} | set(SINGLE_STUDIES)
+    modules = {"grok.store", "sweeps.search", *(entry.module for entry in entries)}
     files = [file for place in ("grok", "analysis", "sweeps", "conf", "docs") for file in (ROOT / place).rglob("*.*")]
     texts = [file for file in [*ROOT.glob("*.*"), *files] if file.suffix in (".md", ".py", ".yaml", ".js", ".html")]
     wrong = {

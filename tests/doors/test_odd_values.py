@@ -54,7 +54,6 @@ REFUSED = {
     "search: seeds": ("sweeps.search.__main__", [*SEARCH, "study.trials=100000", "study.seeds=999"], "too many"),
     "search: points": ("sweeps.search.__main__", [*SEARCH, "study.sampler.points=1e12"], "at most 100000"),
     "search: a space that is a number": ("sweeps.search.__main__", [*SEARCH, "study.space=5"], "study.space=5"),
-    "search: a storage that is none": ("sweeps.search.__main__", [*SEARCH, "study.storage=nope"], "expected the URL"),
     "search: choices that are none": (
         "sweeps.search.__main__", [*SEARCH, "study.space.task.operation={choices:[nope]}"], "'nope' is not known",
     ),

@@ -144,7 +144,7 @@ def test_what_does_not_fit_is_said_in_one_line(
         ),
         ("own.on_axes", "at own.py:53 (the figure of the Drawing 'axes' is a Axes: expected a matplotlib Figure"),
         ("own.one_text", "gave a str as element 1 of its list: expected an analysis.figures.style.Drawing"),
-        ("own.without", "--with own.without() cannot be called with one argument, the store's observations: expected"),
+        ("own.without", "--with own.without fails at"),
         ("own.twice", "two figures of the report have the name 'same': give yours another name"),
     ],
 )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -14,23 +12,16 @@ from typing import Any
 import pytest
 
 from analysis.observations import searches
-from sweeps.search.record import StudyRecord, open_url
+from sweeps.search.record import StudyRecord
 from tests.doors.conftest import environment
 from tests.search.world import Killed, World, trials
 
 STUDIES: dict[str, dict[str, Any]] = {
     "tpe": {"sampler": {"name": "tpe", "startup": 4}},
-    "gp": {"sampler": {"name": "gp", "startup": 4}},
-    "qmc": {"sampler": {"name": "qmc"}},
     "random": {"sampler": {"name": "random"}},
     "grid": {"sampler": {"name": "grid", "points": 3}},
-    "cmaes": {"sampler": {"name": "cmaes", "startup": 2}},
     "nsga2": {"sampler": {"name": "nsga2", "population": 4}, "objectives": ["median_time", "compute"]},
     "wilcoxon": {"sampler": {"startup": 3}, "seeds": 6, "pruner": {"name": "wilcoxon", "first_seeds": 2, "p": 0.3}},
-    "percentile": {
-        "sampler": {"startup": 3},
-        "pruner": {"name": "percentile", "rungs": [300, 600], "percentile": 30.0, "startup": 1},
-    },
 }
 
 
@@ -65,7 +56,7 @@ def test_killed_anywhere_it_makes_the_same_trials(kind: str, tmp_path: Path, mon
     study = {"trials": 9, **STUDIES[kind]}
     whole = World(tmp_path / "whole").run(study)
     assert len(whole) == 9
-    if kind in ("wilcoxon", "percentile"):
+    if kind == "wilcoxon":
         assert any(trial[1] == "PRUNED" for trial in whole)
     changes, world = fuse.changes, World(tmp_path / "killed")
     deaths = 0
@@ -80,16 +71,6 @@ def test_killed_anywhere_it_makes_the_same_trials(kind: str, tmp_path: Path, mon
     assert deaths >= changes // 12
     assert again == whole
     assert len(world.trained) == len(set(world.trained)), "a stored run was trained again"
-
-
-@pytest.mark.slow
-def test_gp_asks_the_same(tmp_path: Path) -> None:
-    study = {"trials": 8, "parallel": 2, "seeds": 2, "sampler": {"name": "gp", "startup": 4}}
-    whole = World(tmp_path / "a").run(study)
-    again = World(tmp_path / "b")
-    again.run({**study, "trials": 5})
-    assert again.run(study)[:5] == whole[:5]
-    assert World(tmp_path / "c").run(study) == whole
 
 
 def test_a_longer_study_begins_with_the_shorter_one(tmp_path: Path) -> None:
@@ -125,19 +106,6 @@ def test_the_journal_survives_a_torn_last_line(tmp_path: Path) -> None:
         file.write(b'{"op_code":8,"worker_id":"x","tri')
     assert world.run({"trials": 6})[:3] == first
     assert world.run({"trials": 6}) == World(tmp_path / "other").run({"trials": 6})
-
-
-@pytest.mark.slow
-def test_a_database_that_a_kill_left_half_made(tmp_path: Path) -> None:
-    """Its tables are there, the index that keeps names unique is not: it stays one study."""
-    url = f"sqlite:///{tmp_path}/study.db"
-    open_url(url)
-    with contextlib.closing(sqlite3.connect(tmp_path / "study.db")) as database:
-        database.execute("DROP INDEX ix_studies_study_name")
-        database.commit()
-    world = World(tmp_path / "store")
-    world.run({"trials": 3, "storage": url})
-    assert world.run({"trials": 6, "storage": url}) == World(tmp_path / "other").run({"trials": 6})
 
 
 TINY = (

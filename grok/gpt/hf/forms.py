@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
 from typing import Any, Final
 
 import torch
@@ -29,6 +31,10 @@ class Names:
     """The form's list of blocks."""
     inside: Mapping[str, str]
     """The modules of a block."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Our settings of the model by the names that they have in ``config.json``."""
+    always: Mapping[str, Any] = field(default_factory=dict)
+    """What else stands in every ``config.json``."""
 
     def of(self, name: str) -> str:
         """Return the form's name of our tensor ``name``.
@@ -49,23 +55,8 @@ class Names:
 # of
 # theirs. A model without biases is exported with biases of zero.
 
-_NAMES: Final = Names(
-    {
-        "token_embedding": "transformer.wte",
-        "position_embedding": "transformer.wpe",
-        "final_norm": "transformer.ln_f",
-        "head": "lm_head",
-    },
-    "transformer.h",
-    {
-        "norm1": "ln_1",
-        "attention.qkv": "attn.c_attn",
-        "attention.out": "attn.c_proj",
-        "norm2": "ln_2",
-        "mlp.up": "mlp.c_fc",
-        "mlp.down": "mlp.c_proj",
-    },
-)
+_READ: Final = tomllib.loads(files("grok.gpt.hf").joinpath("names.toml").read_text(encoding="utf-8"))
+_NAMES: Final = Names(**_READ["gpt2"])
 _OF_TOKENS: Final = ("token_embedding.weight", "head.weight")  # they may have rows beyond the vocabulary
 _TRANSPOSED: Final = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
 _ACTIVATIONS: Final = {"gelu_tanh": "gelu_new", "gelu": "gelu", "relu": "relu"}
@@ -80,25 +71,6 @@ def gpt2_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return our tensors under Hugging Face's names and in its layout."""
     theirs = {_NAMES.of(name): tensor for name, tensor in tensors.items()}
     return {n: t.t().contiguous() if n.endswith(_TRANSPOSED) else t for n, t in theirs.items()}
-
-
-def gpt2_config(c: ModelConfig) -> dict[str, Any]:
-    """Return the ``config.json`` of a GPT-2 without its vocabulary."""
-    return {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "activation_function": _ACTIVATIONS[c.activation],
-        "attn_pdrop": c.dropout_attention,
-        "embd_pdrop": c.dropout_embedding,
-        "resid_pdrop": c.dropout_residual,
-        "layer_norm_epsilon": c.norm_eps,
-        "n_ctx": c.context,
-        "n_positions": c.context,
-        "n_embd": c.d_model,
-        "n_head": c.heads,
-        "n_inner": c.d_ff,
-        "n_layer": c.layers,
-    }
 
 
 @torch.no_grad()
@@ -219,21 +191,7 @@ def _short(value: Any) -> str:
 
 # Rotary models with RMSNorm and SwiGLU, also with grouped queries, in the form of Hugging Face's Llama.
 
-_LLAMA_NAMES: Final = Names(
-    {"token_embedding": "model.embed_tokens", "final_norm": "model.norm", "head": "lm_head"},
-    "model.layers",
-    {
-        "norm1": "input_layernorm",
-        "attention.q": "self_attn.q_proj",
-        "attention.k": "self_attn.k_proj",
-        "attention.v": "self_attn.v_proj",
-        "attention.out": "self_attn.o_proj",
-        "norm2": "post_attention_layernorm",
-        "mlp.gate": "mlp.gate_proj",
-        "mlp.up": "mlp.up_proj",
-        "mlp.down": "mlp.down_proj",
-    },
-)
+_LLAMA_NAMES: Final = Names(**_READ["llama"])
 
 
 def weights(tensors: Mapping[str, Tensor], c: ModelConfig) -> dict[str, Tensor]:
@@ -249,118 +207,22 @@ def weights(tensors: Mapping[str, Tensor], c: ModelConfig) -> dict[str, Tensor]:
     return theirs
 
 
-def config(c: ModelConfig) -> dict[str, Any]:
-    """Return the ``config.json`` of such a model without its vocabulary.
-
-    The rotary settings are written under two names, because ``transformers`` renamed them in version 5.
-    """
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "hidden_size": c.d_model,
-        "intermediate_size": c.d_ff,
-        "num_hidden_layers": c.layers,
-        "num_attention_heads": c.heads,
-        "num_key_value_heads": c.key_heads(),
-        "head_dim": c.d_model // c.heads,
-        "max_position_embeddings": c.context,
-        "rms_norm_eps": c.norm_eps,
-        "attention_bias": c.bias,
-        "mlp_bias": c.bias,
-        "attention_dropout": c.dropout_attention,
-        "rope_theta": 10000.0,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-    }
-
-
 # ALiBi models without biases in the form of Hugging Face's MPT.
 #
 # MPT always computes the exact GELU. For another activation the folder contains a model class, which
 # ``from_pretrained(folder, trust_remote_code=True)`` uses. Without that flag ``transformers`` refuses the folder.
 
-_MPT_NAMES: Final = Names(
-    {"token_embedding": "transformer.wte", "final_norm": "transformer.norm_f", "head": "lm_head"},
-    "transformer.blocks",
-    {
-        "norm1": "norm_1",
-        "attention.qkv": "attn.Wqkv",
-        "attention.out": "attn.out_proj",
-        "norm2": "norm_2",
-        "mlp.up": "ffn.up_proj",
-        "mlp.down": "ffn.down_proj",
-    },
-)
+_MPT_NAMES: Final = Names(**_READ["mpt"])
 _MPT_ACTIVATIONS: Final = {"gelu_tanh": "gelu_pytorch_tanh", "relu": "relu"}
 
 MPT_MODULE: Final = "modeling_mpt_activation"
-MPT_CODE: Final = '''\
-"""MPT with a choice of activation: Hugging Face's own has the exact GELU built in."""
-
-from transformers import MptConfig, MptForCausalLM
-from transformers.activations import ACT2FN
-
-
-class MptActivationConfig(MptConfig):
-    model_type = "mpt_activation"
-    hidden_act: str = "gelu"
-
-
-class MptActivationForCausalLM(MptForCausalLM):
-    config_class = MptActivationConfig
-
-    def __init__(self, config):
-        super().__init__(config)
-        for block in self.transformer.blocks:
-            block.ffn.act = ACT2FN[config.hidden_act]
-'''
+MPT_CODE: Final = files("grok.gpt.hf").joinpath(f"{MPT_MODULE}.py.txt").read_text(encoding="utf-8")
 """The model class that is written beside the weights of a model with another activation."""
-
-
-def mpt_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return our tensors under MPT's names."""
-    return {_MPT_NAMES.of(name): tensor for name, tensor in tensors.items()}
-
-
-def mpt_config(c: ModelConfig) -> dict[str, Any]:
-    """Return the ``config.json`` of an ALiBi model without its vocabulary."""
-    own: dict[str, Any] = {"architectures": ["MptForCausalLM"], "model_type": "mpt"}
-    if c.activation != "gelu":
-        own = {
-            "architectures": ["MptActivationForCausalLM"],
-            "model_type": "mpt_activation",
-            "hidden_act": _MPT_ACTIVATIONS[c.activation],
-            "auto_map": {
-                "AutoConfig": f"{MPT_MODULE}.MptActivationConfig",
-                "AutoModelForCausalLM": f"{MPT_MODULE}.MptActivationForCausalLM",
-            },
-        }
-    return own | {
-        "d_model": c.d_model,
-        "n_heads": c.heads,
-        "n_layers": c.layers,
-        "expansion_ratio": 4,
-        "max_seq_len": c.context,
-        "learned_pos_emb": False,
-        "layer_norm_epsilon": c.norm_eps,
-        "attn_config": {"alibi": True, "alibi_bias_max": 8},
-    }
 
 
 # Rotary models in the form of Hugging Face's GPT-NeoX, without its parallel residual.
 
-_NEOX_NAMES: Final = Names(
-    {"token_embedding": "gpt_neox.embed_in", "final_norm": "gpt_neox.final_layer_norm", "head": "embed_out"},
-    "gpt_neox.layers",
-    {
-        "norm1": "input_layernorm",
-        "attention.qkv": "attention.query_key_value",
-        "attention.out": "attention.dense",
-        "norm2": "post_attention_layernorm",
-        "mlp.up": "mlp.dense_h_to_4h",
-        "mlp.down": "mlp.dense_4h_to_h",
-    },
-)
+_NEOX_NAMES: Final = Names(**_READ["neox"])
 _NEOX_ACTIVATIONS: Final = {"gelu_tanh": "gelu_pytorch_tanh", "gelu": "gelu", "relu": "relu"}
 
 
@@ -373,31 +235,6 @@ def neox_weights(tensors: Mapping[str, Tensor], heads: int) -> dict[str, Tensor]
             else tensor
         )
         for name, tensor in tensors.items()
-    }
-
-
-def neox_config(c: ModelConfig) -> dict[str, Any]:
-    """Return the ``config.json`` of a rotary model without its vocabulary.
-
-    The rotary settings are written under two names, because ``transformers`` renamed them in version 5.
-    """
-    return {
-        "architectures": ["GPTNeoXForCausalLM"],
-        "model_type": "gpt_neox",
-        "hidden_act": _NEOX_ACTIVATIONS[c.activation],
-        "hidden_size": c.d_model,
-        "intermediate_size": c.d_ff,
-        "num_hidden_layers": c.layers,
-        "num_attention_heads": c.heads,
-        "max_position_embeddings": c.context,
-        "layer_norm_eps": c.norm_eps,
-        "attention_bias": True,
-        "attention_dropout": c.dropout_attention,
-        "hidden_dropout": c.dropout_residual,
-        "use_parallel_residual": False,
-        "rotary_pct": 1.0,
-        "rotary_emb_base": 10000,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
     }
 
 
@@ -442,7 +279,7 @@ def to_hf(model: GPT) -> dict[str, Tensor]:
         tensor = p.detach().to("cpu", copy=True)
         ours[name] = tensor[: model.vocab_size].clone() if name in ("token_embedding.weight", "head.weight") else tensor
     if form == "mpt":
-        return mpt_weights(ours)
+        return {_MPT_NAMES.of(name): tensor for name, tensor in ours.items()}
     if form == "llama":
         return weights(ours, model.config)
     if not model.config.bias:
@@ -459,6 +296,29 @@ def _zero_biases(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return biases
 
 
+def _form_config(form: str, c: ModelConfig) -> dict[str, Any]:
+    """Return the ``config.json`` of a form without the vocabulary."""
+    names = {"gpt2": _NAMES, "neox": _NEOX_NAMES, "mpt": _MPT_NAMES, "llama": _LLAMA_NAMES}[form]
+    own = {**names.always, **{theirs: getattr(c, ours) for theirs, ours in names.settings.items()}}
+    if form == "gpt2":
+        own["activation_function"] = _ACTIVATIONS[c.activation]
+    elif form == "neox":
+        own["hidden_act"] = _NEOX_ACTIVATIONS[c.activation]
+    elif form == "llama":
+        own |= {"num_key_value_heads": c.key_heads(), "head_dim": c.d_model // c.heads}
+    elif c.activation != "gelu":
+        own |= {
+            "architectures": ["MptActivationForCausalLM"],
+            "model_type": "mpt_activation",
+            "hidden_act": _MPT_ACTIVATIONS[c.activation],
+            "auto_map": {
+                "AutoConfig": f"{MPT_MODULE}.MptActivationConfig",
+                "AutoModelForCausalLM": f"{MPT_MODULE}.MptActivationForCausalLM",
+            },
+        }
+    return own
+
+
 def hf_config(model: GPT, end: int | None = None) -> dict[str, Any]:
     """Return the ``config.json`` of ``model``. ``end`` is the end-of-text id, or None.
 
@@ -468,8 +328,7 @@ def hf_config(model: GPT, end: int | None = None) -> dict[str, Any]:
         ConfigError: no form supports an option of the model.
     """
     c = model.config
-    own = {"gpt2": gpt2_config, "neox": neox_config, "mpt": mpt_config, "llama": config}[form_of(c)](c)
-    return own | {
+    return _form_config(form_of(c), c) | {
         "vocab_size": model.vocab_size,
         "initializer_range": c.init_std(),
         "tie_word_embeddings": c.tied,

@@ -64,7 +64,8 @@ class Gradient:
         if self.whole:
             self._loss = Compiled(self._loss_and_gradients, numerics, OneGraph)
         else:
-            self._loss = Compiled(model.loss, numerics, _as_it_is if numerics.sharded else None)
+            # of a sharded model, each block is compiled separately
+            self._loss = Compiled(model.loss, numerics, (lambda function: function) if numerics.sharded else None)
         self.eager: Callable[..., Tensor] = model.loss if self.whole else self._loss
         self.replicas: DistributedDataParallel | None = None
         if ranks.size > 1 and not self.whole and not numerics.sharded:
@@ -122,11 +123,6 @@ class Gradient:
         gradients = torch.autograd.grad(loss * factor, leaves)
         # the fused optimiser needs gradients in the memory layout of their parameters, as autograd makes them
         return [loss.detach(), *(g.contiguous() for g in gradients)]
-
-
-def _as_it_is(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return ``function``: of a sharded model, each block is compiled separately."""
-    return function
 
 
 # How much of its devices a run uses: the share of their peak FLOP/s (MFU), and the memory.

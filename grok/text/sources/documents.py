@@ -8,10 +8,12 @@ import hashlib
 import json
 import lzma
 import re
+import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
@@ -82,6 +84,16 @@ def digest(path: Path, workers: int) -> InputDigest:
         hashes = list(pool.map(_sha256, files))
     together = hashes[0] if len(hashes) == 1 else hashlib.sha256("\n".join(hashes).encode()).hexdigest()
     return InputDigest(path.name, len(files), sum(file.stat().st_size for file in files), together)
+
+
+def digest_of_texts(name: str, texts: Iterable[str]) -> InputDigest:
+    """Return the digest of texts that are in no file: the hash has the length of each."""
+    hasher, size = hashlib.sha256(), 0
+    for text in texts:
+        data = text.encode()
+        hasher.update(len(data).to_bytes(8, "little") + data)
+        size += len(data)
+    return InputDigest(name, 1, size, hasher.hexdigest())
 
 
 def _sha256(path: Path) -> str:
@@ -252,16 +264,6 @@ def rows_of_hub(address: str, columns: Sequence[str]) -> Iterator[str]:
             yield text
 
 
-def hub_digest(address: str, columns: Sequence[str]) -> InputDigest:
-    """Return the hash of the text of all rows; the hub's version names do not prove the content."""
-    hasher, size = hashlib.sha256(), 0
-    for text in rows_of_hub(address, columns):
-        data = text.encode()
-        hasher.update(len(data).to_bytes(8, "little") + data)
-        size += len(data)
-    return InputDigest(address.removeprefix(PREFIX), 1, size, hasher.hexdigest())
-
-
 def _load(address: str) -> Any:
     try:
         import datasets
@@ -285,47 +287,7 @@ def _load(address: str) -> Any:
 # refuses it, and learns a lesson from the outcome. Names, pronouns and objects agree within a fable, so
 # that a small model can learn more than spelling.
 
-_ANIMALS: Final = (
-    "fox",
-    "hare",
-    "crow",
-    "mouse",
-    "goat",
-    "otter",
-    "owl",
-    "hedgehog",
-    "toad",
-    "heron",
-    "badger",
-    "wren",
-)
-_NAMES: Final = (
-    ("Ada", "she"), ("Bruno", "he"), ("Clio", "she"), ("Dario", "he"), ("Edda", "she"), ("Falk", "he"),
-    ("Greta", "she"), ("Hugo", "he"), ("Ilse", "she"), ("Jonas", "he"), ("Kira", "she"), ("Lasse", "he"),
-)  # fmt: skip
-_NATURES: Final = ("proud", "shy", "hungry", "clever", "lazy", "curious", "stubborn", "cheerful")
-_PLACES: Final = ("by the river", "at the edge of the wood", "on a windy hill", "behind the old mill", "in a dry field")
-_WISHES: Final = (
-    ("a ripe pear", "hung too high", "shook the branch", "the pear fell"),
-    ("a round cheese", "lay under a heavy stone", "rolled the stone aside", "the cheese was free"),
-    ("a warm nest", "was full of cold rain", "carried dry moss to it", "the nest was warm again"),
-    ("a bright button", "had sunk into the pond", "dived to the bottom", "the button shone in the sun"),
-    ("a basket of nuts", "stood across the stream", "laid a log over the water", "the nuts came home"),
-    ("a jar of honey", "was shut with a tight lid", "turned the lid slowly", "the lid came off"),
-)
-_FAILURES: Final = ("jumped and jumped", "pulled until evening", "cried out in anger", "went round it seven times")
-_PRIDE: Final = ('"I need nobody," said {n}.', '"Leave me alone," said {n}.', "{n} looked away and said nothing.")
-_ASKS: Final = ('"Will you help me?" asked {n}.', '"I can not do it alone," said {n}.', '"Please, friend," said {n}.')
-_HELPED: Final = (
-    "Two hands are lighter than one wish.",
-    "Who asks is half way home.",
-    "A shared load is a small load.",
-)
-_REFUSED: Final = (
-    "Pride keeps an empty table.",
-    "Who sends help away goes hungry.",
-    "A closed door lets in no friend.",
-)
+_WORDS: Final = tomllib.loads(files("grok.text.sources").joinpath("fables.toml").read_text(encoding="utf-8"))
 
 
 def write_fables(count: int, seed: int) -> Iterator[str]:
@@ -350,40 +312,30 @@ def parse_fables(name: str) -> tuple[int, int]:
     return numbers
 
 
-def fables_digest(name: str) -> InputDigest:
-    """Return the hash of all the fables."""
-    hasher, size = hashlib.sha256(), 0
-    for fable in write_fables(*parse_fables(name)):
-        data = fable.encode()
-        hasher.update(len(data).to_bytes(8, "little") + data)
-        size += len(data)
-    return InputDigest(f"fables {name}", 1, size, hasher.hexdigest())
-
-
 def _fable(stream: Stream) -> str:
     draws = iter(stream.uniform(16))
 
-    def one(choices: Sequence[str]) -> str:
-        return choices[int(next(draws) * len(choices))]
+    def one(kind: str) -> Any:
+        return _WORDS[kind][int(next(draws) * len(_WORDS[kind]))]
 
-    (name, they), (friend, _) = (_NAMES[i] for i in stream.at("names").permutation(len(_NAMES))[:2])
-    first, second = (_ANIMALS[i] for i in stream.at("animals").permutation(len(_ANIMALS))[:2])
-    wish, trouble, deed, outcome = _WISHES[int(next(draws) * len(_WISHES))]
+    (name, they), (friend, _) = (_WORDS["names"][i] for i in stream.at("names").permutation(len(_WORDS["names"]))[:2])
+    first, second = (_WORDS["animals"][i] for i in stream.at("animals").permutation(len(_WORDS["animals"]))[:2])
+    wish, trouble, deed, outcome = one("wishes")
     them = "her" if they == "she" else "him"
     lines = [
-        f"There was once {_article(nature := one(_NATURES))} {nature} {first} called {name}. {they.capitalize()} lived"
-        f" {one(_PLACES)}.",
-        f"One day {name} wanted {wish}. But it {trouble}. {name} {one(_FAILURES)}, and nothing changed.",
+        f"There was once {_article(nature := one('natures'))} {nature} {first} called {name}. {they.capitalize()} lived"
+        f" {one('places')}.",
+        f"One day {name} wanted {wish}. But it {trouble}. {name} {one('failures')}, and nothing changed.",
         f"Then {friend} the {second} came by.",
     ]
     if next(draws) < 0.6:
         lines.append(
-            f"{one(_ASKS).format(n=name)} So {friend} stayed with {them}. Together they {deed}, and {outcome}."
+            f"{one('asks').format(n=name)} So {friend} stayed with {them}. Together they {deed}, and {outcome}."
         )
-        lines.append(f"That night {name} and {friend} sat side by side. {one(_HELPED)}")
+        lines.append(f"That night {name} and {friend} sat side by side. {one('helped')}")
     else:
-        lines.append(f"{one(_PRIDE).format(n=name)} So {friend} went on. {name} sat alone, and {they} had no supper.")
-        lines.append(f"In the morning {name} was still hungry. {one(_REFUSED)}")
+        lines.append(f"{one('pride').format(n=name)} So {friend} went on. {name} sat alone, and {they} had no supper.")
+        lines.append(f"In the morning {name} was still hungry. {one('refused')}")
     return "\n".join(lines)
 
 

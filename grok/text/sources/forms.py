@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -69,16 +68,6 @@ def own_pieces(target: str, name: str) -> Iterator[Piece]:
     """Yield the documents of :func:`own_documents`, long ones in pieces."""
     for document in own_documents(target, name):
         yield from documents_of([document])
-
-
-def own_digest(target: str, name: str) -> InputDigest:
-    """Return the hash of the text of :func:`own_documents`."""
-    hasher, size = hashlib.sha256(), 0
-    for document in own_documents(target, name):
-        data = document.encode()
-        hasher.update(len(data).to_bytes(8, "little") + data)
-        size += len(data)
-    return InputDigest(f"{target} {name}", 1, size, hasher.hexdigest())
 
 
 FORMS: Final[dict[str, Form]] = {
@@ -157,10 +146,13 @@ class Source:
 
     def _digest(self, name: str, workers: int) -> InputDigest:
         if self.form == "fables":
-            return documents.fables_digest(name)
+            return documents.digest_of_texts(f"fables {name}", documents.write_fables(*documents.parse_fables(name)))
         if self.form not in FORMS:
-            return own_digest(self.form, name)
-        return documents.hub_digest(name, self.columns) if documents.is_hub(name) else digest(Path(name), workers)
+            return documents.digest_of_texts(f"{self.form} {name}", own_documents(self.form, name))
+        if documents.is_hub(name):  # the hub's version names do not prove the content
+            texts = documents.rows_of_hub(name, self.columns)
+            return documents.digest_of_texts(name.removeprefix(documents.PREFIX), texts)
+        return digest(Path(name), workers)
 
     def _pieces_of_file(self, file: Path) -> Iterator[Piece]:
         if is_table(file):

@@ -1,1 +1,0 @@
-"""A replacement of SciPy for machines without it; ``benchmarks.device_day`` adds it to the path."""
