@@ -34,6 +34,8 @@ STORE_WORD: Final = "STORE"
 SWEPT: Final = "hydra.sweeper.params."
 OF_ONE_RUN: Final = r"(?:\+\+)?(?:seed|perturb|switch|replicate|save|device|eval\.couple_order)"
 """Beginnings of the settings that a run has for itself."""
+OF_COMMAND: Final = ("store.", "log.", "checkpoint.", "executor", "mode")
+"""Beginnings of settings that a store does not choose for a command."""
 
 
 def proposal(command: str, observations: Observations, any_task: bool, longer: bool = False) -> str:
@@ -75,9 +77,13 @@ def usual_settings(observations: Observations) -> dict[str, str]:
     """
     grouped = observations.once(populations)
     rows = grouped.to_go_on[0].rows if grouped.every else observations.arithmetic
-    commands = rows["rerun"].str.replace(rf" (?:'{OF_ONE_RUN}[^']*'|{OF_ONE_RUN}\S*)", "", regex=True)
+    commands = rows["rerun"].fillna("").str.replace(rf" (?:'{OF_ONE_RUN}[^']*'|{OF_ONE_RUN}\S*)", "", regex=True)
     usual = commands.value_counts().index[0]
-    typed = dict(word.split("=", 1) for word in shlex.split(usual)[3:])
+    try:
+        pairs = [word.partition("=")[::2] for word in shlex.split(usual)]
+    except ValueError:  # text that no version of this package wrote
+        pairs = []
+    typed = {name: value for name, value in pairs if name in default_settings() and not name.startswith(OF_COMMAND)}
     name = rows.loc[commands == usual, "config.experiment"].iloc[0]
     preset = setup_file("experiment", str(name))
     if not preset:

@@ -228,7 +228,8 @@ def _answered(units: Sequence[Any], answer: Callable[[Any], Study], kind: str) -
     Raises:
         NotEnoughData: no unit has an answer.
     """
-    parts, needs = [], {}
+    parts: list[Study] = []
+    needs: dict[str, str] = {}
     for unit in units:
         try:
             part = answer(unit)
