@@ -100,7 +100,7 @@ def test_a_real_difference_and_a_null_one(tmp_path: Path) -> None:
 
 def test_without_a_comparison_the_best_is_not_called_better(tmp_path: Path) -> None:
     study = ask("search", store_of(tmp_path / "store", trials(12, second=True)))
-    assert "study.compare=true" in " ".join(study.notes)
+    assert "study.compare=32" in " ".join(study.notes)
     assert "too optimistic" in study.findings[0].text
     assert any(d.name.startswith("search_front") for d in drawings(study))
 

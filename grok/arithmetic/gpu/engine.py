@@ -43,7 +43,7 @@ from grok.runs import norms_of
 
 WIDTHS: Final = {"NVIDIA B200": 296, "NVIDIA H200": 264, "NVIDIA H100": 264, "NVIDIA GH200": 264, "NVIDIA A100": 216}
 """Lanes by device model for a model of the default size: two for each multiprocessor, so that a batched product keeps
-all of them equally busy. The numbers are computed; ``grok bench device`` measures other widths."""
+all of them equally busy. The numbers are computed."""
 DEFAULT_WIDTH: Final = 64
 WIDEST: Final = 1056
 ON_CPU: Final = 8
