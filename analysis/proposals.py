@@ -34,7 +34,7 @@ STORE_WORD: Final = "STORE"
 SWEPT: Final = "hydra.sweeper.params."
 OF_ONE_RUN: Final = r"(?:\+\+)?(?:seed|perturb|switch|replicate|save|device|eval\.couple_order)"
 """Beginnings of the settings that a run has for itself."""
-OF_COMMAND: Final = ("store.", "log.", "checkpoint.", "executor", "mode")
+OF_COMMAND: Final = ("store.", "log.", "checkpoint.", "executor")
 """Beginnings of settings that a store does not choose for a command."""
 
 
