@@ -111,6 +111,7 @@ def as_overrides(words: Sequence[str]) -> list[str]:
     refuse_bare_words(words)
     for word in words:
         _refuse_path(word)
+        _refuse_other_programs(word)
     return [as_meant(word) for word in words]
 
 
@@ -136,6 +137,23 @@ def store_as_setting(words: Sequence[str]) -> list[str]:
             raise ConfigError("--store needs the folder of a store, for example --store results/store")
         settings.append(f"store.path={literal(value)}")
     return settings
+
+
+_MEANT: Final = {"seeds": "seed", "store": "store.path"}
+"""Groups of settings that people give a value to, and the setting that they mean."""
+_RANGE: Final = re.compile(r"(\d{1,18})(?:-|\.\.|:)(\d{1,18})")
+
+
+def _refuse_other_programs(word: str) -> None:
+    """Refuse ranges and names as other programs write them, with what does the same here."""
+    name, _, value = word.partition("=")
+    if name in _MEANT and value and not value.startswith("{"):
+        raise ConfigError(f"{word}: {name} is a group of settings, did you mean '{_MEANT[name]}={value}'?")
+    if _hint(name) is int and (typed := _RANGE.fullmatch(value)):
+        first, last = int(typed[1]), int(typed[2])
+        raise ConfigError(
+            f"{word}: a range is {name}=range({first},{last + 1}), without its end; `grok sweep` trains all"
+        )
 
 
 def refuse_bare_words(words: Sequence[str]) -> None:

@@ -136,8 +136,8 @@ def refused(ended: Ended, *, says: list[str], folder: Path, before: frozenset[st
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("seed=0-15", "expected a whole number"), ("store=foo", "group of settings (path"),
-        ("--experiment quickstart", "NAME=VALUE"), ("epochs=3", "train.steps"),
+        ("seed=0-15", "seed=range(0,16)"), ("seed=3..5", "seed=range(3,6)"), ("seeds=range(0,4)", "seed=range(0,4)"),
+        ("store=foo", "store.path=foo"), ("--experiment quickstart", "NAME=VALUE"), ("epochs=3", "train.steps"),
         ("optim.learning_rate=1", "optim.lr"), ("seed=1,2", "grok sweep"),
     ],
 )  # fmt: skip
