@@ -64,8 +64,9 @@ def test_a_plan_is_what_is_asked_for_minus_duplicates_minus_stored(tmp_path: Pat
 def test_failed_runs_are_tried_again_only_when_asked(tmp_path: Path) -> None:
     store = stored(tmp_path / "S", PLANNED[:2], status="failed")
     assert make_plan(PLANNED[:2], store).summary() == "2 planned, 2 stored (2 failed), 0 duplicates, 0 to train"
-    again = prepare_runs([tiny(seed, retry_failed=True) for seed in range(2)])
-    assert len(make_plan(again, store).to_train) == 2
+    store = stored(tmp_path / "S", PLANNED[2:3])
+    again = prepare_runs([tiny(seed, retry_failed=True) for seed in range(3)])
+    assert [run.config.seed for run in make_plan(again, store).to_train] == [0, 1]
 
 
 def test_force_takes_the_next_free_replicate(tmp_path: Path) -> None:
