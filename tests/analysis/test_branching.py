@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -14,10 +13,8 @@ from analysis.observations import Observations
 from analysis.populations import populations
 from analysis.statistics.repeatability import between_parents, normal_scores
 from analysis.studies import QUESTIONS, Missing, ask
-from analysis.studies.branching import DIVERGED, Branching, pairs
-from grok.store import DamagedShardWarning
-from grok.streams import derive_seed
-from tests.analysis.simulate import Planned, Truth, branch, run_ids, simulate, sweep, write
+from analysis.studies.branching import Branching
+from tests.analysis.simulate import Planned, Truth, branch, run_ids, simulate
 
 STREAMS = ("split", "init", "order")
 
@@ -65,17 +62,6 @@ def branched(
                 given = {"seed": seed, **shared, **{f"seeds.{s}": v for s, v in new.items()}}
                 truths.append(Truth(given, np.exp(log_time(values))))
     return truths
-
-
-def test_each_child_belongs_to_the_parent_that_its_design_names() -> None:
-    truths = branched(np.random.default_rng(0), 4, 2, {"all": 0.1})
-    observations = simulate(truths, *related(truths))
-    found = pairs(observations)
-    assert len(found) == 4 * 6 * 2 and found["child"].is_unique
-    seeds = observations.arithmetic["seed"]
-    assert (seeds[found["child"]].to_numpy() == seeds[found["parent"]].to_numpy()).all()
-    assert found["redrawn"].value_counts().eq(8).all() and found["generation"].eq(1).all()
-    assert pairs(simulate(truths)).empty, "equal seeds alone make no family"
 
 
 def test_a_second_generation_has_lines_and_a_class_of_its_own() -> None:
@@ -152,56 +138,6 @@ def test_children_without_rows_are_in_no_class_and_are_said(lost: str) -> None:
         assert any("What 12 runs were for is unknown" in note for note in answer.notes)
 
 
-def test_a_damaged_design_is_unknown_for_its_runs_only(tmp_path: Path) -> None:
-    truths = branched(np.random.default_rng(4), 8, 2, {"all": 0.1}, census=16)
-    path = write(truths, tmp_path / "store", *related(truths, best=(0, 1)))
-    shards = sorted((path / "designs").glob("*.parquet"), key=lambda shard: shard.stat().st_mtime_ns)
-    best = shards[1]
-    best.write_bytes(best.read_bytes()[:-20])
-    with pytest.warns(DamagedShardWarning, match=best.name):
-        left = Observations.read(path)
-    study = ask("branching", left)
-    assert {kind for family in study.families for kind in family.rows["kind"]} == {"random"}
-    assert any("What 24 runs were for is unknown" in note for note in study.notes)
-    assert len(study.census) == 16
-
-
-def test_children_planned_without_a_design_are_counted_apart_with_the_words_that_declare_them() -> None:
-    truths = branched(np.random.default_rng(4), 8, 1, {"all": 0.1}, census=16)
-    children = [t for t in truths if any("seeds." in name for name in t.overrides)]
-    answer = next(q for q in QUESTIONS if q.name == "branching").ask(
-        simulate(truths, sweep(children, choice="unstated"))
-    )
-    assert isinstance(answer, Missing)
-    assert f"How {len(children)} runs were chosen is unstated" in answer.needs and "design=Purposes" in answer.needs
-
-
-def test_children_by_layers_redraw_one_layer_and_a_transplant_is_none() -> None:
-    shared = {"train.steps": 3000, "eval.every": 500}
-    parents = [Truth({"seed": s, **shared}, 5000 + 100 * s) for s in range(12)]
-    init = {s: derive_seed(s, "init") for s in range(12)}
-    children = [
-        Truth({"seed": s, "seeds.layers": {"head": 1000 + 10 * s + k}, **shared}, 2000)
-        for s in (3, 4)
-        for k in range(3)
-    ]
-    two = [Truth({"seed": 3, "seeds.layers": {"head": 50 + k, "blocks.0": 60 + k}, **shared}, 7000) for k in range(4)]
-    moved = [Truth({"seed": 3, "seeds.layers": {"head": init[k]}, **shared}, 2000) for k in (5, 6)]
-    truths = [*parents, *children, *two, *moved]
-    families = {3: [*children[:3], *two], 4: children[3:]}
-    store = simulate(truths, branch(families, truths, "drawn"))
-    found = pairs(store)
-    assert found["redrawn"].value_counts().to_dict() == {("layers.head",): 6, ("layers.blocks.0", "layers.head"): 4}
-    assert found["generation"].eq(1).all()
-    study = ask("branching", store)
-    head, both = study.families[::-1]
-    assert (head.name, len(head.rows)) == ("layers.head", 6) and head.rows["super"].all()
-    assert (both.name, both.rows["super"].any()) == ("layers.blocks.0 and layers.head", False)
-    assert head.kept == "split, order and the other layers"
-    shares = study.tables[0].frame
-    assert shares["redrawn"].tolist() == ["layers.blocks.0 and layers.head", "layers.head"]
-
-
 def test_what_a_pair_carries_is_recovered() -> None:
     """All parents are random: the variance between them is the share that the kept streams decide."""
     variance = {"init": 0.02, "split+init": 0.05, "order": 0.01, "all": 0.02}
@@ -217,14 +153,6 @@ def test_what_a_pair_carries_is_recovered() -> None:
     assert said["variance between parents, order less init redrawn"].estimate == order_less_init
     assert "more is kept with a new order" in said["variance between parents, order less init redrawn"].text
     assert "random parents" in said["variance between parents, order redrawn"].text
-
-
-def test_differences_that_are_not_there_are_not_said() -> None:
-    study = ask("branching", with_designs(branched(np.random.default_rng(5), 20, 3, {"all": 0.1}, census=100)))
-    contrasts = [f for f in study.findings if " less " in f.label]
-    assert len(contrasts) == 3
-    inside = [f.estimate is not None and f.estimate.low <= 0 <= f.estimate.high for f in contrasts]
-    assert ["cannot be told apart" in f.text for f in contrasts] == inside and sum(inside) >= 2
 
 
 def test_lines_are_the_units_and_random_parents_stand_apart() -> None:
@@ -262,11 +190,6 @@ def test_what_chosen_parents_keep_is_their_childrens_distance() -> None:
     assert kept["order"].low <= 0.9 <= kept["order"].high and kept["order"].low > 0.5
     assert kept["split"].low <= 0 <= kept["split"].high
     assert study.kept["chosen"].contrasts["order", "split"].low > 0.4
-
-
-def test_a_run_that_diverged_ranks_last() -> None:
-    accuracy = np.array([0.02, 0.5, 0.99])
-    assert normal_scores(np.array([DIVERGED]), accuracy) == normal_scores(accuracy[:1], accuracy)
 
 
 def with_designs(truths: list[Truth], best: Sequence[int] = ()) -> Observations:

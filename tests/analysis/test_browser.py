@@ -8,13 +8,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
 from analysis import report
-from tests.analysis.simulate import write
-from tests.analysis.test_layers_study import transplant
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
@@ -183,15 +180,6 @@ def test_the_first_screen_has_the_answer_a_picture_and_the_next_step(
     assert colours == [True, True, True], "a class has no curve"
 
 
-def test_a_page_of_64_seeds_is_short(driver: Any, of_64_seeds: Path) -> None:
-    sized(driver, 1280)
-    shown(driver, of_64_seeds, unfolded=False)
-    height, text = driver.execute_script("return [document.documentElement.scrollHeight, document.body.innerText]")
-    assert height < 3000 and len(text.split()) < 900
-    words = {word.strip(".,:?") for word in text.lower().split()}
-    assert {"early", "late"} <= words and words.isdisjoint({"super", "fast", "normal"}), "classes of another regime"
-
-
 def test_no_text_of_a_figure_is_cut_off(driver: Any, page: Path) -> None:
     shown(driver, page)
     driver.execute_script(
@@ -212,18 +200,6 @@ def test_no_text_of_a_figure_is_cut_off(driver: Any, page: Path) -> None:
         """
     )
     assert outside == []
-
-
-def test_a_term_explains_itself_on_focus(driver: Any, page: Path) -> None:
-    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})  # else no page has the focus
-    shown(driver, page)
-    seen = driver.execute_script(
-        "const t = document.querySelector('.term'); t.focus(); const tip = t.querySelector('.tip');"
-        "return [getComputedStyle(tip).display, tip.textContent]"
-    )
-    assert seen[0] == "block"
-    assert len(seen[1]) > 20
 
 
 def test_a_chart_says_which_run_is_under_the_pointer(driver: Any, page: Path) -> None:
@@ -268,17 +244,6 @@ def test_a_run_that_is_chosen_in_a_chart_is_shown_everywhere(driver: Any, page: 
     assert key.startswith("#run=")
 
 
-def test_tables_are_sorted_and_filtered(driver: Any, page: Path) -> None:
-    shown(driver, page)
-    first = "#census .tables table"
-    column = f"return [...document.querySelectorAll('{first} tbody tr')].map(r => Number(r.cells[0].textContent))"
-    driver.execute_script(f"document.querySelector('{first} th button').click()")
-    seeds = driver.execute_script(column)
-    assert seeds == sorted(seeds)
-    driver.execute_script(f"document.querySelector('{first} th button').click()")
-    assert driver.execute_script(column) == sorted(seeds, reverse=True)
-
-
 def test_the_table_of_all_seeds_draws_only_what_is_seen(driver: Any, page: Path) -> None:
     shown(driver, page)
     seeds = pd.read_csv(page.parent / "tables" / "seeds_every.csv")
@@ -304,20 +269,3 @@ def test_the_table_of_all_seeds_draws_only_what_is_seen(driver: Any, page: Path)
         """
     )
     assert float(first.replace(",", "")) == seeds["generalised"].min()
-
-
-def test_no_number_of_a_long_table_is_cut_off(driver: Any, tmp_path: Path) -> None:
-    """Signed numbers below short names, such as `low`, need more room than the names."""
-    rng = np.random.default_rng(22)
-    truths = [t for donor in range(70, 80) for t in transplant({"head": -0.4}, 0.1, rng, 50, donor)]
-    store = write(truths, tmp_path / "store")
-    assert report.main([str(store), "--out", str(tmp_path / "out")]) == 0
-    shown(driver, tmp_path / "out" / "report.html")
-    drawn, cut = driver.execute_script(
-        """
-        document.querySelectorAll('details').forEach(part => part.open = true);
-        const cells = [...document.querySelectorAll('.long .view td.num')];
-        return [cells.length, cells.filter(cell => cell.scrollWidth > cell.clientWidth).map(cell => cell.textContent)];
-        """
-    )
-    assert drawn > 100 and cut == []

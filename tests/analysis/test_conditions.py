@@ -104,16 +104,6 @@ def test_longer_runs_of_one_value_are_no_advantage() -> None:
     assert ask("interventions", simulate(quick)).tables[0].frame["generalised"].tolist() == ["10 of 10"] * 2
 
 
-def test_where_neither_side_generalises_there_is_no_ratio() -> None:
-    truths = runs(
-        "train.loss", {"softmax": 50.0, "stablemax": 50.0}, 6, np.random.default_rng(6), **{"optim.weight_decay": 0.0}
-    )
-    study = settings_study("interventions", "train.loss", truths)
-    assert study.contrasts[0].slowdown is None and not study.p
-    assert "neither generalises by step 20,000" in study.findings[0].text
-    assert any("optim.weight_decay=0" in note for note in study.notes)
-
-
 @pytest.mark.parametrize("paired", [True, False])
 def test_the_interval_of_the_ratio_covers_at_its_rate(paired: bool) -> None:
     rng = np.random.default_rng(7)
@@ -164,15 +154,6 @@ def test_a_ratio_that_is_cut_off_keeps_at_least_and_its_bound_covers(late: float
     assert open_ended == 300
     assert two_ended < 270
     assert held >= 285
-
-
-def test_few_late_runs_leave_both_ends() -> None:
-    times = np.log(np.arange(1.0, 41.0))
-    assert bound_of(times, times, 99.0) == ""
-    assert bound_of(np.append(times, 9.0), np.append(times, 0.0), 9.0) == ""  # 1 of 41
-    assert bound_of(np.full(40, 9.0), times, 9.0) == "at least"
-    assert bound_of(times, np.full(40, 9.0), 9.0) == "at most"
-    assert bound_of(np.full(40, 9.0), np.full(40, 9.0), 9.0) == "no"
 
 
 def test_a_scan_at_a_fixed_order_is_not_compared_with_random_seeds() -> None:

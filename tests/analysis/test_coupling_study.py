@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from analysis.statistics.estimate import generator
-from analysis.studies.val_shuffle import shared_updates, variance_ratio
+from analysis.studies.val_shuffle import variance_ratio
 from tests.analysis.questions import ask
 from tests.analysis.simulate import Truth, simulate
 
@@ -53,18 +52,6 @@ def test_the_bug_is_order_noise_unless_it_is_more() -> None:
 
 
 @pytest.mark.slow
-def test_other_settings_and_repeats_are_no_order_noise() -> None:
-    rng = np.random.default_rng(21)
-    truths = val_shuffle(0.3, 0.2, 0.0, rng)
-    alone = ask("val_shuffle", simulate(truths))
-    apart = [t for t in truths if "eval.passes" not in t.overrides]
-    other = [Truth({**t.overrides, "optim.weight_decay": 0.0}, t.time * 3) for t in apart]
-    again = [Truth({**t.overrides, "perturb.ulps": 1}, t.time) for t in apart]
-    beside = ask("val_shuffle", simulate(truths + other + again))
-    assert [f.text for f in beside.findings] == [f.text for f in alone.findings]
-
-
-@pytest.mark.slow
 def test_the_size_of_the_bug_covers() -> None:
     rng = generator("bug size")
     inside = 0
@@ -73,17 +60,3 @@ def test_the_size_of_the_bug_covers() -> None:
         e = variance_ratio(((one - off) ** 2)[:, None], ((one - two) ** 2)[:, None], "test")
         inside += e.low <= 1 <= e.high
     assert 0.92 < inside / 300 < 0.99
-
-
-def test_a_users_own_table_has_no_epoch_that_the_report_knows() -> None:
-    class Evaluated:
-        def curves_of(self, index: pd.Index) -> pd.DataFrame:
-            return pd.DataFrame({"step": [0, 50, 100]})
-
-    row = {"config.task.operation": "x+y", "config.task.modulus": 31, "config.task.train_fraction": 0.5}
-    row |= {"config.train.batch_size": 256}
-    known = pd.DataFrame([row])
-    epoch = -(-480 // 256)
-    assert shared_updates(Evaluated(), known) == -(-50 // epoch) * epoch  # type: ignore[arg-type]
-    own = pd.DataFrame([row | {"config.task.plugin": '{"_target_": "mine.Parity"}', "config.task.operation": "Parity"}])
-    assert shared_updates(Evaluated(), own) == 50  # type: ignore[arg-type]

@@ -6,9 +6,8 @@ import math
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
-from analysis.statistics.estimate import rounded, write_csv
+from analysis.statistics.estimate import write_csv
 
 
 def test_last_bits_change_no_file(tmp_path: Path) -> None:
@@ -26,9 +25,3 @@ def test_last_bits_change_no_file(tmp_path: Path) -> None:
         assert frame["plain"][0] == third, "the frame is left as it was"
     assert texts[0] == texts[1]
     assert texts[0].splitlines()[1] == f"0.3,0.3,0.3,{2**62 + 1},0.30000000000000004"
-
-
-@pytest.mark.parametrize("value", [True, 2**70, "0.30000000000000004", None, math.inf])
-def test_what_is_no_fraction_stays(value: object) -> None:
-    assert rounded([value]) == [value]
-    assert type(rounded(value)) is type(value)

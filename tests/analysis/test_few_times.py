@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.survival import Times, geometric_mean, growth, least_ratio, ratio_of_times
+from analysis.statistics.survival import Times, geometric_mean, least_ratio, ratio_of_times
 
 
 def at(*steps: float) -> Times:
@@ -61,30 +61,3 @@ def test_the_bound_of_cut_runs_is_one(spread: float) -> None:
         partly += 0 < seen.sum() < 3
     assert partly > 300
     assert misses <= 38, "2.5% of 1,000 and 2.6 standard errors"
-
-
-def test_growth_is_the_slope_of_log_time() -> None:
-    share = np.repeat([0.3, 0.4, 0.5, 0.6], 2)
-    noise = np.tile([0.98, 1.02], 4)
-    e = growth(share, at(*(1000 * 1.05 ** (100 * (0.6 - share)) * noise)))
-    assert e.low < 0.05 < e.high and e.value == pytest.approx(0.05, abs=0.003)
-
-
-def test_growth_of_cut_runs_has_no_number() -> None:
-    """True growth 0: all times are 2000, runs at the smaller fractions were cut later."""
-    share = np.repeat([0.3, 0.4, 0.5, 0.6], 2)
-    budget = np.repeat([3000.0, 3000.0, 1500.0, 1000.0], 2)
-    seen = budget > 2000
-    times = Times(np.where(seen, 2000 - 1e-6, budget), np.where(seen, 2000, math.inf))
-    with pytest.raises(NotEnoughData, match="4 of 8 runs had not generalised"):
-        growth(share, times)
-
-
-def test_too_few_runs_have_no_number() -> None:
-    for few in (at(100), cut(100, 200)):
-        with pytest.raises(NotEnoughData):
-            geometric_mean(few)
-    with pytest.raises(NotEnoughData):
-        ratio_of_times(at(1000), at(10, 11))
-    with pytest.raises(NotEnoughData):
-        growth(np.array([0.3, 0.3, 0.3, 0.3]), at(9, 8, 7, 6))

@@ -114,27 +114,6 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     assert {"train_loss", "val_loss"} <= set(drawing.data)
 
 
-def test_an_interval_of_two_seeds_far_apart_holds_no_negative_perplexity() -> None:
-    (finding,) = ask("gpt", store_of([run(i, "gpt/shakespeare_char", x) for i, x in enumerate((2.6, 2.9))])).findings
-    assert 0 < finding.estimate.low < finding.estimate.value < finding.estimate.high
-
-
-def test_many_conditions_share_one_card() -> None:
-    rows = [run(0, "gpt/shakespeare_char", 1.5 + i / 10, optim={"lr": 0.001 * (i + 1)}) for i in range(7)]
-    study = ask("gpt", store_of(rows))
-    assert [f.shown for f in study.findings if f.headline] == ["4.48 to 8.17"]
-    assert len(study.findings) == 8
-
-
-def test_a_mixture_is_named_by_its_shares() -> None:
-    mixture = {"e5acc16e": 0.25, "f00d6e60": 0.75}
-    rows = [run(0, "gpt/shakespeare_char", 1.5, mixture=mixture), run(1, "gpt/shakespeare_char", 1.6)]
-    conditions = set(ask("gpt", store_of(rows)).runs["condition"])
-    assert conditions == {
-        f"gpt/shakespeare_char, data.mixture={m}" for m in ("0.25 of e5acc1 + 0.75 of f00d6e", "none")
-    }
-
-
 def test_further_validation_sets_and_tasks_have_tables() -> None:
     measured = {"val_loss.wiki": 3.0, "val_acc.wiki": 0.9, "task.piqa.acc": 0.9, "task.piqa.acc_stderr": 0.41}
     rows = [run(0, "gpt/shakespeare_char", 1.5, metrics=measured), run(1, "gpt/shakespeare_char", 1.6)]
@@ -144,10 +123,6 @@ def test_further_validation_sets_and_tasks_have_tables() -> None:
     assert (piqa["task"], piqa["metric"], piqa["score"], piqa["standard error"]) == ("piqa", "acc", "0.5", "0.01")
     plain = ask("gpt", store_of(rows[1:]))
     assert not {"validation_sets", "tasks"} & {t.name for t in plain.tables}
-
-
-def test_a_store_of_language_models_is_asked_for_nothing_arithmetic() -> None:
-    assert compile_report(store_of([run(0, "gpt/shakespeare_char", 2.0)])).missing == []
 
 
 def test_repeats_and_scans_of_one_seed_are_no_sample_of_seeds() -> None:
@@ -179,34 +154,3 @@ def test_published_results_stand_beside_a_wikitext_run_and_claim_nothing_for_it(
     assert "<b>light" not in page
     assert "&lt;b&gt;light" in page
     assert "Seed census" not in page  # a store of language models is asked for no arithmetic run
-
-
-def test_conditions_of_one_preset_are_told_apart_by_what_differs() -> None:
-    preset = "gpt/shakespeare_char"
-    rows = [run(i, preset, 1.5 + 0.01 * i) for i in range(2)]
-    rows += [run(i, preset, 1.6 + 0.01 * i, optim={"lr": 0.01}) for i in range(2)]
-    rows += [run(5, "gpt/tinystories_1m", 2.0), run(5, "gpt/tinystories_1m", 2.1, data="e" * 20)]
-    study = ask("gpt", store_of(rows))
-    lr = load_config({"mode": "gpt", "experiment": preset}).optim.lr
-    expected = {f"{preset}, optim.lr={x:g}" for x in (lr, 0.01)}
-    expected |= {f"gpt/tinystories_1m, data={x * 6}" for x in "de"}
-    assert set(study.runs["condition"]) == expected
-    assert {f.label.removesuffix(": best perplexity") for f in study.findings if f.headline} == expected
-    (drawing,) = drawings(study)
-    assert set(drawing.data["preset"]) == {name.removeprefix("gpt/") for name in expected}
-
-
-@pytest.mark.parametrize(("count", "also"), [(6, False), (8, False), (2, True)])
-def test_the_names_of_conditions_do_not_cover_the_curves(count: int, also: bool) -> None:
-    rows = [
-        run(0, "gpt/shakespeare_char", 1.5, optim={"lr": 0.001 * (i + 1), "weight_decay": 0.1 + also * i})
-        for i in range(count)
-    ]
-    (drawing,) = drawings(ask("gpt", store_of(rows)))
-    (axes,) = drawing.figure.axes
-    legend = axes.get_legend()
-    lines = [(line.get_color(), line._dash_pattern) for line in legend.get_lines()]
-    assert len(set(map(str, lines))) == len(legend.get_texts()) == count
-    drawing.png()
-    box, width = legend.get_window_extent(), drawing.figure.get_window_extent().width
-    assert box.y0 >= axes.get_window_extent().y1 and box.x1 <= width

@@ -6,9 +6,6 @@ import functools
 import itertools
 from typing import Any
 
-import numpy as np
-import pytest
-
 from analysis.figures import drawings
 from analysis.observations import Observations
 from analysis.statistics.estimate import generator
@@ -16,7 +13,7 @@ from analysis.studies.crossed import Crossed
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult
 from grok.store import Row
-from tests.analysis.questions import BY_NAME, ask, needs
+from tests.analysis.questions import ask, needs
 from tests.analysis.simulate import MACHINE
 from tests.analysis.test_gpt_study import store_of as any_store_of
 
@@ -86,34 +83,3 @@ def test_a_store_of_language_models_says_nothing_of_splits_and_no_interval_over_
     assert "runs of this study" in needs("crossed", observations)
     (finding,) = ask("gpt", observations).findings
     assert finding.estimate is None and "They share seeds" in finding.text
-
-
-def test_without_dropout_two_streams_are_crossed_whatever_its_seed() -> None:
-    rows = cross(STD, {"init": 4, "order": 4, "dropout": 1, "perturb": 2}, model={"dropout": 0.0})
-    study = ask("language_crossed", store_of(rows))
-    assert list(study.factors) == ["init", "order"]
-
-
-def test_every_condition_has_an_answer_of_its_own() -> None:
-    sizes = {"init": 4, "order": 4, "dropout": 2, "perturb": 2}
-    rows = cross(STD, sizes) + cross(STD, sizes, optim={"lr": 0.01})
-    study = ask("language_crossed", store_of(rows))
-    assert len(study.parts) == 2 and "optim.lr" in study.scope
-
-
-def test_without_a_cross_nothing_is_said() -> None:
-    rows = [run({"init": i, "order": i, "dropout": i}, 4.5 + 0.01 * i) for i in range(9)]
-    assert not BY_NAME["language_crossed"].applies(store_of(rows))
-    equal = [
-        run(dict(zip(("init", "order", "perturb"), c, strict=True)), 4.5) for c in itertools.product(range(3), repeat=3)
-    ]
-    assert "differ" in needs("language_crossed", store_of(equal))
-
-
-def test_a_run_without_a_final_loss_moves_the_comparison_to_an_earlier_step() -> None:
-    rows = cross(STD, {"init": 3, "order": 3, "dropout": 2, "perturb": 2})
-    rows[0].result.curve[-1].val_loss = float("nan")
-    rows[1].result.curve[-2].val_loss = 5.6
-    study = ask("language_crossed", store_of(rows))
-    assert study.outcome.horizon == 100
-    assert np.ptp(study.outcome.values) == pytest.approx(0.1)

@@ -8,16 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from matplotlib.collections import PathCollection
 
 from analysis.figures import drawings
 from analysis.statistics.variance_shares import variance_ratio
-from analysis.studies.layers import QUESTION as Q_LAYERS
-from analysis.studies.layers import Layers, transplants
+from analysis.studies.layers import transplants
 from grok.store.designs import Purpose
 from grok.streams import derive_seed
 from tests.analysis.questions import ask
-from tests.analysis.simulate import Planned, Truth, simulate, transplanted
+from tests.analysis.simulate import Planned, Truth, simulate
 
 LAYERS = ["token_embedding", "blocks.0.mlp", "final_norm", "head"]
 
@@ -75,13 +73,6 @@ def test_a_short_run_of_the_recipient_does_not_cut_off_the_transplant() -> None:
     assert beside.attribution.total == alone.attribution.total
 
 
-def test_the_run_that_made_a_seed_a_recipient_is_not_judged() -> None:
-    """A recipient was chosen as the best of a census, by a lucky unperturbed run; its repeats are ordinary."""
-    truths = transplant({}, 0.02, np.random.default_rng(19))
-    (found,) = transplants(simulate([*truths, Truth({"seed": 50, "train.steps": 20_000, "eval.every": 50}, 500)]))
-    assert len(found.rows) == len(truths) and found.rows["config.perturb.ulps"].eq(1).all()
-
-
 def test_opposite_transplants_are_not_averaged() -> None:
     rng = np.random.default_rng(19)
     there = transplant({"token_embedding": 1.0}, 0.05, rng, 50, 77)
@@ -124,42 +115,6 @@ def test_a_seed_that_needs_all_of_its_layers_gives_none_of_them_a_share(layers: 
     assert own > 0.99 and half < 0.9
 
 
-def test_many_transplants_of_the_same_layers_are_rows_of_a_table() -> None:
-    rng = np.random.default_rng(21)
-    truths = transplant({"head": 0.4}, 0.02, rng, 100, 201)
-    changes = (0.7, 1.1, 1.6, -0.7, -0.3)
-    for donor, change in enumerate(changes, 202):
-        truths += transplant({"blocks.0.mlp": change}, 0.02, rng, 100, donor, ["token_embedding", "blocks.0.mlp"])
-    study = ask("layers", simulate(truths))
-    many, five_parts, alone = (f.text for f in study.findings if f.headline)
-    assert many.startswith("5 transplants exchange blocks.0.mlp, token_embedding. One by one, the layers explain 100%")
-    assert "add up in 5 of them" in many and "clearly slower in 3 and faster in 2" in many
-    assert five_parts.startswith("1 transplant exchanges")
-    assert f"seed {derive_seed(201, 'init')}" in alone
-    assert not any(f.listed and str(derive_seed(202, "init")) in f.text for f in study.findings)
-    (rows,) = (t.frame.set_index("recipient ← donor") for t in study.tables if t.name == "transplants")
-    assert len(rows) == 5 and not any(str(derive_seed(201, "init")) in name for name in rows.index)
-    (drawn,) = drawings(study)
-    axes = drawn.figure.axes[0]
-    assert len(axes.get_yticks()) == 2 + 4  # each set of layers has rows of its own
-    points = sum(len(c.get_offsets()) for c in axes.collections if isinstance(c, PathCollection))
-    assert points == 5 * 2 + 4
-
-
-def test_transplants_that_stay_fast_are_not_left_out() -> None:
-    """In one of three transplants most runs generalise in time, in the others few: all have the odds as outcome."""
-    length, rng = {"train.steps": 3000, "eval.every": 250}, np.random.default_rng(27)
-    truths = [
-        Truth(
-            {**truth.overrides, **length}, truth.time * (0.4 if recipient == 102 else 1.0) * np.exp(0.05 * rng.normal())
-        )
-        for recipient in (100, 101, 102)
-        for truth in transplant({"head": 0.2}, 0.02, rng, recipient, recipient + 100)
-    ]
-    study = Q_LAYERS.analyse(simulate(truths), Q_LAYERS)
-    assert isinstance(study, Layers) and not study.is_time and len(study.results) == 3
-
-
 def test_an_order_that_was_exchanged_is_a_factor_and_layers_that_went_together_are_one() -> None:
     rng = np.random.default_rng(31)
     truths = []
@@ -195,55 +150,6 @@ def test_an_order_that_was_exchanged_is_a_factor_and_layers_that_went_together_a
     assert study.findings[1].text.startswith(
         "Seed 50 with init seed 512's initial weights and order seed 8, split kept: "
     )
-
-
-def test_a_donor_that_no_run_of_the_store_has_is_named_by_the_design() -> None:
-    donor = derive_seed(900_001, "init")
-    truths = [
-        Truth({"seed": 4, "seeds.layers": layers, "perturb.ulps": 1, "seeds.perturb": r}, 3000.0 + r)
-        for layers in ({}, {"head": donor}, {"head": donor, "blocks.0": donor})
-        for r in range(2)
-    ]
-    assert [t.donor for t in transplants(simulate(truths))] == [f"init seed {donor}"]
-    observations = simulate(truths, *transplanted(truths, donor=900_001))
-    assert [t.donor for t in transplants(observations)] == ["seed 900001"]
-
-
-def test_a_scan_of_one_layers_seed_is_no_transplant() -> None:
-    truths = [Truth({"seed": 4, "seeds.layers": {"head": i}, "train.steps": 20_000}, 4000.0 + i) for i in range(16)]
-    assert transplants(simulate([*truths, Truth({"seed": 4, "train.steps": 20_000}, 4000.0)])) == []
-
-
-def scan(layer: str | None, sd: float, n: int, rng: np.random.Generator) -> list[Truth]:
-    """Return runs in which one layer's seed (None: the whole init seed) is drawn anew, log times spread by ``sd``."""
-    return [
-        Truth(
-            {
-                "seed": 4,
-                **({"seeds.layers": {layer: 100 + i}} if layer else {"seeds.init": 100 + i}),
-                "train.steps": 40_000,
-                "eval.every": 50,
-            },
-            float(4000 * np.exp(rng.normal(0, sd))),
-        )
-        for i in range(n)
-    ]
-
-
-@pytest.mark.slow
-def test_a_layers_scan_says_how_much_that_layer_alone_moves() -> None:
-    """True shares of the variance that the whole init seed gives: the head 0.64, the embedding 0.04."""
-    rng = np.random.default_rng(5)
-    truths = scan(None, 0.5, 80, rng) + scan("head", 0.4, 60, rng) + scan("token_embedding", 0.1, 60, rng)
-    study = ask("layer_scans", simulate(truths))
-    shares = {f.label: f.estimate for f in study.findings}
-    for layer, share in (("head", 0.64), ("token_embedding", 0.04)):
-        e = shares[f"spread from {layer} alone"]
-        assert e.low < share < e.high and e.high / e.low < 4, layer
-    alone = ask("layer_scans", simulate(scan("head", 0.4, 30, rng)))
-    (finding,) = alone.findings
-    assert finding.estimate.low < 0.4 < finding.estimate.high, "without a scan of the init seed: the spread itself"
-    assert "sweep" in " ".join(alone.notes) or "seeds.init" in " ".join(alone.notes)
 
 
 def test_intervals_of_a_layers_spread_cover_as_they_say() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import runpy
 from pathlib import Path
 
@@ -33,10 +32,6 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(census(4, np.random.default_rng(31), steps=3000, every=500), tmp_path_factory.mktemp("few") / "store")
 
 
-def test_there_are_the_three_that_tell_the_story() -> None:
-    assert [p.stem for p in NOTEBOOKS] == ["census", "crossed", "layers"]
-
-
 @pytest.mark.parametrize(
     "path", [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] * (p.stem == "crossed")) for p in NOTEBOOKS]
 )
@@ -65,23 +60,3 @@ def test_says_what_is_missing_on_any_other_store(
             assert repr(answer).partition(": ")[2].startswith("not enough data: needs")
             assert "needs" in answer._repr_html_()
             assert (answer.tables, len(answer.figures)) == ({}, 0)
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_defines_nothing(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert not [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef | ast.Lambda)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-@pytest.mark.filterwarnings("default")  # what Jupyter's own packages warn of is not ours
-def test_runs_as_a_notebook_and_shows_its_figures(path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jupytext = pytest.importorskip("jupytext", reason="jupytext is not installed (pip install -e '.[notebooks]')")
-    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed (pip install -e '.[notebooks]')")
-    monkeypatch.setenv("GROK_STORE", str(store))
-    notebook = jupytext.read(path)
-    nbclient.NotebookClient(notebook, timeout=300).execute()
-    outputs = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs]
-    shown = [o["data"]["text/html"] for o in outputs if "text/html" in o.get("data", {})]
-    assert any("data:image/png;base64" in page for page in shown)

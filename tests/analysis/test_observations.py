@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from analysis.observations import Observations, differing_settings, is_random_seed
-from analysis.proposals import rerun_command
 from grok.streams import derive_seed
 from tests.analysis.simulate import Truth, census, simulate
 
@@ -80,13 +79,6 @@ def test_random_seeds_are_told_by_their_streams_not_by_how_they_were_typed() -> 
     ]
     rows = simulate(truths).arithmetic
     assert is_random_seed(rows).tolist() == [True, True, False, False, False]
-
-
-def test_the_rerun_command_is_short_and_names_what_was_pinned() -> None:
-    truths = [Truth({"seed": 7, "train.steps": 500}, 900), Truth({"seed": 7, "seeds.order": 8}, 900)]
-    rows = simulate(truths).arithmetic
-    commands = sorted(rerun_command(row) for _, row in rows.iterrows())
-    assert commands == ["python -m grok.run seed=7 seeds.order=8", "python -m grok.run seed=7 train.steps=500"]
 
 
 def test_a_store_is_read_once(tmp_path) -> None:

@@ -83,16 +83,6 @@ def test_a_contrast_is_the_difference_on_common_lines() -> None:
     assert ("order", "split") not in between_parents(*data[:3], apart).contrasts
 
 
-def test_too_few_lines_and_parents_that_nobody_chose() -> None:
-    child, parent, own = families(4, 5, 0.4, "few")
-    order = np.full(len(child), "order")
-    with pytest.raises(NotEnoughData, match="at least 5 lines"):
-        between_parents(child, order, parent, parent)
-    child, parent, own = families(30, 4, 0.4, "unchosen parents")
-    with pytest.raises(NotEnoughData, match="chosen by their outcome"):
-        kept_distance(child, np.full(len(child), "order"), parent, parent, own)
-
-
 @pytest.mark.parametrize("world", [WORLDS[0], WORLDS[3]], ids=lambda w: w.name)
 def test_intervals_cover_in_a_few_studies(world: World) -> None:
     """Truth without simulation: split redrawn of unrelated pairs keeps nothing, or the stated share of random seeds."""

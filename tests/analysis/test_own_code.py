@@ -14,7 +14,6 @@ from analysis.populations import populations
 from analysis.proposals import code_needed, proposal
 from analysis.studies import QUESTIONS, seeds
 from analysis.studies.base import Missing
-from analysis.studies.conditions import families
 from grok.commands.compose import compose
 from grok.config.values import literal
 from tests.analysis.simulate import census, simulate
@@ -44,40 +43,6 @@ def test_changed_code_is_another_condition() -> None:
     assert [len(p) for p in grouped.every] == [12, 12]
 
 
-def test_every_seed_has_its_version_in_the_list() -> None:
-    table = seeds.seed_table(store_of([{"mine.task": "5c27bca497"}, {"mine.task": "3828f112f6"}]))
-    assert table["condition"].value_counts().to_dict() == {
-        "own_code=mine.task 5c27bca4": 12, "own_code=mine.task 3828f112": 12,
-    }  # fmt: skip
-
-
-def test_code_of_one_version_is_named_by_its_settings_alone() -> None:
-    """So settings that name code can be compared: two models of the user's own, each of one version."""
-    models = [{"_target_": "mine.A"}, {"_target_": "mine.B"}]
-    simulated = simulate(census(24, np.random.default_rng(5), steps=300, every=25))
-    runs = simulated.all_runs.assign(
-        own_code=[json.dumps({models[i % 2]["_target_"]: f"{i % 2}a"}) for i in range(24)],
-        **{"config.model.plugin": [json.dumps(models[i % 2]) for i in range(24)]},
-    )
-    observations = Observations(runs, simulated.curves, designs=simulated.designs)
-    (family,) = families(observations, ("model.plugin",))
-    assert [len(rows) for rows in family.groups.values()] == [12, 12]
-    assert "own_code" not in populations(observations).settings
-
-
-@pytest.mark.parametrize("text", ["not json", "[1]", '{"mine.task": 1}'])
-def test_text_that_no_version_wrote_is_read_as_it_stands(text: str) -> None:
-    simulated = simulate(census(8, np.random.default_rng(5), steps=300, every=25))
-    runs = simulated.all_runs.assign(own_code=[text] * 4 + ['{"mine.task":"aa"}'] * 4)
-    observations = Observations(runs, simulated.curves, designs=simulated.designs)
-    assert len(populations(observations).every) >= 1
-
-
-def test_a_changed_metric_moves_no_run() -> None:
-    grouped = populations(store_of([{"mine.task": "5c", "mine.norm": "aa"}, {"mine.task": "5c", "mine.norm": "bb"}]))
-    assert [len(p) for p in grouped.every] == [24]
-
-
 @pytest.mark.parametrize("command", ["grok sweep sweep=crossed", "grok repeat --best 12"])
 def test_proposed_commands_name_the_code_as_hydra_reads_it(command: str) -> None:
     words = shlex.split(proposal(command, store_of([{"mine.task": "5c", "mine.norm": "aa"}]), any_task=True))
@@ -103,12 +68,6 @@ def test_commands_say_which_version_of_the_code_they_need() -> None:
     (census_study,) = [q.ask(observations) for q in QUESTIONS if q.name == "census"]
     assert any("needs your code as these runs had it: mine.task 5c27bca4 (an older" in n for n in census_study.notes)
     assert set(seeds.seed_table(observations)["own_code"]) == {"mine.task 5c27bca497", "mine.task 3828f112f6"}
-
-
-def test_runs_without_own_code_need_none() -> None:
-    observations = simulate(census(8, np.random.default_rng(5), steps=300, every=25))
-    assert code_needed(observations, observations.arithmetic) == ""
-    assert "own_code" not in seeds.seed_table(observations)
 
 
 def test_values_of_two_versions_of_a_metric_are_not_pooled() -> None:

@@ -7,11 +7,10 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from analysis.answers import compile_report
-from analysis.pages import NOT_DRAWN, Page, main, markdown
+from analysis.pages import NOT_DRAWN, Page, main
 from grok.store import Purpose, Purposes, StoreWriter, open_store
 from tests.analysis.simulate import Truth, write
 
@@ -52,12 +51,6 @@ def test_the_example_report_is_what_its_store_gives() -> None:
 def test_a_finished_page_lacks_no_figure(folder: Path) -> None:
     """A figure that was renamed in the code would else be lost without a word; the diary's runs are still trained."""
     assert NOT_DRAWN not in (folder / "README.md").read_text(encoding="utf-8")
-
-
-def test_a_figure_that_a_study_does_not_draw_is_named() -> None:
-    page = Page(RESULTS / "quickstart-census")
-    assert page.figure("census", "seed_curves", "Curves") == "![Curves](figures/seed_curves.png)"
-    assert page.figure("census", "renamed", "Curves of seeds") == f"{NOT_DRAWN} Curves of seeds."
 
 
 WRITTEN = sorted(RESULTS.rglob("*.md"))
@@ -128,16 +121,3 @@ def test_a_page_tells_what_is_not_trained_and_what_limits_an_answer(tmp_path: Pa
     assert unfinished == "**Not finished:** 1 of 3 planned runs of this section are not in the store yet."
     assert (other, rest) == ("", ["", "", "Not trained yet."])
     assert limits.startswith("- ")
-
-
-def test_what_is_no_page_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 2
-    assert "page.md.j2" in capsys.readouterr().err
-    (tmp_path / "page.md.j2").write_text('{{ shown("censos", "x") }}')
-    write([Truth({"seed": 0, "train.steps": 300, "eval.every": 100}, 200)], tmp_path / "store")
-    assert main([str(tmp_path)]) == 2
-    assert "did you mean 'census'" in capsys.readouterr().err
-
-
-def test_cells_are_escaped_and_nulls_are_empty() -> None:
-    assert markdown(pd.DataFrame({"a": ["x|y", None]})).splitlines()[2:] == ["| x\\|y |", "|  |"]

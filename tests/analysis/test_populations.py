@@ -183,12 +183,6 @@ def test_runs_of_which_nobody_said_what_they_are_for_are_in_no_population() -> N
     assert not populations(simulate(seeds, sweep(seeds, choice="unstated"))).every
 
 
-def test_an_empty_store_has_no_population() -> None:
-    nothing = simulate([Truth({"seed": 0}, 900, status="failed")])
-    assert isinstance(nothing, Observations)
-    assert not populations(nothing).every
-
-
 @settings(max_examples=10, deadline=None)
 @given(
     st.lists(

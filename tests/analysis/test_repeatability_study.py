@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,11 +10,10 @@ import pytest
 
 from analysis.observations import Observations
 from analysis.populations import populations
-from analysis.statistics.proportions import clopper_pearson
 from analysis.statistics.repeatability import Verdict, replication
 from analysis.statistics.variance_shares import median
 from analysis.studies.conditions import decay_families
-from analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_device, _by_margin, _held, verdict
+from analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_margin, verdict
 from analysis.studies.repeatability import Test as KindTest
 from grok.store.designs import Purpose
 from tests.analysis.questions import ask, needs
@@ -101,35 +99,6 @@ def test_many_seeds_that_come_back_now_and_then_are_told_from_chance_together() 
     )
 
 
-@pytest.mark.slow
-def test_candidates_by_name_one_candidate_and_the_run_that_chose_it() -> None:
-    rng = np.random.default_rng(12)
-    seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
-    winner = seeds[-1]
-    (one,) = ask("repeatability", simulate(seeds + again([winner], 8, 0.01, rng))).tests
-    assert (one.result.pooled.value, one.result.pooled.n) == (1, 8)
-    named = ask("repeatability", simulate(again([winner], 8, 0.01, rng)))
-    assert named.tests[0].result.candidates[0].base is None
-    assert "no census" in named.findings[0].text
-    # a candidate out of a scan is compared with its scan
-    scan = [Truth({"seed": 3, "seeds.order": 900 + i}, t.time, t.fast) for i, t in enumerate(seeds)]
-    best = min(scan, key=lambda t: t.time)
-    (found,) = ask("repeatability", simulate(scan + again([best], 8, 0.01, rng))).tests
-    assert [u.others_words for u in found.kind.candidates] == ["seeds of the order scan"]
-    assert (found.result.pooled.value, found.result.pooled.n) == (1, 8)
-
-
-def test_a_candidate_of_seeds_at_one_order_is_compared_with_them() -> None:
-    """Split and weights drawn, the order fixed: neither random seeds nor a scan of one stream."""
-    rng = np.random.default_rng(12)
-    seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
-    fixed = [Truth({**t.overrides, "seeds.order": 8}, t.time, t.fast) for t in seeds]
-    (found,) = ask("repeatability", simulate(fixed + again(fixed[-1:], 8, 0.01, rng))).tests
-    assert [(u.name, len(u.others)) for u in found.kind.candidates] == [("seed 60", 61)]
-    assert [u.others_words for u in found.kind.candidates] == ["seeds of the split and init scan"]
-    assert (found.result.pooled.value, found.result.pooled.n) == (1, 8)
-
-
 def test_chosen_seeds_under_another_setting_are_repeats_and_no_sample_of_it() -> None:
     """Super seeds without weight decay: the choice was made with it, so a comparison of the two would be biased."""
     rng = np.random.default_rng(11)
@@ -171,30 +140,6 @@ def test_equal_bits_are_no_repeat_and_another_processor_is_one(path: str, kind: 
     assert (found.name, found.result.pooled.n) == (kind, 1)
     runs = shard.all_runs.assign(weights_hash="equal")
     assert "the store has none" in needs("repeatability", Observations(runs, shard.curves, designs=shard.designs))
-
-
-@pytest.mark.slow
-def test_seeds_that_were_not_chosen_are_ranked_and_their_own_first_run_chooses() -> None:
-    rng = np.random.default_rng(14)
-
-    def repeats(share: float) -> Observations:
-        base = rng.normal(np.log(3000), 0.4 * np.sqrt(share), 40)
-        truths = [
-            Truth(
-                {"seed": i, "perturb.ulps": 1, "seeds.perturb": r, "train.steps": 20_000},
-                float(np.exp(b + rng.normal(0, 0.4 * np.sqrt(1 - share)))),
-            )
-            for i, b in enumerate(base)
-            for r in range(4)
-        ]
-        return simulate(truths)
-
-    (real,) = ask("repeatability", repeats(0.95)).tests
-    assert real.agreement is not None and real.agreement.low > 0.6
-    assert all(len(u.repeats) == 3 for u in real.kind.candidates)
-    (chance,) = ask("repeatability", repeats(0.0)).tests
-    assert chance.agreement is not None and chance.agreement.low <= 0.05
-    assert chance.result.verdict is not Verdict.MOST
 
 
 def test_a_seed_that_grok_repeat_trained_longer_stays_in_the_census() -> None:
@@ -354,31 +299,3 @@ def test_repeats_are_given_by_the_margin_of_the_own_run() -> None:
     assert said.shown == "8 of 16 where it was up to 99.15%; 16 of 16 where it was above 99.15%"
     assert not _by_margin(by_hand("order", hits, own=own)), "a redrawn stream has its own scatter"
     assert not _by_margin(by_hand("ulp", hits, own=np.full(8, 0.99))), "no margin divides equal ones"
-
-
-def test_repeats_that_dip_at_the_step_are_reached_and_held() -> None:
-    hits, held = np.zeros((6, 2), bool), np.zeros((6, 2), bool)
-    hits[:3], held[:4] = True, True
-    (said,) = _held(by_hand("ulp", hits, held=held))
-    assert said.shown == "8 of 12" and said.estimate == clopper_pearson(8, 12)
-
-
-def test_repeats_on_another_device_have_their_own_count() -> None:
-    hits = np.ones((4, 4), bool)
-    hits[2:, 2:] = False
-    test = by_hand("ulp", hits)
-    ids = test.kind.hit.flags.index
-    moved = {run for unit in test.kind.candidates[2:] for run in unit.repeats}
-    rows = pd.DataFrame({"device": ["cuda" if run in moved else "cpu" for run in ids]}, ids)
-    (said,) = _by_device(replace(test, kind=replace(test.kind, rows=rows)))
-    assert said.shown == "8 of 8 on cpu, as before; 4 of 8 on cuda after cpu"
-    assert not _by_device(replace(test, kind=replace(test.kind, rows=rows.assign(device="cpu"))))
-
-
-def test_a_few_random_seeds_are_not_called_no_census() -> None:
-    seeds = [Truth({"seed": k, "train.steps": 3000, "eval.every": 250}, 1500 if k < 3 else 9000) for k in range(12)]
-    its = [Truth({**seeds[k].overrides, "perturb.ulps": 1, "seeds.perturb": 0}, 1500) for k in range(2)]
-    designs = [repeat(seeds[k], [its[k]], choice="best") for k in range(2)]
-    (said,) = ask("repeatability", simulate([*seeds, *its], sweep(seeds), *designs)).headlines
-    assert said.shown == "2 of 2" and said.brief == "2 of 2, 100% (16 to 100)"
-    assert "no census" not in said.text and "Fewer than 20 random seeds" in said.text

@@ -6,9 +6,6 @@ import base64
 import hashlib
 import json
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +14,12 @@ import pytest
 
 from analysis import report
 from analysis.answers import compile_report, pending
-from analysis.figures.style import PALETTE
 from analysis.observations import Observations
-from analysis.page import cell, with_terms
+from analysis.page import with_terms
 from analysis.studies import QUESTIONS
 from analysis.study import main as one_study
 from analysis.writing import write_report
 from grok.store import StoreWriter
-from grok.store.contract import example_row, failed
 from grok.terminal import CONTROL
 from tests.analysis.simulate import Truth, census, plans, simulate, sweep, write
 
@@ -48,12 +43,6 @@ def test_every_figure_has_its_picture_and_its_data(made: Path) -> None:
     page = (made / "report.html").read_text()
     for name in figures:
         assert f'id="figure-{name}"' in page
-
-
-def test_histogram_data_add_up(made: Path) -> None:
-    bars = pd.read_csv(made / "figures" / "accuracy_histogram.csv")
-    assert bars[["normal", "fast", "super"]].to_numpy().sum() == 40
-    assert pd.read_csv(made / "figures" / "time_histogram.csv").iloc[:, 2:].to_numpy().sum() == 40
 
 
 def test_json_holds_the_numbers_of_the_page(made: Path) -> None:
@@ -96,19 +85,6 @@ def test_the_page_loads_nothing_and_runs_only_its_own_script(made: Path) -> None
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.slow
-def test_another_process_writes_the_same_bytes_and_needs_no_torch(store: Path, made: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys; from analysis.report import main; "
-        f"status = main([{str(store)!r}, '--out', {str(tmp_path)!r}]); sys.exit(status or 'torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "report: " in done.stdout
-    for path in sorted(p.relative_to(made) for p in made.rglob("*") if p.is_file()):
-        assert (tmp_path / path).read_bytes() == (made / path).read_bytes(), path
-
-
 @pytest.mark.usefixtures("no_png")
 def test_the_same_store_gives_the_same_bytes(tmp_path: Path) -> None:
     store = write(census(6, np.random.default_rng(25)), tmp_path / "store")
@@ -135,26 +111,6 @@ def test_an_empty_store_gives_a_page_that_says_so(tmp_path: Path, capsys: pytest
     assert report.main([str(tmp_path / "store"), "--out", str(tmp_path / "out")]) == 0
     assert "no finished run yet" in capsys.readouterr().out
     assert "<h1>No finished run yet</h1>" in (tmp_path / "out" / "report.html").read_text()
-
-
-def test_a_store_of_failed_runs_says_that_they_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with StoreWriter(tmp_path / "store") as writer:
-        writer.commit([failed(example_row(1))])
-    assert report.main([str(tmp_path / "store"), "--out", str(tmp_path / "out")]) == 0
-    assert "all of its runs failed" in capsys.readouterr().out
-
-
-@pytest.mark.slow  # `test_watch.py` follows a store that grows
-@pytest.mark.usefixtures("no_png")
-def test_a_growing_store(tmp_path: Path) -> None:
-    truths = census(12, np.random.default_rng(22))
-    for n in (1, 12):
-        write(truths[:n], tmp_path / "store")
-        assert report.main([str(tmp_path / "store"), "--out", str(tmp_path / "out")]) == 0
-        data = json.loads((tmp_path / "out" / "report.json").read_text())
-        assert data["provenance"]["runs"] == n
-        census_of = next(s for s in data["studies"] if s["name"] == "census")
-        assert census_of["findings"]
 
 
 @pytest.mark.usefixtures("no_png")
@@ -202,36 +158,6 @@ def test_a_single_study(name: str, store: Path, tmp_path: Path, capsys: pytest.C
     assert one_study([name, str(tmp_path / "nothing")]) == 2
 
 
-def test_every_colour_has_a_dark_partner() -> None:
-    assert all(re.fullmatch(r"#[0-9a-f]{6}", c) for pair in PALETTE.values() for c in pair)
-    assert len({light for light, _ in PALETTE.values()}) == len(PALETTE)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, ""), (float("nan"), ""), (1234.4, "1,234"), (0.12345, "0.1235"), (3.0, "3"), (12345, "12,345")],
-)
-def test_cells(value: object, text: str) -> None:
-    assert cell(value) == text
-
-
-def test_a_seed_stands_in_a_table_as_it_is_typed() -> None:
-    assert [cell(12345, column) for column in ("seed", "init seed", "seed_order", "seeds")] == [
-        *["12345"] * 3,
-        "12,345",
-    ]
-
-
 def test_the_guide_names_every_section() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "reading-the-report.md").read_text(encoding="utf-8")
     assert [q.title for q in QUESTIONS if q.title not in guide] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("question", [q for q in QUESTIONS if q.command.startswith("grok sweep")], ids=lambda q: q.name)
-def test_the_command_that_gets_the_data_plans(question, tmp_path: Path) -> None:
-    for setup in ([], ["experiment=quickstart"]) if question.any_task else ([],):
-        asked = [*shlex.split(question.command)[1:], *setup, "dry_run=true", f"store.path={tmp_path / 'store'}"]
-        done = subprocess.run([sys.executable, "-m", "grok", *asked], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        assert "planned" in done.stdout + done.stderr

@@ -14,8 +14,7 @@ from analysis.observations import Observations
 from analysis.statistics.estimate import NotEnoughData, generator
 from analysis.statistics.proportions import paired
 from analysis.studies import ask
-from analysis.studies.search import _ends, _paired, result_of
-from grok.store import DamagedShardWarning, StoreWriter
+from grok.store import StoreWriter
 
 SEARCH = Path(__file__).parents[2] / "results/search"
 
@@ -70,15 +69,6 @@ def store_of(folder: Path, *files: dict[str, Any]) -> Observations:
     return observations
 
 
-def test_a_damaged_journal_is_left_out(tmp_path: Path) -> None:
-    with StoreWriter(tmp_path):
-        pass
-    (tmp_path / "search").mkdir()
-    (tmp_path / "search/half.journal").write_text('{"op_code":0,"worker_id":"x"}\n{"trials": [\n{}\n')
-    with pytest.warns(DamagedShardWarning, match=r"half\.journal"):
-        assert Observations.read(tmp_path).searches == []
-
-
 def test_a_real_difference_and_a_null_one(tmp_path: Path) -> None:
     real = ask("search", store_of(tmp_path / "real", trials(40), compared(-100)))
     (finding,) = [f for f in real.findings if f.label.endswith("against default")]
@@ -103,14 +93,6 @@ def test_without_a_comparison_the_best_is_not_called_better(tmp_path: Path) -> N
     assert "study.compare=32" in " ".join(study.notes)
     assert "too optimistic" in study.findings[0].text
     assert any(d.name.startswith("search_front") for d in drawings(study))
-
-
-@pytest.mark.parametrize(("steps", "said"), [(100, True), (5000, False)])
-def test_a_best_value_beyond_the_budget_is_not_taken_for_a_time(tmp_path: Path, steps: int, said: bool) -> None:
-    """Censored seeds make values above the budget, of which "120 (120 to 120)" would look like a measured time."""
-    data = {**trials(20), "definition": {"settings": {"train.steps": steps}}}
-    notes = " ".join(ask("search", store_of(tmp_path, data)).notes)
-    assert ("under every setting fewer than half of the seeds generalised within 100 steps" in notes) is said
 
 
 def test_shares_are_compared_as_shares(tmp_path: Path) -> None:
@@ -146,31 +128,6 @@ def test_what_late_seeds_leave_open_has_no_end(tmp_path: Path) -> None:
     page = (SEARCH / "README.md").read_text()
     assert "Hodges-Lehmann estimate) is -18.75 steps (95%: -325 and above" in page
     assert all(drawing.png() for drawing in drawings(study))
-
-
-def test_a_default_that_is_always_late_is_a_bound_and_no_unknown_shift() -> None:
-    """All 12 seeds of the default are late: the shift is at least the distance from the budget."""
-    result = result_of(trials(20))
-    result.budget = 1000.0
-    best = np.linspace(300, 800, 12)
-    tested, shown = _paired(result, np.full(12, 2000.0), best)
-    assert shown == "-450 and below"
-    assert (tested.shift.low, tested.shift.value) == (-np.inf, -np.inf)
-    assert -450 < tested.shift.high < -300
-    assert _ends(tested.shift) == f"{tested.shift.high:+.4g} and below"
-
-
-def test_a_best_that_is_the_default_needs_no_comparison(tmp_path: Path) -> None:
-    pinned = {
-        "study": "quickstart",
-        "pinned_at": "now",
-        "trial": 0,
-        "default": {"optim.lr": 1},
-        "best": {"optim.lr": 1},
-    }
-    notes = " ".join(ask("search", store_of(tmp_path / "store", trials(20), pinned)).notes)
-    assert "the best setting is the default (trial 0)" in notes
-    assert "study.compare" not in notes
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from analysis.answers import compile_report
 from analysis.observations import Observations
@@ -66,23 +65,6 @@ def test_each_population_is_judged_by_its_own_median_whatever_its_runs_were_leng
     assert (scanned["judged_at_step"] == 3000).all() and set(scanned["class_accuracy"]) <= {"super", "fast"}
 
 
-SCANS = {
-    "init": [Truth({"seed": 4, "seeds.order": 8, "seeds.init": i}, 2000.0) for i in range(5)],
-    "layers.head": [Truth({"seed": 4, "seeds.layers": {"head": i}}, 2000.0) for i in range(5)],
-    "perturb": [Truth({"seed": 4, "perturb.ulps": 1, "seeds.perturb": i}, 2000.0) for i in range(5)],
-}
-
-
-@pytest.mark.parametrize("scanned", SCANS)
-def test_a_scan_is_listed_by_what_it_scans(scanned: str) -> None:
-    table = seeds.seed_table(simulate(SCANS[scanned]))
-    column = scanned if scanned.startswith("layers") else f"seed_{scanned}"
-    assert sorted(table[column]) == list(range(5))
-    assert {"seed_split", "seed_init", "seed_order"} < set(table)
-    assert sorted(seeds.compact(table)[scanned]) == list(range(5))
-    assert "order" not in seeds.compact(table), "what all runs share is not repeated in every row"
-
-
 def test_conditions_name_every_value_the_default_too() -> None:
     runs = census(3, RNG(1)) + census(3, RNG(2), optim__weight_decay=0.0)
     table = seeds.seed_table(simulate(runs))
@@ -106,20 +88,6 @@ def test_every_run_of_a_mixed_store_is_in_the_file(tmp_path: Path) -> None:
     assert (table["seed_init"] == [derive_seed(s, "init") for s in table["seed"]]).all(), "no seed went through a float"
     assert table["rerun"].str.startswith("python -m grok.run").all()
     assert "Every seed" in page.read_text(encoding="utf-8")
-
-
-def test_a_large_seed_is_text_in_the_page() -> None:
-    runs = [Truth({"seed": 4, "seeds.init": 2**62 + i}, 2000.0) for i in range(3)]
-    compact = seeds.compact(seeds.seed_table(simulate(runs)))
-    assert sorted(compact["init"]) == [str(2**62 + i) for i in range(3)]
-
-
-def test_a_large_layer_seed_is_exact_beside_runs_without_one() -> None:
-    large = 2**62 + 1
-    runs = [Truth({"seed": 4, "seeds.layers": layers}, 2000.0) for layers in ({}, {"head": large})]
-    table = seeds.seed_table(simulate(runs))
-    assert table["layers.head"].dropna().tolist() == [large] and table["layers.head"].isna().sum() == 1
-    assert seeds.compact(table)["layers.head"].dropna().tolist() == [str(large)]
 
 
 def test_short_commands_leave_out_what_the_master_seed_gives() -> None:

@@ -51,17 +51,6 @@ def test_shares_are_the_definitions_and_sum_to_the_total() -> None:
     assert found.full
 
 
-def test_main_effects_and_interactions_are_the_contrasts() -> None:
-    x = grid(4, 2)
-    y = outcome(x) + generator("contrast").normal(0, 0.1, len(x))
-    found = attribute(x, y, NAMES)
-    by_hand = y[x[:, 0] == 1].mean() - y[x[:, 0] == 0].mean()
-    assert found.main["embedding"].value == pytest.approx(by_hand)
-    cell = {(a, b): y[(x[:, 0] == a) & (x[:, 2] == b)].mean() for a in (0, 1) for b in (0, 1)}
-    crossed = cell[1, 1] - cell[1, 0] - cell[0, 1] + cell[0, 0]
-    assert found.interactions["embedding", "blocks.1"].value == pytest.approx(crossed)
-
-
 def test_intervals_cover_and_the_idle_factor_gets_nothing() -> None:
     rng = generator("shapley coverage")
     x = grid(4, 2)
@@ -156,13 +145,6 @@ def test_a_fraction_covers_where_two_act_together_and_is_refused_where_three_do(
     assert min(inside.values()) / draws >= 0.90, inside
 
 
-def test_replicates_that_were_rounded_together_are_not_certain() -> None:
-    x = grid(3, 2)
-    found = attribute(x, 8.0 - x[:, 0], ["a", "b", "c"], rounding=0.01)
-    share = found.shapley["a"]
-    assert share.low < -1.05 < -0.95 < share.high
-
-
 def test_combinations_cut_off_at_the_budget_do_not_narrow_the_interval() -> None:
     """With a third of the combinations at the ceiling, where replicates agree, the total was inside in 88%."""
     rng = generator("ceiling")
@@ -179,19 +161,3 @@ def test_combinations_cut_off_at_the_budget_do_not_narrow_the_interval() -> None
         inside_naive += naive.low <= truth <= naive.high
     assert inside / draws > 0.92
     assert inside_naive / draws < 0.92
-
-
-def test_what_cannot_be_told_is_refused() -> None:
-    x = grid(3, 1)
-    with pytest.raises(NotEnoughData, match="replicates"):
-        attribute(x, x.sum(1), ["a", "b", "c"])
-    with pytest.raises(NotEnoughData, match="c exchanged"):
-        attribute(x[x[:, 2] == 0], x[x[:, 2] == 0].sum(1), ["a", "b", "c"])
-    with pytest.raises(NotEnoughData, match="combinations"):
-        attribute(x[[0, 3, 5, 6]], np.arange(4.0), ["a", "b", "c"])
-
-
-def test_four_cells_alone_tell_no_pattern() -> None:
-    x = grid(2, 2)
-    y = 100 * x[:, 0] + x[:, 1] + generator("few").normal(0, 0.01, 8)
-    assert p_of_no_pattern([additivity(x, y, generator("few"))]) > 0.3

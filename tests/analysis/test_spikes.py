@@ -16,7 +16,7 @@ from analysis.statistics.excursions import RISE, excursions, heights, smoothed
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult, StepPoint
 from grok.store import Row
-from tests.analysis.questions import BY_NAME, ask, needs
+from tests.analysis.questions import ask
 from tests.analysis.simulate import MACHINE
 from tests.analysis.test_gpt_study import store_of
 
@@ -39,20 +39,11 @@ def test_one_hard_batch_is_none_and_a_loss_that_is_no_number_never_comes_back() 
     assert found.rise == math.inf and found.back is None
 
 
-def test_a_rise_in_the_first_steps_counts_from_the_first_loss() -> None:
-    (found,) = excursions([4.5, 6.0, 8.0, 9.0, 7.0, 5.0, 4.4, 4.2, 4.1, 4.0])
-    assert found.low == 0 and found.onset == 1 and found.peak == 2
-
-
 @pytest.mark.parametrize(("last", "diverged"), [(9.0, True), (math.nan, False), (math.inf, True)])
 def test_the_loss_that_ends_a_run_is_an_excursion_without_an_end(last: float, diverged: bool) -> None:
     (found,) = excursions([*np.linspace(5, 4, 30), last], diverged=diverged)
     assert (found.onset, found.peak, found.back) == (30, 30, None)
     assert found.rise == (pytest.approx(5, abs=0.05) if math.isfinite(last) else math.inf)
-
-
-def test_a_hard_last_batch_of_a_run_that_completed_is_no_excursion() -> None:
-    assert excursions([*np.linspace(5, 4, 30), 9.0]) == []
 
 
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=60))
@@ -140,60 +131,5 @@ def test_who_spiked_when_and_why() -> None:
     assert {t.name for t in study.tables} == {"spikes_by_setting", "spikes_by_cell", "spikes", "spike_events"}
 
 
-def test_settings_that_go_together_are_one_and_no_spike_is_said() -> None:
-    rows = [run(seed, hot=False, std=std) for seed in range(4) for std in ("0.02", "0.006")]
-    for row in rows:
-        if row.config.model.init == "0.006":  # type: ignore[attr-defined]
-            row.config.optim.lr = 0.001  # type: ignore[attr-defined]
-    study = ask("spikes", store_of(rows))
-    assert study.factors == ["model.init and optim.lr"]
-    assert [f.shown for f in study.findings if f.headline] == ["0 of 8"]
-
-
-def test_a_few_runs_make_no_comparison() -> None:
-    few = store_of([run(seed, hot=True, std="0.02") for seed in range(3)])
-    assert not BY_NAME["spikes"].applies(few) and "the store has none" in needs("spikes", few)
-
-
 def calm(seed: int, **changes: Any) -> Row:
     return run(seed, hot=False, std="0.02", **changes)
-
-
-@pytest.mark.parametrize(("final", "rises"), [(9.0, "by 4."), (math.nan, "1 of them to a loss that is not finite.")])
-def test_a_run_that_ends_on_its_spike_spiked(final: float, rises: str) -> None:
-    study = ask("spikes", store_of([calm(0, status="diverged", final=final), *(calm(s) for s in range(1, 8))]))
-    said = {f.label: f for f in study.findings}
-    assert said["runs that spiked"].shown == "1 of 8" and rises in said["runs that spiked"].text
-    assert "0 of the 1 came back" in said["runs that spiked"].text
-    assert said["runs with a jump"].shown == "1 of 8" and "all of them spiked" in said["runs with a jump"].text
-    shown = " ".join([*(f.text for f in study.findings), *(t.frame.to_csv() for t in study.tables)])
-    assert "inf" not in shown and "nan" not in shown
-    assert np.isnan(study.runs["last_loss"]).sum() == 1  # it is that of an earlier step
-
-
-def test_a_jump_in_the_last_step_does_not_show_whether_the_loss_came_back() -> None:
-    study = ask("spikes", store_of([calm(0, final=9.0), *(calm(s) for s in range(1, 8))]))
-    said = {f.label: f for f in study.findings}
-    assert said["runs that spiked"].shown == "0 of 8" and said["runs with a jump"].shown == "1 of 8"
-    assert "in 1 of them it was the last step" in said["runs with a jump"].text
-    assert "next step" not in said["runs with a jump"].text
-
-
-def test_two_corpora_are_two_values_of_a_setting() -> None:
-    """Seeds of the two are matched, not averaged."""
-    rows = [calm(seed, data=data * 20) for seed in range(4) for data in "de"]
-    for row in rows[1::2]:
-        row.result.curve[-1].val_loss += 1 + rows.index(row) / 100
-    study = ask("spikes", store_of(rows))
-    assert study.factors == ["data"] and "differ in data" in study.scope
-    table = next(t for t in study.tables if t.name == "spikes_by_setting").frame
-    assert table["value"].tolist() == ["dddddd", "eeeeee"]
-    assert table["difference to the first value"].tolist()[1].startswith("1.04")
-
-
-def test_losses_that_are_not_finite_have_no_mean_difference() -> None:
-    rows = [run(seed, hot=hot, std="0.02") for seed in range(4) for hot in (False, True)]
-    for i, row in enumerate(rows):
-        row.result.curve[-1].val_loss = math.inf if i == 1 else 3.0 + i / 10 + i * i / 100
-    table = next(t for t in ask("spikes", store_of(rows)).tables if t.name == "spikes_by_setting").frame
-    assert "inf" not in table.to_csv() and table["difference to the first value"].iloc[1]

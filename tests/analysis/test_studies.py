@@ -12,19 +12,17 @@ import pytest
 
 from analysis.criteria import held_by
 from analysis.figures import drawings
-from analysis.figures.evidence import census_iconic
 from analysis.observations import Observations
 from analysis.statistics.estimate import generator
-from analysis.statistics.proportions import at_any_time, share
+from analysis.statistics.proportions import at_any_time
 from analysis.statistics.variance_shares import variance_shares
 from analysis.studies import QUESTIONS, Missing
-from analysis.studies.regimes import AFTER, BEFORE, TOGETHER, Regimes
+from analysis.studies.regimes import AFTER, BEFORE
 from analysis.studies.regimes import QUESTION as REGIMES
-from analysis.studies.survival import beside
 from grok.arithmetic.outcome import events
 from grok.store.designs import Purpose
 from tests.analysis.questions import ask, needs
-from tests.analysis.simulate import Planned, Truth, census, crossed, run_ids, simulate, sweep
+from tests.analysis.simulate import Planned, Truth, census, crossed, run_ids, simulate
 
 MEASURED = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
 
@@ -80,19 +78,6 @@ def test_census_of_another_task_has_early_and_late_seeds_and_no_classes_of_the_d
     assert not {"super", "fast", "normal"} & set(shown.split()), "classes of another regime"
 
 
-def test_cards_of_conditions_say_the_same_of_each() -> None:
-    """Where seeds of one condition do not generalise, early is not known there: no card speaks of it then."""
-    truths = [
-        Truth({"seed": i, "task.modulus": 97, "optim.weight_decay": wd, "train.steps": 3000, "eval.every": 250}, time)
-        for wd, time in ((0.0, 90_000.0), (1.0, 2_000.0))
-        for i in range(9)
-    ]
-    study = ask("census", simulate(truths))
-    cards = [(f.label, f.shown) for f in study.findings if f.headline]
-    label = "generalised; optim.weight_decay"
-    assert cards == [(f"{label}=0", "0% (0 to 34)"), (f"{label}=1", "100% (66 to 100)")]
-
-
 def test_census_with_every_kind_of_ending() -> None:
     truths = census(30, np.random.default_rng(4))
     truths += [Truth({"seed": 100}, 900, status="diverged"), Truth({"seed": 101}, 900, status="failed")]
@@ -100,24 +85,6 @@ def test_census_with_every_kind_of_ending() -> None:
     study = ask("census", simulate(truths))
     assert study.shares["diverged"].value == pytest.approx(1 / 31)
     assert any("1 of 32 seeds are not judged" in n for n in study.notes)
-
-
-@pytest.mark.parametrize("few", [pytest.param(2, marks=pytest.mark.slow), 12])
-def test_a_few_longer_runs_do_not_raise_the_share_that_generalised(few: int) -> None:
-    """A few of 110 seeds were trained on, and generalised there: nobody knows of how many others would have."""
-    short = [Truth({"seed": s, "eval.every": 500}, 2400.0 if s < 4 else 9000.0) for s in range(110 - few)]
-    long = [Truth({"seed": 500 + s, "train.steps": 20_000, "eval.every": 500}, 9000.0) for s in range(few)]
-    census = ask("census", simulate(short + long))
-    text = next(f.text for f in census.findings if f.label == "generalised")
-    assert text.startswith("4 of 110 seeds generalised by step 3,000")
-    best = next(t.frame for t in census.tables if t.name == "best_seeds")
-    assert best["seed"].tolist()[:4] == [0, 1, 2, 3]
-    assert best["generalised at step"].tolist()[4:] == ["not yet"] * 8
-    generalised = next(f.estimate for f in census.findings if f.label == "generalised")
-    survival = ask("survival", simulate(short + long))
-    assert generalised is not None and beside(survival)["generalised"] == generalised.percent()
-    drawn = census_iconic(census)
-    assert drawn is not None and drawn.figure.axes[0].get_xlim()[1] == 3000
 
 
 def test_survival_of_a_mixture(long_census: Observations) -> None:
@@ -144,25 +111,6 @@ def test_seeds_that_did_not_generalise_count_in_the_ratio_of_the_two_steps() -> 
     assert gap.estimate.value == pytest.approx(2450 / memorised.pop(), rel=0.05)
     assert gap.estimate.low < gap.estimate.value < gap.estimate.high
     assert gap.shown == f"{gap.estimate.plain(1)} times"
-
-
-def test_survival_without_a_median_says_what_would_give_one(short_census: Observations) -> None:
-    study = ask("survival", short_census)
-    assert not any("median step of gen" in f.label for f in study.findings)
-    assert any("long census" in n for n in study.notes)
-
-
-@pytest.mark.slow
-def test_long_and_short_runs_of_one_condition_are_one_survival_curve() -> None:
-    rng = np.random.default_rng(5)
-    long = census(60, rng, steps=20_000, every=200)
-    short = [Truth({**t.overrides, "seed": 1000 + i}, t.time, t.fast) for i, t in enumerate(census(300, rng))]
-    study = ask("survival", simulate(long + short))
-    median = next(f.estimate for f in study.findings if f.label == "median step of generalisation")
-    assert median.low <= 10_800 <= median.high
-    census_of_both = ask("census", simulate(long + short))
-    by_time = next(f.estimate for f in census_of_both.findings if f.label == "early seeds")
-    assert by_time.n == 60
 
 
 def test_the_order_of_fall_and_generalisation_is_the_simulated_one(long_census: Observations) -> None:
@@ -192,17 +140,6 @@ def with_norm_falls(falls: Sequence[float], steps: int = 12_000, again: float = 
     return Observations(rows, curves, made.steps, made.path, designs=made.designs)
 
 
-def test_the_order_does_not_depend_on_what_the_norm_does_later() -> None:
-    """The norm falls by 8% at step 2,000 and rises to 90 at 10,000: falling from there is no other regime."""
-    for steps in (8000, 12_000):
-        study = REGIMES.analyse(with_norm_falls([2000.0, 4000.0, 6000.0] * 4, steps, again=10_000), REGIMES)
-        assert isinstance(study, Regimes) and study.events["first"].value_counts().to_dict() == {
-            BEFORE: 4,
-            TOGETHER: 4,
-            AFTER: 4,
-        }
-
-
 def test_one_continuum_is_not_two_regimes_and_two_groups_are() -> None:
     rng = np.random.default_rng(3)
     spread = rng.normal(0, 0.5, 60)
@@ -210,20 +147,6 @@ def test_one_continuum_is_not_two_regimes_and_two_groups_are() -> None:
     for lags, shown in ((spread, "a continuum"), (apart, "two groups")):
         study = REGIMES.analyse(with_norm_falls(np.rint(4000 * np.exp(lags) / 100) * 100), REGIMES)
         assert next(f.shown for f in study.findings if f.label == "one group or two") == shown
-
-
-def test_runs_that_ended_as_they_generalised_have_no_comparison_of_times() -> None:
-    study = ask("regimes", with_norm_falls([2000.0] * 12, steps=4500))
-    assert "times" not in {t.name for t in study.tables} and "0 of the 12 were trained" in " ".join(study.notes)
-
-
-def test_regimes_of_a_few_longer_runs_do_not_count() -> None:
-    """Early seeds generalise first here, late ones last: two that were trained on would make a mix of nobody's."""
-    short = [Truth({"seed": s, "eval.every": 100}, 1500.0 if s < 6 else 9000.0, fast=s < 6) for s in range(108)]
-    long = [Truth({"seed": 500 + s, "train.steps": 20_000, "eval.every": 100}, 9000.0) for s in range(2)]
-    study = ask("regimes", simulate(short + long))
-    assert next(f.text for f in study.findings if f.label == AFTER).startswith("In 6 of 6 generalised seeds")
-    assert "2 more generalised after the usual length" in " ".join(study.notes)
 
 
 def test_crossed_recovers_the_shares() -> None:
@@ -271,29 +194,6 @@ def test_a_cell_without_a_wrong_answer_is_bounded_and_said() -> None:
     assert f"init {without.shares['init'].percent()}" in said.text
 
 
-@pytest.mark.slow
-def test_runs_beside_the_grid_are_no_part_of_it() -> None:
-    """Repeats under fresh orders have split and weights confounded: two questions must not share one table."""
-    rng = np.random.default_rng(9)
-    truth = {"init": 0.10, "order": 0.05, "chaos": 0.06}
-    grid = crossed((3, 3, 4), rng, truth)
-    fresh = [
-        Truth({"seed": s, "seeds.order": 500 + o, "train.steps": 20_000, "eval.every": 500}, 3000 * rng.lognormal(0, 1))
-        for s in range(10)
-        for o in range(5)
-    ]
-    alone, beside = ask("crossed", simulate(grid)), ask("crossed", simulate(grid + fresh))
-    assert {name: e.value for name, e in beside.shares.shares.items()} == pytest.approx(
-        {name: e.value for name, e in alone.shares.shares.items()}
-    )
-    assert "every cell filled" in beside.scope
-    # by themselves they are a cross of two: the seeds' own split and weights, which go together, and the order
-    study = ask("crossed", simulate(fresh))
-    assert list(study.factors) == ["split + init", "order"]
-    assert "10 split + init × 5 order seeds" in study.scope
-    assert any("vary together" in note for note in study.notes)
-
-
 def test_sampled_cells_with_one_run_each_have_shares_that_leave_chaos_with_the_last_interaction() -> None:
     cells = crossed((12, 12, 12), np.random.default_rng(8), {"init": 0.3, "order": 0.1, "chaos": 0.1}, replicates=1)
     drawn = [cells[i] for i in np.random.default_rng(1).permutation(len(cells))[:400]]
@@ -311,14 +211,6 @@ def test_sampled_cells_with_one_run_each_have_shares_that_leave_chaos_with_the_l
     assert shares["init"].low > 0.2
 
 
-def test_a_census_is_no_crossed_design(short_census: Observations) -> None:
-    assert "the store has none" in needs("crossed", short_census)
-    assert "the store has none" in needs("layers", short_census)
-    assert "the store has none" in needs("repeatability", short_census)
-    assert "the store has none" in needs("weight_decay", short_census)
-    assert "the store has none" in needs("gpt", short_census)
-
-
 def test_scans_of_one_stream_are_told_from_a_census(short_census: Observations) -> None:
     rng = np.random.default_rng(15)
     truths = census(300, rng)
@@ -330,25 +222,6 @@ def test_scans_of_one_stream_are_told_from_a_census(short_census: Observations) 
     assert found.shares["normal"].value == pytest.approx(1 - fast, abs=0.03)
     assert "split and init of seed 0" in study.findings[0].text
     assert "the store has none" in needs("scans", short_census)
-
-
-def test_a_scan_of_another_task_is_judged_by_time_and_coupled_orders_are_none() -> None:
-    rng = np.random.default_rng(16)
-    task = {"seed": 0, "task.modulus": 31, "train.steps": 1000, "train.batch_size": 256, "eval.every": 25}
-    times = np.exp(rng.normal(np.log(400), 0.2, 40))
-    times[:4] = 100
-    scan = [Truth({**task, "seeds.order": i}, t) for i, t in enumerate(times)]
-    coupled = {"eval.couple_order": True}
-    scan += [
-        Truth({**task, **coupled, "seeds.order": i, "eval.passes": p}, t) for i, t in enumerate(times) for p in (1, 2)
-    ]
-    study = ask("scans", simulate(scan))
-    (found,) = study.scans
-    assert found.by_time is not None
-    assert (found.by_time.value, found.by_time.n) == (0.1, 40)
-    (finding,) = study.findings
-    assert finding.estimate == found.by_time
-    assert "10% " in finding.shown or "10.0%" in finding.shown
 
 
 def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
@@ -373,26 +246,6 @@ def test_a_lead_is_told_only_if_half_of_the_hits_arrive(generalise: int, said: b
     assert study.looks["lead"].notna().all() == said
 
 
-def test_one_seed_that_diverged_does_not_end_the_prediction_of_all() -> None:
-    truths = [Truth({"seed": s, "eval.every": 50}, 2000.0 + 10 * s if s < 30 else 9000.0) for s in range(80)]
-    truths[79].status = "diverged"
-    store = simulate(truths)
-    assert store.arithmetic["steps"].min() == 1500
-    assert ask("prediction", store).looks["step"].max() > 1500
-
-
-@pytest.mark.slow
-def test_a_screen_is_paid_for_by_the_steps_that_runs_take() -> None:
-    rng = np.random.default_rng(18)
-    truths = census(200, rng)
-    base = {f.label: f for f in ask("prediction", simulate(truths)).findings}
-    longer = [Truth({**t.overrides, "train.steps": 20_000}, t.time, t.fast) for t in truths[:10]] + truths[10:]
-    mixed = {f.label: f for f in ask("prediction", simulate(longer)).findings}
-    (label,) = (name for name in base if "two-stage" in name)
-    assert base[label].shown == base[label].estimate.percent(0)
-    assert label in mixed  # it names the share saved: ten longer runs do not change what a usual run costs
-
-
 def test_a_screen_by_the_loss_has_its_price_for_each_super_seed() -> None:
     """The twelve super seeds have the lowest loss from the first step on, and one in twenty goes on after it."""
     times = np.random.default_rng(3).uniform(8000, 12_000, 240)
@@ -414,22 +267,6 @@ def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
         assert isinstance(answer, Missing)
         assert not answer.started
         assert answer.command == "" or answer.command.startswith("grok ")
-
-
-@pytest.mark.slow
-def test_every_condition_of_a_crossed_design_is_named_and_has_its_shares() -> None:
-    rng = np.random.default_rng(4)
-    plain = crossed((2, 3, 3), rng, {"init": 0.2, "chaos": 0.01})
-    other = [
-        Truth({**truth.overrides, "optim.weight_decay": 0.5}, truth.time)
-        for truth in crossed((2, 3, 3), rng, {"order": 0.2, "chaos": 0.01})
-    ]
-    study = ask("crossed", simulate(plain + other))
-    assert [part.about for part in study.parts] == ["optim.weight_decay=0.1 (default)", "optim.weight_decay=0.5"]
-    (table,) = [table.frame for table in study.tables if table.name == "conditions"]
-    assert table["runs"].tolist() == [36, 36]
-    labels = [f.label for f in study.findings if f.headline]
-    assert [label.partition(";")[0] for label in labels] == ["largest share: init", "largest share: order"]
 
 
 def test_an_interval_for_a_growing_store_stands_beside_the_one_for_a_fixed_size(short_census: Observations) -> None:
@@ -466,23 +303,6 @@ def test_processors_whose_seeds_differ_are_said_and_others_are_not() -> None:
     assert every.shown == "no test"
     alone = ask("census", simulate(computed_on(30, 3, "a", 0)))
     assert not [f for f in alone.findings if f.label == "ways of computing"]
-
-
-def test_diverged_seeds_are_named_and_a_short_census_is_not_held_against_the_diary() -> None:
-    seeds = [Truth({"seed": k, "train.steps": 200, "eval.every": 50}, 9000) for k in range(20)]
-    seeds += [Truth({"seed": k, "train.steps": 200, "eval.every": 50}, 9000, status="diverged") for k in (31, 47)]
-    said = {f.label: f.text for f in ask("census", simulate(seeds)).findings}
-    assert "31, 47" in said["diverged seeds"]
-    assert "diary" not in said["faster than normal"]
-
-
-def test_a_half_finished_sweep_says_what_is_missing() -> None:
-    seeds = computed_on(100, 6, "a", 0)
-    study = ask("census", simulate(seeds[:47], sweep(seeds)))
-    assert any("53 of 100" in note for note in study.notes)
-    assert not any("Not finished" in note for note in ask("census", simulate(seeds, sweep(seeds))).notes)
-    said = {f.label: f.brief for f in study.headlines}
-    assert said["super seeds"].endswith("n = 47")
 
 
 def test_runs_that_change_in_mid_run_are_no_census_and_said() -> None:
@@ -544,11 +364,3 @@ def test_held_is_for_two_evaluations_in_a_row_or_until_the_run_ends() -> None:
     )
     held = held_by(curves, rows, 200, 0.98)
     assert held.dropna().to_dict() == {"a": 1, "b": 0, "d": 2, "e": 2, "diverged": 0, "late": 0}
-
-
-def test_a_run_that_is_early_at_its_last_step_is_held() -> None:
-    seeds = [Truth({"seed": k, "train.steps": 3000, "eval.every": 250}, 2700 if k < 4 else 9000) for k in range(40)]
-    census = ask("census", simulate(seeds))
-    said = {f.label: f for f in census.findings}
-    assert (census.rows["held"] == 1).sum() == 4
-    assert said["super seeds, reached and held"].estimate == said["super seeds"].estimate == share(4, 40)

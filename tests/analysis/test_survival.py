@@ -168,14 +168,6 @@ def test_turnbull_is_the_histogram_when_all_share_one_grid() -> None:
     assert found.mass == pytest.approx([0.5, 0.25, 0.25])
 
 
-def test_turnbull_takes_different_grids() -> None:
-    rng = generator("grids")
-    t = lognormal(rng, 600)
-    coarse, fine = observe(t[:300], 30_000, 3_000), observe(t[300:], 30_000, 700)
-    both = Times(np.concatenate([coarse.left, fine.left]), np.concatenate([coarse.right, fine.right]))
-    assert quantile(both).value == pytest.approx(10_000, rel=0.06)
-
-
 def test_logrank_holds_its_level_and_equals_scipys() -> None:
     rng = generator("log-rank")
     alarms = 0
@@ -188,15 +180,3 @@ def test_logrank_holds_its_level_and_equals_scipys() -> None:
     theirs = stats.logrank(a, b)
     assert ours.statistic == pytest.approx(theirs.statistic**2, rel=1e-6)
     assert ours.p == pytest.approx(theirs.pvalue, rel=1e-6)
-
-
-def test_a_median_that_is_not_there_is_refused() -> None:
-    few = observe(np.array([100.0, 5_000, 6_000, 7_000]), 1_000, 100)
-    with pytest.raises(NotEnoughData, match="50%"):
-        quantile(few)
-    with pytest.raises(NotEnoughData, match="2,000"):
-        restricted_mean(few, 2_000)
-    with pytest.raises(NotEnoughData):
-        logrank([few])
-    with pytest.raises(NotEnoughData):
-        kaplan_meier(Times(np.array([]), np.array([])))

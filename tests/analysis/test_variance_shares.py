@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from analysis.statistics.estimate import NotEnoughData, generator
 from analysis.statistics.variance_shares import CHAOS, Cells, bounded, carried, variance_shares
@@ -108,16 +106,6 @@ def test_reml_agrees() -> None:
     assert mine / mine.sum() == pytest.approx(best / best.sum(), abs=0.1)
 
 
-def test_thousands_of_sampled_cells_take_seconds() -> None:
-    factors = sampled(300, 300, 300, cells=3000, again=300)
-    y = effects_of(factors, PAIRS, generator("many cells"))
-    start = time.process_time()
-    found = variance_shares(y, factors, generator("many"))
-    assert time.process_time() - start < 10
-    assert found.shares["split"].value == pytest.approx(0.1, abs=0.06)
-    assert found.shares["split"].low > 0.01 and found.shares[CHAOS].high < 0.05
-
-
 def test_without_replicates_the_last_interaction_and_chaos_are_one() -> None:
     factors = {name: level[: len(level)] for name, level in sampled(30, 30, 30, cells=900, again=0).items()}
     y = effects_of(factors, MIXED, generator("merged"))
@@ -200,35 +188,6 @@ def test_components_of_a_full_grid_are_those_of_the_classical_table() -> None:
         {"init": (ms_a - ms_ab) / (b * r), "order": (ms_b - ms_ab) / (a * r), "init × order": (ms_ab - ms_e) / r,
          CHAOS: ms_e}
     )  # fmt: skip
-
-
-def test_one_factor_gives_the_intraclass_correlation() -> None:
-    rng = generator("one factor")
-    y = np.repeat(rng.normal(size=40), 3) + rng.normal(size=120)
-    found = variance_shares(y, {"init": np.repeat(np.arange(40), 3)}, rng)
-    groups = y.reshape(40, 3)
-    between, within = 3 * groups.mean(1).var(ddof=1), groups.var(axis=1, ddof=1).mean()
-    share = found.shares["init"]
-    assert share.value == pytest.approx((between - within) / (between + 2 * within))
-    # Searle 1971: the exact interval of the intraclass correlation
-    low, high = (between / within / stats.f.ppf(q, 39, 80) for q in (0.975, 0.025))
-    assert (share.low, share.high) == pytest.approx([(f - 1) / (f + 2) for f in (low, high)], abs=0.02)
-
-
-def test_without_replicates_interaction_and_chaos_are_not_told_apart() -> None:
-    rng = generator("no replicates")
-    y, factors = simulate(rng, (2, 5, 5), 1, TRUTH)
-    with pytest.raises(NotEnoughData, match="replicates"):
-        variance_shares(y, factors, rng)
-    square = np.array([[i, j, (i + j) % 6] for i in range(6) for j in range(6)])  # each pair of levels once
-    with pytest.raises(NotEnoughData, match="crossed more fully"):
-        variance_shares(
-            rng.normal(size=72), {n: np.repeat(square[:, i], 2) for i, n in enumerate(("a", "b", "c"))}, rng
-        )
-    with pytest.raises(NotEnoughData, match="two levels"):
-        variance_shares(y, {"init": np.zeros(len(y), dtype=int)}, rng)
-    with pytest.raises(NotEnoughData, match="differ"):
-        variance_shares(np.ones(20), {"init": np.repeat(np.arange(5), 4)}, rng)
 
 
 def test_an_order_that_means_something_in_its_split_only_is_found_there() -> None:

@@ -54,17 +54,6 @@ def test_a_page_follows_its_store(
     assert sorted(p.name for p in (tmp_path / "out").iterdir() if p.name.startswith(".")) == []
 
 
-@pytest.mark.slow
-def test_nothing_new_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = write(census(2, np.random.default_rng(0)), tmp_path / "store")
-    page = tmp_path / "out" / "report.html"
-    times: list[int] = []
-    look = lambda: times.append(page.stat().st_mtime_ns)  # noqa: E731
-    monkeypatch.setattr(report.time, "sleep", sleeping(look, look, look))
-    assert report.main([str(store), "--out", str(tmp_path / "out"), "--watch"]) == 0
-    assert len(set(times)) == 1
-
-
 def test_a_store_that_is_being_merged_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = write(census(2, np.random.default_rng(0)), tmp_path / "store")
     read, failures = report.Observations.read, iter([StoreError("a shard is gone"), StoreError("a shard is gone")])
@@ -79,12 +68,6 @@ def test_a_store_that_is_being_merged_is_read_again(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(report.time, "sleep", sleeping(lambda: None, lambda: None, lambda: None))
     assert report.main([str(store), "--out", str(tmp_path / "out"), "--watch"]) == 0
     assert (tmp_path / "out" / "report.html").is_file()
-
-
-def test_what_stays_unreadable_ends_the_watch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("no store")
-    assert report.main([str(tmp_path / "file"), "--watch"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_the_page_of_a_growing_store_is_served_with_title_notes_and_standing(

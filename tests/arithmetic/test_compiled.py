@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +13,7 @@ import pytest
 import torch
 import torch._dynamo.exc
 from torch._inductor.exc import InvalidCxxCompiler
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.nn import functional as F
-from torch.utils._filelock import FileLock
 
 from grok.arithmetic import engine
 from grok.arithmetic.lanes import FusedModel, no_noise
@@ -26,7 +22,7 @@ from grok.arithmetic.rows import RowPlan, take_rows
 from grok.arithmetic.task import split
 from grok.arithmetic.weights import initial_parameters
 from grok.errors import TrainingError
-from grok.numerics import OneGraph, compiler, first_look, remove_unfinished_kernels, with_whole_cache
+from grok.numerics import OneGraph, compiler, first_look, with_whole_cache
 from tests.arithmetic.cases import curve, make_batch, results, tiny
 
 
@@ -98,20 +94,6 @@ def test_a_failed_compile_stops_with_the_setting_to_use(monkeypatch: pytest.Monk
     assert found.weights_hash == plain.weights_hash
 
 
-@pytest.mark.slow
-def test_a_machine_without_a_compiler_is_told_the_setting_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "/no/such/compiler")
-    import torch._inductor.config as inductor
-
-    # another shape than the other tests', so that nothing compiled before can serve
-    config = tiny(model={"layers": 1, "d_ff": 20}, numerics={"compile": True})
-    with (
-        inductor.patch({"force_disable_caches": True, "cpp.cxx": ("/no/such/compiler",)}),
-        pytest.raises(TrainingError, match=r"numerics\.compile=false"),
-    ):
-        results(config)
-
-
 LIBRARY = Path(_ctypes.__file__)
 """A whole library of this system."""
 
@@ -136,17 +118,6 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the form of libraries is Linux's")
-def test_what_a_killed_compiler_left_is_removed_unless_it_is_being_compiled(cache: Path) -> None:
-    (cache / "locks").mkdir()
-    with FileLock(str(cache / "locks" / "chalf.lock")):
-        removed = remove_unfinished_kernels(cache)
-        assert sorted(path.name for path in removed) == ["cshort.main.so", "czero.so"]
-    assert names(cache) == ["chalf.main.o", "chalf.main.so", "cwhole.main.so"]
-    assert len(remove_unfinished_kernels(cache)) == 2 and remove_unfinished_kernels(cache) == []
-    assert names(cache) == ["cwhole.main.so"] and (cache / "ab" / "cwhole.main.so").read_bytes() == LIBRARY.read_bytes()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the form of libraries is Linux's")
 def test_a_library_cut_off_after_the_first_look_is_compiled_once_more(cache: Path) -> None:
     assert with_whole_cache(lambda: names(cache)) == ["cwhole.main.so"], "looked at before anything is loaded"
     library = cache / "ab" / "cnew.main.so"
@@ -163,45 +134,6 @@ def test_a_library_cut_off_after_the_first_look_is_compiled_once_more(cache: Pat
     with pytest.raises(ZeroDivisionError):
         with_whole_cache(lambda: calls.append(1) or 1 // 0)
     assert len(calls) == 3, "other errors are raised at once"
-
-
-def test_kernels_are_kept_in_a_folder_of_this_project_unless_another_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    own = str(tmp_path / "own")
-    for named, expected in ((own, own), (default_cache_dir(), str(tmp_path / "grok-lab" / "kernels"))):
-        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", named)  # torch names its default there when it is imported
-        first_look.cache_clear()
-        assert with_whole_cache(lambda: os.environ["TORCHINDUCTOR_CACHE_DIR"]).startswith(expected)
-    monkeypatch.undo()
-    first_look.cache_clear()
-
-
-@pytest.mark.slow
-def test_a_truncated_library_is_made_anew_with_the_same_bits(tmp_path: Path) -> None:
-    code = (
-        "import torch; from grok.numerics import OneGraph; x = torch.linspace(0, 1, 4096); "
-        "(y,) = OneGraph(lambda x: [(x * 3).exp().sin()])(x); print(y.double().sum().item().hex())"
-    )
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-
-    def computed() -> str:
-        words = [sys.executable, "-c", code]
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return done.stdout
-
-    first = computed()
-    libraries = sorted(tmp_path.glob("*/*.so"))
-    assert any(path.name.endswith(".main.so") for path in libraries) and len(libraries) > 1, (
-        "and tests of the processor"
-    )
-    for length in (10, 5000):  # "file too short", and a bus error
-        for path in libraries:
-            os.truncate(path, length)
-        assert computed() == first
-        assert all(path.stat().st_size > 5000 for path in libraries)
 
 
 def test_no_run_changes_its_numerics_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:

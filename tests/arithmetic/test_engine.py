@@ -19,7 +19,6 @@ from grok.arithmetic.weights import initial_parameters
 from grok.config import ArithmeticConfig
 from grok.errors import CheckpointError
 from grok.records import Checkpoint, Job, Progress, RunResult
-from grok.runs import weights_hash
 from tests.arithmetic.cases import STOPS_AT_40, checkpoints, curve, jobs, results, tiny
 
 
@@ -232,19 +231,6 @@ def test_early_stop_is_for_good_and_never_before_the_horizon() -> None:
     assert 500 <= a.steps < 900
     assert (a.steps, a.weights_hash) == (b.steps, b.weights_hash)
     assert a.grokked_step is not None and a.curve[-1].val_acc >= 0.95
-
-
-def test_weights_are_kept_when_asked() -> None:
-    (found,) = results(tiny(save="init,final"))
-    assert weights_hash(found.tensors["init"]) == weights_hash(initial_parameters(tiny()))
-    assert weights_hash(found.tensors["final"]) == found.weights_hash
-    (none,) = results(tiny())
-    assert none.tensors == {}
-
-
-def test_extra_evaluation_steps_are_only_at_the_end_when_every_is_longer_than_the_run() -> None:
-    (found,) = results(tiny(eval={"every": 1000}))
-    assert [p.step for p in found.curve] == [24]
 
 
 def test_an_update_that_breaks_the_weights_is_a_divergence() -> None:

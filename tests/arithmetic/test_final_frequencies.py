@@ -105,13 +105,6 @@ def test_both_losses_equal_projections_one_by_one(operation: str, modulus: int, 
         assert point.metrics["final_excluded_loss"] == pytest.approx(excluded, abs=1e-9)
 
 
-def test_an_operation_that_is_no_group_s_is_left_out() -> None:
-    config = tiny(task={"operation": "x^2+y^2"})
-    curve = [CurvePoint(step=24)]
-    assert add_final_losses(config, curve, initial_parameters(config), []) == []
-    assert curve[0].metrics == {}
-
-
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_sweep_measures_the_weights_that_it_kept(keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcome, "GENERALISED_VAL_ACC", 0.0)  # so that 24 steps are enough

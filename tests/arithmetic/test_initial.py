@@ -2,16 +2,12 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from torch import nn
 
-from grok.arithmetic.measures import norms
 from grok.arithmetic.weights import initial_parameters, parameter_shapes
 from grok.config import ArithmeticConfig, load_config
-from grok.errors import ConfigError
 from grok.numerics import move_by_ulps
-from grok.store.contract import example_point
 from grok.streams import Stream, layer_seeds
 from tests.arithmetic.cases import tiny
 
@@ -52,11 +48,6 @@ def test_the_longest_match_wins() -> None:
     assert seeds == dict(zip(names, (3, 2, 1, 0), strict=True))
 
 
-def test_no_match_is_an_error_with_the_nearest_name() -> None:
-    with pytest.raises(ConfigError, match=r"'blocks.7' names no tensor, did you mean 'blocks.\d'"):
-        initial_parameters(tiny(seeds={"layers": {"blocks.7": 1}}))
-
-
 def test_laws_are_torch_defaults() -> None:
     """Compare bounds and spreads with what torch's own modules draw."""
     config = load_config({"mode": "arithmetic"})
@@ -79,20 +70,6 @@ def test_laws_are_torch_defaults() -> None:
         assert math.isclose(ours[name].std().item(), tensor.std().item(), rel_tol=6 / math.sqrt(n))
         if "embedding" not in name:
             assert math.isclose(ours[name].abs().max(), tensor.abs().max(), rel_tol=12 / n + 1e-3 + 6 / n)
-
-
-def test_components_are_named_after_parameters() -> None:
-    """Both modes, the stores' examples and ``seeds.layers`` use these names."""
-    _, _, parts = norms(initial_parameters(tiny(model={"final_norm": True})))
-    assert set(parts) == {"token_embedding", "position_embedding", "blocks.0", "blocks.1", "final_norm", "head"}
-    assert example_point("a", 1).block_norms.keys() <= parts.keys()
-
-
-def test_the_default_starts_at_the_published_norm() -> None:
-    config = load_config({"mode": "arithmetic"})
-    assert isinstance(config, ArithmeticConfig)
-    weight_norm, _, _ = norms(initial_parameters(config))
-    assert round(weight_norm, 1) == 40.2
 
 
 def test_perturbation_is_ulp_sized() -> None:

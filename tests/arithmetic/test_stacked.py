@@ -19,8 +19,7 @@ from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.task import split
 from grok.arithmetic.weights import initial_parameters
-from grok.config import ArithmeticConfig, identify
-from grok.errors import ConfigError
+from grok.config import ArithmeticConfig
 from grok.records import Checkpoint, Event, Job, RunResult
 from tests.arithmetic import cases
 from tests.arithmetic.cases import STOPS_AT_40, checkpoints, curve, jobs, merge, results
@@ -74,15 +73,6 @@ def test_stacks_serve_every_operation_with_lanes_to_spare() -> None:
     (looped,), (stacked,) = results(config), run_stacked(config, lanes=3)
     for step, expected in curve(looped).items():
         assert curve(stacked)[step] == pytest.approx(expected, rel=1e-9)
-
-
-@pytest.mark.slow
-def test_where_a_stacked_lane_diverges_does_not_depend_on_its_neighbours() -> None:
-    bad = tiny(optim={"lr": 1e30, "warmup_steps": 0}, model={"norm": "none", "final_norm": False})
-    near = tiny(model={"norm": "none", "final_norm": False}, eval={"every": 3})
-    (looped,), (alone,), (crowded, _) = results(bad), run_stacked(bad, lanes=2), run_stacked(bad, near, lanes=2)
-    assert looped.steps == alone.steps == crowded.steps
-    assert alone.weights_hash == crowded.weights_hash
 
 
 def test_a_stack_keeps_and_resumes_checkpoints_as_the_loop_does() -> None:
@@ -165,15 +155,6 @@ def test_a_run_with_dense_evaluations_is_extended_and_resumed() -> None:
             resumed = run([Job(run_id="run0", config=whole, resume=checkpoint)])
             (found,) = [e for e in resumed if isinstance(e, RunResult)]
             assert repr(found.curve) == repr(expected.curve) and found.weights_hash == expected.weights_hash
-
-
-def test_dense_evaluations_are_a_schedule_in_the_names_of_a_run() -> None:
-    plain, dense = identify(tiny()), identify(tiny(eval={"steps": [3, 0]}))
-    assert dense.run_id != plain.run_id and dense.trajectory_id == plain.trajectory_id
-    assert dense.config_id == plain.config_id and dense == identify(tiny(eval={"steps": [0, 3, 3]}))
-    assert identify(tiny(eval={"steps": []})) == plain
-    with pytest.raises(ConfigError, match=r"eval\.steps\[0\]=-1 is out of range"):
-        tiny(eval={"steps": [-1]})
 
 
 def test_refilling_moves_no_bit_and_no_buffer() -> None:
@@ -272,13 +253,6 @@ def test_a_changed_rule_goes_on_from_its_checkpoint_on_either_path(change: str) 
         assert curve(resumed)[24] == pytest.approx(curve(whole)[24], rel=1e-8)
 
 
-def test_the_row_says_how_wide_the_stack_was() -> None:
-    (found,) = run_stacked(tiny(), lanes=5)
-    assert found.lane_width == 5 and "width=5" in found.numerics
-    (looped,) = results(tiny())
-    assert looped.lane_width is None
-
-
 @given(
     steps=st.integers(1, 90),
     every=st.integers(1, 100),
@@ -302,12 +276,6 @@ def test_the_next_due_step_is_the_first_at_which_anything_is_due(
         for run.step in range(run.step + 1, expected + 1):  # noqa: B020
             due = run.evaluation_due() or run.decision_due() or run.checkpoint_due(run.step)
             assert (due or run.step == steps) == (run.step == expected)
-
-
-def test_precision_is_another_run_and_lanes_are_not() -> None:
-    runs = [tiny(precision=p, lanes=n) for p in ("float32", "tf32", "bf16") for n in (None, 264)]
-    names = [identify(config).run_id for config in runs]
-    assert names[0::2] == names[1::2] and len(set(names)) == 3
 
 
 @pytest.mark.slow

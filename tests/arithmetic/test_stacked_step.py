@@ -12,17 +12,15 @@ import torch._dynamo.exc
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import FlopCounterMode
 
-from grok.arithmetic.gpu.engine import Seat, Stack, step_flops
+from grok.arithmetic.gpu.engine import Seat, Stack
 from grok.arithmetic.gpu.lanes import group_rows, sum_grouped_rows
 from grok.arithmetic.gpu.state import LaneState
 from grok.arithmetic.gpu.step import Captured, EvaluationPass, TrainingStep, model_of, without_limit
 from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.task import split
-from grok.config import ArithmeticConfig, identify
-from grok.errors import TrainingError
-from tests.arithmetic.cases import FEW, VARIANTS, default_config, jobs, tiny
+from grok.config import ArithmeticConfig
+from tests.arithmetic.cases import FEW, VARIANTS, jobs, tiny
 
 WAITS = {
     "_local_scalar_dense",
@@ -240,23 +238,6 @@ def test_bfloat16_rounds_the_products_operands_and_results_and_nothing_else(fuse
         assert name == "accuracy" or (other - right).abs().median() > rounding.terms * 2**-24 * unit  # it can fail
 
 
-@pytest.mark.slow
-def test_one_process_compiles_any_number_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiler's own limit is eight functions from one place in the source; here it is two."""
-    eager = torch.compile
-
-    def traced(function: Callable[..., Any], **how: Any) -> Callable[..., Any]:
-        return eager(function, dynamic=how["dynamic"], fullgraph=how["fullgraph"], backend="eager")
-
-    monkeypatch.setattr(torch, "compile", traced)
-    monkeypatch.setattr("grok.arithmetic.gpu.step.OneGraph", lambda function, options: function)
-    with torch._dynamo.config.patch(recompile_limit=2):
-        for d_ff in range(1, 4):
-            shape = {"layers": 1, "d_ff": d_ff, "norm": "none", "final_norm": False}
-            state = LaneState(tiny(model=shape, task={"sequence": "a b ="}), 2, torch.device("cpu"))
-            TrainingStep(state, compile=True)()
-
-
 def test_what_a_failed_compilation_left_is_gone_before_the_step_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     left: list[weakref.ref[Tensor]] = []
 
@@ -282,24 +263,6 @@ def test_what_a_failed_compilation_left_is_gone_before_the_step_is_made_anew(mon
     assert alive == [[], [False]] and not stack.compiled
 
 
-def test_lanes_that_cannot_be_set_up_are_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sweep then stops and says it once; any other exception would be retried group by group and run by run."""
-
-    def failing(captured: Captured) -> None:
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
-
-    monkeypatch.setattr(Captured, "prepare", failing)
-    with pytest.raises(TrainingError, match=r"2 stacked lanes .* not permitted .*numerics\.graphs=false"):
-        Stack(jobs(tiny()), lanes=2, device=torch.device("cpu"))
-
-
-def test_graphs_can_be_left_out_by_a_setting() -> None:
-    stacks = [Stack(jobs(tiny(numerics={"graphs": on})), lanes=1, device=torch.device("cpu")) for on in (True, False)]
-    assert [stack.graphs for stack in stacks] == [True, False]
-    names = [identify(tiny(numerics={"graphs": on})) for on in (True, False)]
-    assert names[0] == names[1] and stacks[0].tag() == stacks[1].tag()
-
-
 @pytest.mark.parametrize("passes", [2, 4, 7, 61])
 def test_an_evaluation_in_several_passes_is_that_in_one(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     state = seated(4, precision="float64")
@@ -319,18 +282,3 @@ def test_an_evaluation_in_several_passes_is_that_in_one(passes: int, monkeypatch
     loss, accuracy = program.evaluate(parameters, val_set)
     assert parts.losses[0].item() / 61 == pytest.approx(loss, rel=1e-12)
     assert parts.hits[0].item() / 61 == accuracy
-
-
-@pytest.mark.parametrize("over", [{}, {"model": {"d_model": 64, "d_ff": 256}}, {"task": {"modulus": 97}}])
-def test_an_evaluation_costs_less_than_15_percent_at_the_default_cadence(over: dict[str, Any]) -> None:
-    config = default_config(**over)
-    state = LaneState(config, 64, torch.device("meta"))
-    step, evaluation = TrainingStep(state, compile=False), EvaluationPass(state, compile=False)
-    with FlopCounterMode(display=False) as of_step:
-        step()
-    with FlopCounterMode(display=False) as of_pass:
-        evaluation()
-    a_step = of_step.get_total_flops() / 64
-    assert a_step == step_flops(config)  # what the row plan says, and not a product more
-    an_evaluation = of_pass.get_total_flops() / evaluation.lanes * evaluation.passes
-    assert an_evaluation < 0.15 * config.eval.every * a_step

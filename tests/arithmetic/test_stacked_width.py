@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch.profiler import profile
 
-from grok.arithmetic.gpu.engine import idle_lanes, lanes_in, memory_of, width_on
+from grok.arithmetic.gpu.engine import memory_of, width_on
 from grok.arithmetic.gpu.state import LaneState
 from grok.arithmetic.gpu.step import EvaluationPass, TrainingStep
-from grok.errors import ConfigError
 from tests.arithmetic.cases import FEW, VARIANTS, default_config, tiny
 
 
@@ -25,29 +24,6 @@ def test_the_width_follows_the_model_of_the_device_and_the_size_of_the_run() -> 
     narrower = width_on(default_config(model={"d_model": 256, "d_ff": 1024}), "NVIDIA H200", h200)
     assert narrower < 264 < wider <= 1056
     assert width_on(default, "NVIDIA H200", h200, 3) == 3
-
-
-def test_a_small_sweep_hears_of_a_narrow_width_and_gets_the_tables() -> None:
-    """The width never follows from the number of runs: what is left of a sweep would have other bits."""
-    said = idle_lanes(35, 264)
-    assert said is not None and "229 of 264 lanes idle: lanes=40" in said
-    assert idle_lanes(1, 264) is not None and idle_lanes(132, 264) is not None
-    assert idle_lanes(133, 264) is None and idle_lanes(5000, 264) is None
-
-
-@pytest.mark.parametrize("memory", [2**20, pytest.param(2**23, marks=pytest.mark.slow)])
-def test_the_width_never_exceeds_the_memory(memory: int) -> None:
-    config = tiny(model={"layers": 1})
-    fitting = lanes_in(config, memory)
-    assert memory_of(config, fitting).total <= 0.85 * memory < memory_of(config, fitting + 1).total
-    assert 1 <= width_on(config, "NVIDIA H200", memory) <= fitting
-    with pytest.raises(ConfigError, match=f"lanes={fitting + 1}: .* expected at most {fitting}"):
-        width_on(config, "NVIDIA H200", memory, fitting + 1)
-
-
-def test_a_device_too_small_for_one_lane_is_refused() -> None:
-    with pytest.raises(ConfigError, match="set device=cpu"):
-        width_on(default_config(), "NVIDIA H200", 2**20)
 
 
 @pytest.mark.parametrize("variant", FEW)

@@ -16,7 +16,7 @@ from grok.arithmetic.gpu.step import TrainingStep
 from grok.arithmetic.optimizer import move_weights
 from grok.arithmetic.run import ArithmeticRun, Lane
 from grok.arithmetic.task import BatchOrder
-from grok.config import ArithmeticConfig, identify, load_config
+from grok.config import ArithmeticConfig, identify
 from grok.errors import ConfigError
 from grok.records import Checkpoint, Event, Job, RunResult
 from grok.runs import never
@@ -230,11 +230,6 @@ def test_names() -> None:
 def test_what_cannot_be_is_refused(over: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         tiny(**over)
-
-
-def test_a_language_model_has_no_switch() -> None:
-    with pytest.raises(ConfigError, match="switch belongs to mode=arithmetic"):
-        load_config({"mode": "gpt", "switch": {"step": 3, "order": 1}})
 
 
 def test_the_order_is_a_function_of_the_step_alone() -> None:

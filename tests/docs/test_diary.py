@@ -42,20 +42,6 @@ def test_the_plan_for_a_gpu_is_that_of_the_store() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (("answers", "--seeds", "0:5"), "answers chooses its seeds itself"),
-        (("families", "--seeds", "400:420"), "expected whole stretches of 50 seeds"),
-    ],
-)
-def test_seeds_that_a_stage_would_not_use_are_refused(words: tuple[str, ...], why: str) -> None:
-    ended = subprocess.run([*GPU, *words], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert why in ended.stderr
-
-
-@pytest.mark.slow
 def test_what_the_page_says_without_a_study_is_in_the_store() -> None:
     text = " ".join((DIARY / "README.md").read_text("utf-8").split())
     runs = open_store(ROOT / STORE).runs()

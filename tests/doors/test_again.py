@@ -111,15 +111,12 @@ def test_an_extended_and_an_early_stopped_run_are_trained_from_their_first_step(
     ("words", "says"),
     [
         (("--again", "zz", "--store", "S"), "begins with 'zz'"),
-        (("--again", "{run}", "--store", "nowhere"), "nowhere"),
         (("--again", "{run}", "--store", "S", "seed=4"), "seed=4 cannot be given with --again"),
-        (("--again", "{run}", "--store", "S", "data.path=D"), "data.path=D cannot be given with --again"),
         (("--again", "{run}", "--store", "S", "device=tpu"), "device='tpu' is not known"),
         (("--again", "{run}", "--store", "S", "numerics.compile=7"), "numerics.compile=7: int given"),
         (("--again", "{run}", "--store", "S", "device=cpu,cuda"), "device=cpu,cuda: expected one value"),
         (("--again", "{run}", "--store", "S", "numerics.compile=²"), "'numerics.compile=²' cannot be read"),
         (("--again", "{run}"), "--store"),
-        (("-m", "--again", "{run}", "--store", "S"), "-m"),
     ],
 )
 def test_what_cannot_be_trained_again_is_refused(door: Door, words: tuple[str, ...], says: str) -> None:
@@ -127,13 +124,6 @@ def test_what_cannot_be_trained_again_is_refused(door: Door, words: tuple[str, .
     ended = door(*(word.format(run=only_run()) for word in words))
     assert (ended.status, says in ended.err) == (2, True), ended
     assert "Traceback" not in ended.err
-
-
-def test_a_failed_run_has_no_bits(door: Door) -> None:
-    lost = {"status": "failed", "stop_reason": "exception", "error": "made up", "curve": [], "weights_hash": None}
-    store_with("S", lambda result: replace(result, **lost))  # type: ignore[arg-type]
-    ended = door("--again", only_run(), "--store", "S")
-    assert ended.status == 2 and "failed (made up)" in ended.err
 
 
 def language_model(config: GptConfig, corpus: Corpus) -> None:
@@ -163,20 +153,6 @@ def test_a_language_model_needs_its_corpus(
     ended = door(*words, f"data.path={dirty.path}")
     assert ended.status == 2 and "is not the one that run" in ended.err
     assert verdict(door(*words, f"data.path={corpus.path}").out) == "same bits"
-
-
-def test_corpora_that_moved_are_given_as_text(
-    door: Door, corpus: Corpus, settings: Callable[..., GptConfig], tmp_path: Path
-) -> None:
-    for folder in ("0123", "1e3"):
-        shutil.copytree(corpus.path, folder)
-    language_model(settings(train__steps=7, data__path="0123", data__corpora={"b": "1e3"}), corpus)
-    Path("0123").rename("2024_11")
-    Path("1e3").rename("moved")
-    words = ("--again", only_run()[:6], "--store", "S", "data.path=2024_11")
-    for corpora in ("data.corpora={b:moved}", "data.corpora.b=moved"):
-        ended = door(*words, corpora)
-        assert (ended.status, verdict(ended.out)) == (0, "same bits"), ended
 
 
 def test_both_branches_of_a_rollback_have_the_same_bits(

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.resources import files
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
 import grok
 from grok.commands.compose import values_of
 from grok.run import _as_words
-from grok.store import StoreWriter
 from tests.analysis.simulate import census, write
 from tests.doors.conftest import TINY, Door, environment
 
-NAMES = ["GrokError", "open_store", "run", "studies", "sweep"]
 INLINE = "executor=inline"
-
-
-def test_the_names_are_listed_and_documented() -> None:
-    assert [name for name in dir(grok) if not name.startswith("__")] == NAMES
-    for name in NAMES:
-        value = getattr(grok, name)
-        assert value.__doc__
-        assert f"grok.{name}" in (grok.__doc__ or "")
-    with pytest.raises(AttributeError, match="no attribute 'swep'"):
-        _ = grok.swep
 
 
 def test_importing_it_imports_nothing() -> None:
@@ -37,11 +23,6 @@ def test_importing_it_imports_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert [name for name in done.stdout.split() if name.startswith("grok")] == ["grok", "grok.version"]
     assert not {"torch", "numpy", "pandas", "hydra"} & set(done.stdout.split())
-
-
-def test_every_package_says_that_it_is_typed() -> None:
-    for package in ("grok", "analysis", "sweeps"):
-        assert files(package).joinpath("py.typed").is_file()
 
 
 def test_run_gives_the_row_that_the_command_stores(door: Door, tmp_path: Path) -> None:
@@ -63,13 +44,6 @@ def test_sweep_gives_a_row_a_run_in_the_order_of_the_product(tmp_path: Path, mon
     assert set(rows["config.optim.betas"]) == {"[0.9,0.95]"}
     part = grok.sweep(*TINY, INLINE, "seed=2,1", "optim.lr=2e-3", "optim.betas=[0.9,0.95]", store=Path("S"))
     assert part["run_id"].tolist() == [rows["run_id"][5], rows["run_id"][3]]
-
-
-def test_a_dry_run_gives_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert grok.sweep(seed=range(0, 3), dry_run=True).empty
-    assert grok.run(dry_run=True).empty
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -114,13 +88,6 @@ def test_text_stays_text_and_numbers_may_be_given_as_text() -> None:
     assert words[1] == 'eval.prompt="1e3","true","x\\d+"'
 
 
-def test_arrays_are_values_to_sweep_over() -> None:
-    settings = {"optim__lr": np.geomspace(1e-4, 1e-2, 3), "seed": np.arange(3), "replicate": pd.Series([1, 2])}
-    assert _as_words(settings) == ["optim.lr=0.0001,0.001,0.01", "seed=0,1,2", "replicate=1,2"]
-    with pytest.raises(grok.GrokError, match=r"seed=\[\] is empty"):
-        _as_words({"seed": np.arange(0)})
-
-
 class TestStudies:
     def test_of_a_store_are_data_frames(self, tmp_path: Path) -> None:
         import numpy as np
@@ -135,14 +102,3 @@ class TestStudies:
         assert set(studies.findings["study"]) >= {"census", "survival"}
         assert studies.overview.set_index("study")["answered"]["census"]
         assert studies["census"].table("no_such_table").empty
-
-    def test_of_no_store_say_so(self, tmp_path: Path) -> None:
-        studies = grok.studies(tmp_path / "none")
-        assert f"needs a store at {tmp_path / 'none'}" in repr(studies["census"])
-        assert not studies.overview["answered"].any()
-        assert studies.findings.empty
-
-    def test_unknown_ones_are_refused(self, tmp_path: Path) -> None:
-        StoreWriter(tmp_path / "S").close()
-        with pytest.raises(KeyError, match="did you mean 'census'"):
-            _ = grok.studies(tmp_path / "S")["sensus"]

@@ -7,11 +7,9 @@ import hashlib
 import io
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,7 +29,6 @@ from grok.config import identify
 from grok.errors import OtherRunsCheckpoint
 from grok.execute import worker
 from grok.execute.groups import PlannedRun
-from grok.execute.resume import checkpoint_to_resume
 from grok.records import Checkpoint, Event, Job, RunResult
 from grok.store import Provenance, StoreWriter, open_store
 from tests.doors.conftest import TINY, Door
@@ -52,13 +49,6 @@ def test_another_way_of_looking_stopping_or_repeating_starts_anew(door: Door, ot
     assert door(*KEEP).status == 0
     assert "from the end" not in door(*KEEP, "train.steps=9", *other, "dry_run=true").out
     assert "1 from the end of a shorter run" in door(*KEEP, "train.steps=9", "dry_run=true").out
-
-
-def test_a_forced_repeat_is_computed_whole(door: Door) -> None:
-    assert door(*KEEP).status == 0
-    assert door(*KEEP, "train.steps=9").status == 0
-    plan = door(*KEEP, "train.steps=9", "force=true", "dry_run=true").out
-    assert "1 to train" in plan and "from the end" not in plan
 
 
 def test_a_damaged_checkpoint_is_named_and_the_run_trained_anew(door: Door) -> None:
@@ -96,26 +86,6 @@ def test_a_checkpoint_of_a_newer_version_stops_the_command_and_stays(door: Door)
     assert f"{manifest.parent} has format 9, this version reads 2" in ended.out + ended.err
     assert "trained anew" not in ended.out and hashes("S") == {}
     assert manifest.read_text() == newer and checkpoint_steps(manifest.parent.parent) == [6]
-
-
-def test_a_checkpoint_of_another_run_is_neither_continued_nor_removed(door: Door) -> None:
-    """A wrong restore: seed 1's folder under seed 0's name."""
-    assert door(*KEEP, "seed=1").status == 0
-    assert door(*TINY, "seed=0", "store.path=T").status == 0
-    (other,), (run_id,) = hashes("S"), hashes("T")
-    shutil.copytree(f"S/checkpoints/{other}", f"S/checkpoints/{run_id}")
-    kept = {path: path.read_bytes() for path in Path("S/checkpoints").rglob("*") if path.is_file()}
-    ended = door(*KEEP, "seed=0", "checkpoint.every=2")
-    assert ended.status == 1 and list(hashes("S")) == [other]
-    said = ended.out + ended.err
-    assert f"checkpoints/{run_id}/00000001-step-6 is of another run: expected run_id {run_id}" in said
-    assert f"found run_id {other}" in said
-    (problem,) = [line for line in _verified("S") if "every guarantee" not in line and "1 problems" not in line]
-    assert f"found run_id {other}" in problem
-    assert {path: path.read_bytes() for path in Path("S/checkpoints").rglob("*") if path.is_file()} == kept
-    shutil.copytree(f"S/checkpoints/{other}", f"T/checkpoints/{run_id}")
-    assert door(*TINY, "seed=0", "store.path=T").status == 0, "stored already"
-    assert checkpoint_steps(f"T/checkpoints/{run_id}") == [6], "what a finished run no longer needs is its own"
 
 
 @pytest.mark.parametrize(
@@ -172,13 +142,6 @@ def test_a_checkpoint_that_a_kill_left_beside_its_finished_run_goes(door: Door) 
     assert checkpoint_steps(Path("T/checkpoints") / run_id) == [6], "kept on purpose"
 
 
-def test_weights_asked_for_too_late_are_not_promised(door: Door) -> None:
-    assert door(*TINY, "store.path=S").status == 0
-    late = door(*TINY, "store.path=S", "save=final")
-    assert late.status == 0
-    assert "1 stored run kept no weights" in late.out and "force=true" in late.out
-
-
 def test_measurements_asked_for_too_late_are_not_promised(door: Door) -> None:
     assert door(*TINY, "store.path=S", "eval.metrics=[logits]", "checkpoint.keep_every=2").status == 0
     same = door(*TINY, "store.path=S", "eval.metrics=[logits]", "checkpoint.keep_every=4", "dry_run=true")
@@ -210,24 +173,6 @@ def test_a_curve_is_measured_alike_from_its_start(door: Door, monkeypatch: pytes
     assert any("logit" in name for name in names) == (now == "[logits]") and "gradient_norm" not in names
 
 
-def test_kept_weights_are_no_checkpoint_to_go_on_from(door: Door) -> None:
-    assert door(*TINY, "store.path=S", "save=final").status == 0
-    longer = door(*TINY, "store.path=S", "save=final", "train.steps=9")
-    assert longer.status == 0
-    assert "1 to train;" in longer.out and "from the end" not in longer.out and "Damaged" not in longer.out
-
-
-def test_a_checkpoint_that_went_after_the_plan_is_not_called_damaged(tmp_path: Path) -> None:
-    identity = SimpleNamespace(trajectory_id=None)
-    longer: Any = SimpleNamespace(run_id="longer", config=None, identity=identity, extends="shorter", extends_at=None)
-    assert checkpoint_to_resume(longer, str(tmp_path)) == (None, [])
-    kept = Checkpoint(run_id="shorter", step=3, tensors={"w": torch.ones(2)}, state={})
-    saved = save_checkpoint(run_folder(tmp_path, "shorter"), kept)
-    (saved / "manifest.json").write_text("{}")
-    notes = ["Damaged: the checkpoint of run shorter, which longer extends; it was trained anew"]
-    assert checkpoint_to_resume(longer, str(tmp_path)) == (None, notes)
-
-
 def test_a_late_duplicate_leaves_the_weights_of_the_row_that_stays(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another machine took the run over, as this one seemed dead, and has stored it meanwhile."""
     train = worker.train
@@ -251,26 +196,3 @@ def test_a_late_duplicate_leaves_the_weights_of_the_row_that_stays(door: Door, m
     (run_id,) = hashes("S")
     assert open_store("S").runs()["numerics"].tolist() == ["elsewhere"]
     assert load_weights(run_folder("S", run_id), "final")["w"].tolist() == [7, 7]
-
-
-def test_options_may_stand_behind_overrides(door: Door) -> None:
-    ended = door(*TINY, "executor=inline", "store.path=S", "-m", "seed=range(0,2)")
-    assert ended.status == 0
-    assert ended.last.startswith("2 runs stored in S")
-
-
-def test_numbers_beyond_the_store_are_refused(door: Door) -> None:
-    ended = door(*TINY, "store.path=S", "replicate=99999999999999999999")
-    assert ended.status == 2
-    assert "at most 9223372036854775807" in ended.err
-    assert not Path("S").exists()
-
-
-@pytest.mark.parametrize(
-    ("word", "said"), [("store.path=", "store.path='' is empty"), ("lr=0.1", "did you mean 'optim.lr'?")]
-)
-def test_what_a_tired_user_types_is_refused(door: Door, word: str, said: str) -> None:
-    ended = door(*TINY, word)
-    assert ended.status == 2
-    assert said in ended.err
-    assert list(Path().iterdir()) == []

@@ -52,14 +52,3 @@ def test_a_run_that_has_used_its_hours_continues_with_more(
     (ours,), (theirs,) = (open_store(tmp_path / s).runs().to_dict("records") for s in "ST")
     assert (ours["run_id"], ours["weights_hash"], ours["steps"]) == (theirs["run_id"], theirs["weights_hash"], 6)
     assert not checkpoint_steps(run_folder(tmp_path / "S", ours["run_id"]))
-
-
-def test_the_other_runs_of_a_sweep_have_hours_of_their_own(
-    door: Door, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(GptRun, "seconds", lambda self: 3600.0 * self.step)
-    sweep = ("-m", *words, "seed=0,1", "executor=inline", "store.path=S")
-    paused = door(*sweep, "train.hours=3")
-    assert paused.status == 1 and "(1 more run likewise)" in paused.out
-    assert len(list(open_store(tmp_path / "S").layout.checkpoints.iterdir())) == 2
-    assert door(*sweep).status == 0

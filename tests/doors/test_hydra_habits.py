@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
 from tests.doors.conftest import TINY, Door, Ended
 
@@ -19,19 +17,6 @@ experiment: mine
 optim:
   lr: 0.02
 """
-
-
-def test_the_settings_of_a_sweep_are_printed_with_what_it_sweeps(door: Door) -> None:
-    ended = door("-m", "--cfg", "job", "sweep=bug", "seed=1,2", "optim.lr=0.02")
-    lines = ended.out.splitlines()
-    assert lines[:5] == [
-        "# settings that all runs of the sweep share; it sweeps over:",
-        "#   seed=1,2",
-        "#   eval.couple_order=false,true",
-        "#   eval.passes=1,2",
-        "#   seeds.order=range(0,32)",
-    ]
-    assert "  lr: 0.02" in lines
 
 
 def axes(ended: Ended) -> list[str]:
@@ -91,51 +76,6 @@ def test_callbacks_and_job_names(door: Door, tmp_path: Path, monkeypatch: pytest
         assert [(name, job) for _, name, job in calls] == [(name, "mine") for name in expected], ended
 
 
-JOBS = """
-from hydra.experimental.callback import Callback
-
-class Jobs(Callback):
-    def on_job_end(self, config, job_return, **more):
-        print("ended", job_return.status)
-"""
-
-
-def test_a_callback_of_jobs_is_told_that_a_sweep_has_none(
-    door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "jobs.py").write_text(JOBS)
-    monkeypatch.syspath_prepend(tmp_path)
-    words = [*TINY, "+hydra.callbacks.jobs._target_=jobs.Jobs", "dry_run=true"]
-    alone, sweep = door(*words), door(*words, "-m", "seed=1,2")
-    assert "ended" in alone.out and "on_job_end" not in alone.err
-    assert "ended" not in sweep.out and "on_job_end of your hydra.callbacks will not be called" in sweep.err
-    assert sweep.status == 0 and "on_job_start" not in sweep.err
-
-
-@pytest.mark.parametrize(
-    ("words", "times"),
-    [
-        (["seed=1"], 1),
-        (["-m", "seed=1,2"], 2),  # what all runs share, and the first run
-        (["seed=1,2", "hydra.mode=MULTIRUN"], 3),  # Hydra itself asks for its mode first
-    ],
-)
-def test_settings_are_composed_no_more_often_than_needed(
-    door: Door, monkeypatch: pytest.MonkeyPatch, words: list[str], times: int
-) -> None:
-    composed = []
-    load = ConfigLoaderImpl.load_configuration
-
-    def counted(self: ConfigLoaderImpl, *given: Any, **named: Any) -> Any:
-        composed.append(1)
-        return load(self, *given, **named)
-
-    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counted)
-    ended = door(*words, *TINY, "dry_run=true")
-    assert ended.status == 0 and f"{1 + (len(words) > 1)} planned" in ended.out
-    assert len(composed) == times
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -154,9 +94,3 @@ def test_what_a_plan_cannot_do_is_refused(door: Door, tmp_path: Path, words: lis
     ended = door(*TINY, *words)
     assert ended.status == 2 and re.search(says, ended.err) and ended.err.count("\n") == 1, ended
     assert not (tmp_path / "results").exists(), "a store was made"
-
-
-def test_settings_of_a_filter_that_runs_have_not_are_named(door: Door) -> None:
-    words = (*TINY, "-m", "optim.grokfast_alpha=0.9,0.98", "dry_run=true")
-    assert "optim.grokfast=none do not use optim.grokfast_alpha: " in door(*words).out
-    assert "do not use" not in door(*words, "optim.grokfast=ema").out

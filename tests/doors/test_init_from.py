@@ -12,7 +12,6 @@ from grok.checkpoints import load_weights, run_folder
 from grok.gpt.hf import load_hf_folder
 from grok.store import open_store
 from tests.doors.conftest import Door
-from tests.doors.test_refusals import refused
 from tests.gpt.conftest import prepare_text, text_of
 from tests.gpt.test_hf_import import their_model
 
@@ -55,20 +54,3 @@ def test_fewer_positions_and_a_padded_vocabulary(door: Door, tmp_path: Path, wor
     theirs = dict(load_hf_folder(tmp_path / "hf").named_parameters())
     assert torch.equal(kept["position_embedding.weight"], theirs["position_embedding.weight"][:16])
     assert kept["token_embedding.weight"].shape == (64, 64) and not kept["token_embedding.weight"][50:].any()
-
-
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (["init_from=nowhere"], ["nowhere has no config.json"]),
-        (["model.layers=5"], ["init_from=hf", "model.layers=5 (the folder's: 3)", "leave out"]),
-        (["model.context=64"], ["model.context=64 (the folder's: 32)"]),
-        (["experiment=gpt/shakespeare_char"], ["experiment=gpt/shakespeare_char", "model.bias=false"]),
-        (["init_hash=abc"], ["unknown setting", "init_hash"]),
-        (["seeds.layers={head:3}"], ["seeds.layers with init_from=hf"]),
-    ],
-)
-def test_what_does_not_go_together_is_refused(
-    door: Door, tmp_path: Path, words: tuple[str, ...], more: list[str], says: list[str]
-) -> None:
-    refused(door(*words, *more), says=says, folder=tmp_path, before=frozenset({"hf", "text"}))

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +18,6 @@ from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
 from tests.doors.conftest import Door
 from tests.doors.test_refusals import refused
-from tests.gpt.test_sinks import scalars
 from tests.gpt.test_stability import dirty as dirty  # the corpus with a spike in it
 
 PRESET = ("mode=gpt", "experiment=gpt/shakespeare_char")
@@ -48,93 +43,12 @@ def test_the_effective_difference_is_said(door: Door, fables: Path) -> None:
     assert sweep == "gpt/shakespeare_char with seed=8 values (preset 0), model.bias=true,false (preset false)"
 
 
-def test_an_override_that_changes_nothing_is_named(door: Door, fables: Path) -> None:
-    """A `s/0.95/0.95/` of the command line."""
-    planned = (*PRESET, "dry_run=true", f"data.path={fables}")
-    said = door(*planned, "optim.betas=[0.9,0.99]", "train.batch_size=12", "optim.lr=2e-3").out
-    assert "the preset has optim.betas=[0.9,0.99], train.batch_size=12 already: nothing is changed by that" in said
-    assert "already" not in door(*planned, "optim.lr=2e-3").out
-    assert "already" not in door(*planned, "-m", "seed=0,1").out  # one of two values is not idle
-
-
 def test_the_length_that_is_said_is_the_one_that_is_trained(door: Door, fables: Path, tmp_path: Path) -> None:
     planned = (*PRESET, "dry_run=true", f"data.path={fables}")
     said = door(*planned, "train.tokens=7680").out.splitlines()[0]
     assert "train.steps=10 (preset " in said and "train.tokens=7680" in said
     for length in ("train.tokens=7680", "train.epochs=0.01"):
         refused(door(*planned, "train.steps=7", length), says=["train.steps=7 and " + length], folder=tmp_path)
-
-
-def test_a_compiled_run_needs_batches_of_one_shape_before_any_store_is_made(
-    door: Door, fables: Path, tmp_path: Path
-) -> None:
-    words = (*PRESET, f"data.path={fables}", "train.batch_size=6", "train.micro_batch=4", "dry_run=true")
-    refused(door(*words, "numerics.compile=true"), says=["train.micro_batch=4 does not divide [6]"], folder=tmp_path)
-    assert door(*words, "numerics.compile=false").status == 0
-
-
-@pytest.mark.slow
-def test_a_parent_that_cannot_be_gone_on_from_is_refused(door: Door, tmp_path: Path, fables: Path) -> None:
-    """Not only once it trains: nothing is begun that can never go on."""
-    small = ("model.layers=1", "model.d_model=16", "model.heads=2", "train.steps=4", "train.batch_size=2")
-    rest = ("eval.every=2", "eval.windows=2", "eval.sample_tokens=0", "train.threads=1", "log.quiet=true", "save=none")
-    asked = (*PRESET, f"data.path={fables}", *small, *rest)
-    assert door(*asked, "checkpoint.every=2", "checkpoint.keep=true", "store.path=S").status == 0
-    parent = str(open_store("S").runs().run_id[0])
-    there = frozenset({"S"})
-    for words, says in (
-        (("resume.run=nope", "resume.step=2"), ["resume.run=nope", "whole run_id"]),
-        ((f"resume.run={parent[:6]}", "resume.step=2"), [f"resume.run={parent[:6]}", "whole run_id"]),
-        ((f"resume.run={parent}", "resume.step=3"), ["no checkpoint of step 3", "steps there: 4, 2"]),
-        ((f"resume.run={parent}", "resume.step=2", "optim.lr=1e-5"), ["optim.lr: checkpoint 0.001, now 1e-05"]),
-    ):
-        ended = door(*asked, "store.path=S", *words)
-        refused(ended, says=says, folder=tmp_path, before=there)
-        assert "planned" not in ended.out
-    named = (f"resume.run={parent}", "resume.step=2", "optim.lr=1e-5", "resume.changes=[optim.lr]")
-    assert door(*asked, "store.path=S", *named).status == 0
-    shutil.rmtree(run_folder("S", parent))
-    assert door(*asked, "store.path=S", *named).last.startswith("1 run stored in S (0 new)")  # needs no parent any more
-
-
-def cut_off(data: Path) -> None:
-    (data / "train.bin").write_bytes((data / "train.bin").read_bytes()[:-10])
-
-
-def another_tokeniser(data: Path) -> None:
-    (data / "tokenizer.json").write_text('{"format": "grok-tokenizer", "kind": "byte"}')
-
-
-def nothing(data: Path) -> None:
-    pass
-
-
-@pytest.mark.parametrize(
-    ("damage", "words", "says"),
-    [
-        (cut_off, [], "train.bin is truncated"),
-        (another_tokeniser, ["dry_run=true"], "is not the tokeniser that these tokens were made with"),
-        (nothing, ["model.vocab_size=5", "-m", "seed=range(0,3)"], "the model has 5 ids"),
-        (nothing, ["model.context=2000"], "a block needs 2,001"),
-        *(
-            pytest.param(damage, [*words, *way], says, marks=pytest.mark.slow)
-            for damage, words, says in (
-                (cut_off, [], "train.bin is truncated"),
-                (another_tokeniser, [], "is not the tokeniser that these tokens were made with"),
-                (nothing, ["model.vocab_size=5"], "the model has 5 ids"),
-                (nothing, ["model.context=2000"], "a block needs 2,001"),
-            )
-            for way in ([], ["dry_run=true"], ["-m", "seed=range(0,3)"])
-        ),
-    ],
-)
-def test_data_that_cannot_be_used_is_refused_before_anything_is_written(
-    door: Door, tmp_path: Path, damage: Callable[[Path], None], words: list[str], says: str
-) -> None:
-    data = prepare(Request(form="fables", inputs=("4:0",), out=tmp_path / "data", tokenizer="char"))[0].path
-    damage(data)
-    ended = door(*PRESET, f"data.path={data}", *words)
-    refused(ended, says=[says], folder=tmp_path, before=frozenset({"data"}))
 
 
 @pytest.mark.slow
@@ -161,46 +75,6 @@ def test_an_abandoned_branch_is_stored_before_a_checkpoint_forgets_it(
     )  # fmt: skip
     assert ended.status == 0 and len(seen) > 0 and all(seen)
     assert {"rolled_back"} < set(open_store("S").statuses().values())
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("no_png")
-def test_a_rollback_is_in_the_store_in_tensorboard_and_in_the_report(door: Door, dirty: Corpus) -> None:
-    """One failure, its branch seen in all three, with the same names and steps."""
-    ended = door(
-        *PRESET, f"data.path={dirty.path}", "store.path=S", "log.tensorboard=T", "save=none",
-        "model.layers=2", "model.d_model=24", "model.heads=3", "model.context=16", "optim.lr=1e-2",
-        "optim.schedule=constant", "optim.warmup_steps=4", "train.steps=121", "train.batch_size=2", "train.threads=1",
-        "eval.every=60", "eval.windows=4", "eval.sample_tokens=0", "stability.policy=skip_data", "stability.spike=0.8",
-        "stability.sigma=4", "stability.window=16", "stability.snapshot_every=8", "stability.margin=4",
-        "stability.skip_steps=1", "stability.tries=1", "log.quiet=true",
-    )  # fmt: skip
-    assert ended.status == 0
-    store = open_store("S")
-    runs = store.runs().set_index("status")
-    own, abandoned = runs.loc["completed"], runs.loc["rolled_back"]
-    assert abandoned.run_id == abandoned_id(own.run_id, 1) and abandoned.parent_run_id == own.run_id
-    began = int(abandoned.branch_step)
-    steps = {name: log.set_index("step") for name, log in store.steps().groupby("run_id")}
-    fault = int(steps[abandoned.run_id].index.max())
-    assert steps[abandoned.run_id].event[fault] == abandoned.stop_reason == "spike" and began < fault < 121
-    assert steps[own.run_id].event[began + 1] == "rolled_back" and steps[own.run_id].index.max() == 121
-
-    (folder,) = Path("T").glob(f"seed=*-{own.run_id}")
-    first, second = scalars(folder), scalars(folder / "branch-1")
-    for logged, run_id, since in ((first, abandoned.run_id, 0), (second, own.run_id, began)):
-        losses = steps[run_id].train_loss[steps[run_id].index > since]
-        assert [step for step, _ in logged["train/loss"]] == list(losses.index)
-        assert [loss for _, loss in logged["train/loss"]] == pytest.approx(list(losses), rel=1e-6)
-
-    assert report.main(["S", "--out", "R"]) == 0
-    (study,) = [s for s in json.loads(Path("R/report.json").read_text())["studies"] if s["name"] == "gpt"]
-    assert "branches" in study["tables"]
-    (row,) = csv.DictReader(Path("R/tables/gpt_branches.csv").read_text().splitlines())
-    words = {"run_id": abandoned.run_id, "parent_run_id": own.run_id, "branch_step": str(began), "stop_reason": "spike"}
-    assert words.items() <= row.items()
-    assert "1 rolled_back" in " ".join(study["notes"])
-    assert abandoned.run_id in Path("R/report.html").read_text()
 
 
 @pytest.mark.slow
@@ -256,6 +130,7 @@ def test_a_run_that_diverged_is_gone_on_from_under_another_rate(door: Door, fabl
     assert (branch.parent_run_id, branch.branch_step, branch.steps) == (run["run_id"], int(first), 200)
 
 
+@pytest.mark.slow  # streams in `tests/gpt/test_engine.py`, reports of such runs in `tests/analysis/test_gpt_study.py`
 def test_a_sweep_over_seeds_and_single_streams_is_reported(door: Door, fables: Path, tmp_path: Path) -> None:
     """Seeds, initial weights alone and order alone: each a row with a curve and a log, each in the report."""
     words = (

@@ -10,9 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis import listing
-from grok import show
 from grok.commands.words import matching
-from grok.errors import ConfigError
 from grok.store import Purpose, Purposes, StoreWriter
 from tests.analysis.simulate import census, row, write
 
@@ -46,12 +44,6 @@ def test_rows_satisfy_all_filters(words: list[str], rows: list[int]) -> None:
     assert list(np.flatnonzero(matching(FRAME, words))) == rows
 
 
-@pytest.mark.parametrize("word", ["foo=3", "class<super", "seed<x"])
-def test_a_filter_on_nothing_is_refused(word: str) -> None:
-    with pytest.raises(ConfigError, match="expected"):
-        matching(FRAME, [word])
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> str:
     rows = [row(truth) for truth in census(6, np.random.default_rng(0))]
@@ -77,17 +69,3 @@ def test_on_another_task_the_classes_are_early_and_late(tmp_path: Path, capfd: p
     assert listing.main([store, "--json"]) == 0
     classes = {json.loads(line)["class"] for line in capfd.readouterr().out.splitlines()}
     assert "late" in classes and classes <= {"early", "late", "not within 20,000 steps"}
-
-
-def test_filters_may_stand_first(store: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert listing.main(["seed=3", "--store", store]) == 0
-    assert "1 of 6 runs" in capfd.readouterr().out
-
-
-def test_show_finds_the_run_that_filters_choose(store: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert show.main(["seed=3", "--store", store]) == 0
-    assert "seed        3" in capfd.readouterr().out
-    assert show.main(["role=member", "seed=3", "--store", store]) == 0
-    assert show.main(["design=unknown", "seed=3", "--store", store]) == 2
-    assert show.main(["steps=3000", "--store", store]) == 2
-    assert "6 runs" in capfd.readouterr().err

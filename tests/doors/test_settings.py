@@ -13,8 +13,6 @@ from omegaconf import OmegaConf
 from grok.commands.compose import conf_source
 from grok.config import ArithmeticConfig, flatten, load_config, load_configs
 from grok.errors import ConfigError
-from grok.execute.groups import data_hash
-from grok.store import open_store
 from tests.doors.conftest import Door
 
 CONF = Path(conf_source())
@@ -49,19 +47,6 @@ def test_the_files_say_what_the_code_defaults_to() -> None:
     assert flatten(settings_of()) == defaults
 
 
-def test_there_are_the_named_set_ups() -> None:
-    assert {"quickstart", "toy", "nanugpt", "openai", "mamay", "nanda", "grokfast"} <= set(EXPERIMENTS)
-
-
-def test_nanugpt_is_the_default() -> None:
-    assert flatten(settings_of("experiment=nanugpt")) == flatten(ArithmeticConfig(experiment="nanugpt"))
-
-
-def test_nandas_batch_is_the_whole_training_set() -> None:
-    config = settings_of("experiment=nanda")
-    assert config.train.batch_size == config.task.train_examples()
-
-
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_an_experiment_opens_with_its_own_command_which_plans(door: Door, name: str) -> None:
     lines = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
@@ -71,20 +56,6 @@ def test_an_experiment_opens_with_its_own_command_which_plans(door: Door, name: 
     assert f"experiment={name}" in words
     planned = door("-m", *words[2:], "dry_run=true", "store.path=S")
     assert planned.status == 0, planned
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("toy", "nanugpt"))) for name in EXPERIMENTS]
-)
-def test_an_experiment_runs(door: Door, tmp_path: Path, name: str) -> None:
-    few_steps = ["train.steps=2", "eval.every=2", "eval.schedule=every", "numerics.compile=false", "store.path=S"]
-    assert door(f"experiment={name}", *few_steps).status == 0
-    (row,) = open_store(tmp_path / "S").runs().to_dict("records")
-    assert (row["status"], row["config.experiment"]) == ("completed", name)
-
-
-def test_arithmetic_runs_read_no_data() -> None:
-    assert data_hash(ArithmeticConfig()) is None
 
 
 def test_jobs_that_share_groups_of_settings_are_checked_as_each_alone() -> None:

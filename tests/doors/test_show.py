@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,26 +33,6 @@ def test_any_curve_fits_its_frame(curves: list[list[float]], log: bool, ascii_on
     assert not ascii_only or all(row.isascii() for row in rows)
     if any(np.isfinite(c).any() for c in curves):
         assert len(rows) == 6 + 3
-
-
-def test_a_curve_goes_where_its_values_are() -> None:
-    steps = np.arange(0, 101.0)
-    rising = draw([Line("x", steps, steps)], width=60, height=5, ascii_only=True)[:5]
-    first = [row.index("*") for row in rising]
-    assert first == sorted(first, reverse=True), "a line that rises begins further left further down"
-    assert rising[0].startswith("     100 |") and rising[4].startswith("       0 |")
-    (step,) = (row for row in draw([Line("x", steps, steps)], width=60, height=5, marks={"a": 50}) if "a" in row)
-    assert abs(step.index("a") - 10 - 25) <= 1, "the mark stands at half of the axis"
-
-
-def test_a_stored_error_hides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Marks that go back in the line, conceal text or turn its direction are shown as what they are."""
-    row = failed(example_row(0))
-    error = "killed\rall is well\b\x1b[8mno\u2028yes\u200f"
-    with StoreWriter(tmp_path / "S") as writer:
-        writer.commit([replace(row, result=replace(row.result, error=error))])
-    assert show.main([row.result.run_id, "--store", str(tmp_path / "S")]) == 0
-    assert r"error       killed\rall is well\x08\x1b[8mno\u2028yes\u200f" in capsys.readouterr().out
 
 
 def test_a_run_is_shown_whole(door: Door, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def run_of(store: str, **wanted: Any) -> dict[str, Any]:
         SWITCH,
         pytest.param(("switch.step=4", "switch.ulps=30"), marks=pytest.mark.slow),
         ("switch.step=4", "switch.ulps=30", "seeds.perturb=3"),  # of the move: the trunk is a plain run
-        (*SWITCH, "train.steps=9"),
+        pytest.param((*SWITCH, "train.steps=9"), marks=pytest.mark.slow),
     ],
 )
 def test_a_child_from_the_trunks_checkpoint_equals_one_from_step_0(door: Door, changes: tuple[str, ...]) -> None:
@@ -78,22 +78,7 @@ def test_a_damaged_checkpoint_of_the_trunk_costs_only_time(door: Door) -> None:
     assert hashes[0] == hashes[1]
 
 
-def test_a_switched_run_is_extended_from_its_own_end(door: Door) -> None:
-    assert door(*WORDS, *SWITCH, "checkpoint.keep=true", "store.path=S").status == 0
-    longer = ("train.steps=15", *SWITCH)
-    assert "1 from the end of a shorter run" in door(*WORDS, *longer, "store.path=S", "dry_run=true").out
-    for store in ("S", "T"):
-        assert door(*WORDS, *longer, f"store.path={store}").status == 0
-    both = [run_of(store, train__steps=15)["weights_hash"] for store in ("S", "T")]
-    assert both[0] == both[1]
-
-
-def test_runs_that_switch_elsewhere_share_a_group(door: Door) -> None:
-    words = ("switch.ulps=1", "switch.step=2,4,6,8", "lanes=4", "store.path=S", "dry_run=true")
-    assert "1 lane group(s) of 4 run(s)" in door("-m", *WORDS, *words).out
-
-
-@pytest.mark.parametrize(("step", "conflicts"), [(50, 1), (100, 1), (150, 0)])
+@pytest.mark.parametrize(("step", "conflicts"), [pytest.param(50, 1, marks=pytest.mark.slow), (100, 1), (150, 0)])
 def test_verify_and_merge_compare_a_run_with_its_trunk_up_to_the_switch(
     tmp_path: Path, step: int, conflicts: int
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from grok.config import RunConfig, load_config
@@ -26,3 +28,11 @@ def tiny(seed: int = 0, **sections: Any) -> RunConfig:
         else:
             plain[name] = value
     return load_config({**merged, **plain})
+
+
+def wait_for(what: Callable[[], object], seconds: float = 200.0) -> None:
+    """Return as soon as ``what`` is true."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
@@ -13,7 +11,6 @@ from grok import plan
 from grok.commands.compose import gpt_settings
 from grok.commands.words import presets
 from grok.config import GptConfig
-from grok.errors import ConfigError
 from grok.execute.groups import prepare_runs
 from grok.gpt.initial import build_model
 from grok.gpt.log import Log
@@ -62,13 +59,6 @@ def test_a_preset_leaves_the_length_to_the_command(corpus: Corpus) -> None:
     preset = "experiment=gpt/gpt_mini_v0"
     assert planned_steps(corpus, preset, "train.steps=100")[0] == 100
     assert planned_steps(corpus, preset, "train.tokens=1e6")[0] == -(-1_000_000 // (256 * 128))
-
-
-def test_two_lengths_are_refused(corpus: Corpus, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="give one of them"):
-        planned_steps(corpus, "train.tokens=7680", "train.epochs=1")
-    with pytest.raises(ConfigError, match=r"train\.context_ramp=.* give train\.steps instead of train\.epochs"):
-        planned_steps(corpus, "train.epochs=1", "train.context_ramp=[16,16,100]")
 
 
 @given(st.integers(1, 8), st.integers(1, 6), st.integers(0, 5), st.integers(1, 300), st.integers(1, 3000))

@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.doors.conftest import TINY, command, environment, start
+from tests.execute.conftest import wait_for
 from tests.execute.content import content
 from tests.kills import end_all
 
@@ -27,13 +27,6 @@ SWEEP = [
     "-m", "seed=range(0,4)", *(word for word in TINY if not word.startswith(("train.steps", "eval"))),
     "train.steps=1500", "eval.every=500", "checkpoint.every=50", "store.flush_seconds=0.5", "store.path=S",
 ]  # fmt: skip
-
-
-def wait_for(what: Callable[[], object], seconds: float = 200.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
 
 
 def free_port() -> int:
@@ -115,15 +108,6 @@ def test_a_lost_scheduler_is_no_runs_fault(
     ended = command(*SWEEP, "executor=loky", "workers=2", folder=tmp_path)
     assert ended.status == 0, ended
     assert content(tmp_path / "S") == undisturbed
-
-
-def test_a_scheduler_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", f"tcp://127.0.0.1:{free_port()}")
-    ended = command(*SWEEP, "executor=dask", folder=tmp_path)
-    assert ended.status == 2, ended
-    assert "no scheduler answers at DASK_SCHEDULER_ADDRESS=tcp://127.0.0.1:" in ended.err
-    assert "Traceback" not in ended.err
-    assert not (tmp_path / "S" / "live").exists()
 
 
 def test_a_local_ray_that_does_not_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

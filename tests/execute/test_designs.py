@@ -20,13 +20,12 @@ from grok.commands.compose import arithmetic, compose
 from grok.config import ArithmeticConfig, GptConfig, identify
 from grok.config.gpt import TrainConfig as GptTrain
 from grok.errors import ConfigError
-from grok.execute import Designed, execute
+from grok.execute import execute
 from grok.execute.groups import PlannedRun, prepare_runs
 from grok.execute.plan import StoredRuns, design_of_sweep, make_plan, with_replicates
 from grok.records import RunResult
 from grok.run import main as run
 from grok.store import Provenance, Row, StoreWriter, open_store
-from grok.store.upkeep import verify
 from sweeps import branch, layers, repeat
 from sweeps.search.__main__ import main as search
 from tests.execute.conftest import tiny
@@ -373,19 +372,6 @@ def test_repeats_choose_among_the_population_that_branches_choose_among(
     assert "says of no run with these settings what it was for" in capsys.readouterr().out
 
 
-def test_a_refusal_names_the_settings_and_the_seeds_that_count(
-    census: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert branch.main(["--store", str(census), "--at", "3", *TINY, "train.steps=9", "optim.lr=0.5"]) == 2
-    said = capsys.readouterr().err
-    assert "0 finished seeds with these settings" in said and "train.steps=6" in said and "optim.lr=0.001" in said
-    scan = census.parent / "scan"
-    sweep(scan, "seeds.init=range(0,3)")()
-    capsys.readouterr()
-    assert branch.main(["--store", str(scan), "--at", "3", *TINY]) == 2
-    assert "only master seeds count" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("how", [pytest.param("command", marks=pytest.mark.slow), "python"])
 def test_repeats_name_candidates_controls_and_kinds(census: Path, how: str) -> None:
     settings = ["numerics.compile=false", "executor=inline"]
@@ -432,17 +418,6 @@ def test_transplants_name_both_sides(census: Path) -> None:
         assert set(found["run_id"][found["role"] == role]) == {plain[0], plain[1]}
 
 
-def test_a_transplant_planned_before_its_recipient_is_the_same_afterwards(tmp_path: Path) -> None:
-    store, factors = tmp_path / "S", ["--factors", "all=head", "--replicates", "1"]
-    argv = ["--recipient", "0", "--donor", "1", *factors, *TINY, f"store.path={store}"]
-    transplant = new_rows(store, lambda: execute(layers.planned(argv)))
-    assert Counter(transplant["role"]) == {"cell": 2, "recipient": 1, "donor": 1}
-    sweep(store, "seed=0,1")()
-    census = open_store(store).runs().query("`config.perturb.ulps` == 0")["run_id"]
-    assert set(transplant["run_id"][transplant["role"] != "cell"]) == set(census)
-    assert new_rows(store, lambda: execute(layers.planned(argv))).empty and verify(store) == []
-
-
 def test_a_plan_that_was_abandoned_comes_back_by_its_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -458,27 +433,6 @@ def test_a_plan_that_was_abandoned_comes_back_by_its_command(
     assert "was abandoned" not in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_a_transplant_from_an_init_seed_and_an_order_seed(tmp_path: Path) -> None:
-    words = [
-        "--recipient",
-        "0",
-        "--donor-init",
-        "5",
-        "--donor-order",
-        "8",
-        "--factors",
-        "all=token_embedding,blocks,head",
-    ]
-    argv = [*words, "--replicates", "1", *TINY, f"store.path={tmp_path / 'S'}"]
-    found = new_rows(tmp_path / "S", lambda: _passes(layers.main(argv)))
-    assert {(tuple(unit["exchanged"]), tuple(unit["streams"])) for unit in units(found, "cell")} == {
-        ((), ()), (("all",), ()), ((), ("order",)), (("all",), ("order",)),
-    }  # fmt: skip
-    assert all(unit["donor_init"] == 5 for unit in found["unit"])
-    assert set(found["donor_run_id"].dropna()) == set(found["run_id"][found["role"] == "donor"])
-
-
 def test_a_search_is_one_design_of_its_trials(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     store = tmp_path / "S"
@@ -488,25 +442,6 @@ def test_a_search_is_one_design_of_its_trials(tmp_path: Path) -> None:
     assert {(unit["trial"], unit["seed"]) for unit in units(found, "trial")} == {(t, s) for t in (0, 1) for s in (0, 1)}
     (study,) = searches(store)
     assert {run[1] for trial in study["trials"] for run in trial["runs"]} == set(found["run_id"])
-
-
-def test_two_plans_that_train_together_keep_their_designs(census: Path) -> None:
-    of_one = branch.planned(["--store", str(census), *BRANCH, *TINY])
-    of_two = Designed([arithmetic(compose([*TINY, f"store.path={census}"]), seed=77)], "given")
-    found = new_rows(census, lambda: execute(of_one + of_two))
-    assert Counter(found["kind"]) == {"branch": len(of_one) + 3, "sweep": 1}
-
-
-@pytest.mark.slow
-def test_interleaved_commands_leave_each_others_rows(census: Path) -> None:
-    argv = ["--store", str(census), "--seeds", "0:6", *BRANCH, *TINY]
-    words = ("seed=range(4,8)",)
-    for _ in range(2):
-        branch.main(argv)
-        sweep(census, *words)()
-    found = rows(census)
-    assert found["design_id"].nunique() == 3
-    assert Counter(found["kind"]) == {"sweep": 6 + 4, "branch": 3 + 12}
 
 
 def test_the_design_of_many_runs_takes_no_square_of_their_number() -> None:

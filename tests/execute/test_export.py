@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from grok.execute.export import export
 from grok.records import RunResult
 from grok.store import StoreWriter, open_store
 from grok.store.contract import example_design, example_rows
+from tests.gpt.test_sinks import scalars
 
 
 @pytest.fixture
@@ -72,20 +70,6 @@ def test_every_run_is_written_with_its_curve_and_its_outcome(store: str) -> None
                 assert sink.numbers["train/loss", point["step"]] == point["train_loss"]
 
 
-def test_an_export_to_nowhere_is_refused(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert store_command(["export", store]) == 2
-    assert "expected at least one of --tensorboard DIR" in capsys.readouterr().err
-
-
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Return what TensorBoard's own reader finds in a run's folder."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-
-
 def test_a_second_export_to_tensorboard_adds_only_what_is_missing(
     store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,54 +114,3 @@ def test_tensorboard_has_settings_seeds_outcome_and_the_store(store: str) -> Non
         shown = HParamsPluginData.FromString(content).session_start_info.hparams
         assert shown["optim.lr"].number_value == 0.001
         assert shown["seed"].number_value == row["seed"] and "seed_init" not in shown
-
-
-class WandbRun:
-    """A run as ``wandb.init`` takes it up from its server."""
-
-    def __init__(self, **summary: Any) -> None:
-        self.summary, self.resumed, self.closed = dict(summary), bool(summary), False
-        self.steps: list[int] = []
-
-    def log(self, values: dict[str, float]) -> None:
-        self.steps.append(int(values["step"]))
-
-    def finish(self) -> None:
-        self.closed = True
-
-
-def test_an_export_to_the_server_of_wandb_adds_what_it_lacks(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
-    known, new, third = runs = [WandbRun(step=50), WandbRun(), WandbRun()]
-    upcoming = iter(runs)
-    monkeypatch.setattr(wandb, "init", lambda **settings: next(upcoming))
-    monkeypatch.setenv("WANDB_MODE", "online")
-    assert store_command(["export", store, "--wandb", "seeds"]) == 0
-    assert [run.steps for run in runs] == [[], *[[0, 50, 100, 150, 200]] * 2]
-    assert new.summary["stop_reason"] == third.summary["stop_reason"] == "steps"
-    assert known.closed and new.closed and third.closed
-
-
-def test_a_missing_package_is_named_with_what_installs_it(
-    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert store_command(["export", store, "--wandb", "seeds"]) == 2
-    assert "--wandb needs the wandb package: pip install 'grok-lab[sinks]'\n" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_logs_can_be_read_by_their_own_readers(store: str) -> None:
-    pytest.importorskip("tensorboard")
-    pytest.importorskip("wandb")
-    words = ["--tensorboard", "tb", "--wandb", "seeds"]
-    command = [sys.executable, "-m", "grok", "store", "export", store, *words]  # W&B remembers its folder by process
-    for line in ("3 runs written", "0 runs written, 3 were there already"):
-        environment = {**os.environ, "WANDB_DIR": str(Path.cwd())}
-        ended = subprocess.run(command, check=True, env=environment, capture_output=True, text=True)
-        assert line in ended.stdout and "warning:" not in ended.stderr
-    last = open_store(store).runs().set_index("run_id")["val_loss"]
-    for run_id, value in last.items():
-        (folder,) = Path("tb").glob(f"seed=*-{run_id}")
-        assert scalars(folder)["val/loss"][-1][1] == pytest.approx(value, rel=1e-6)
-        assert len(list(Path("wandb").glob(f"offline-run-*-{run_id}"))) == 1

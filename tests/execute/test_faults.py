@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +12,7 @@ import pytest
 from grok import run
 from grok.store import open_store
 from tests.doors.conftest import TINY, Door, start
+from tests.execute.conftest import wait_for
 from tests.execute.content import content
 from tests.kills import RUNS, SWEEP, end_all, workers_of
 
@@ -41,13 +38,6 @@ def sweep(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         end_all(process)
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
 def checkpointed(store: Path) -> set[str]:
     return {file.parts[-3] for file in store.glob("checkpoints/*/*/*")}
 
@@ -64,20 +54,6 @@ def finish(door: Door) -> None:
     assert ended.last.startswith(f"{RUNS} runs stored in S")
 
 
-@pytest.mark.slow
-def test_a_killed_worker_costs_nothing(
-    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
-) -> None:
-    process = sweep("workers=1")  # with two, whose pool is lost as well, in `python -m tests.kills`
-    wait_for(training(tmp_path / "S"))
-    random.choice(workers_of(process.pid)).kill()
-    out, _ = process.communicate(timeout=200)
-    assert process.returncode == 0, out
-    assert "trying it again" in out
-    assert f"{RUNS} runs stored in S ({RUNS} new)" in out
-    assert content(tmp_path / "S") == undisturbed
-
-
 def test_a_killed_parent_is_gone_on_from(
     sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object], door: Door
 ) -> None:
@@ -87,43 +63,6 @@ def test_a_killed_parent_is_gone_on_from(
     process.kill()
     process.wait()
     wait_for(lambda: not any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers))
-    finish(door)
-    assert content(tmp_path / "S") == undisturbed
-
-
-@pytest.mark.slow  # `test_odd_moments.py` ends a sweep by SIGTERM, too
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_leaves_everything_resumable(
-    sweep: Callable[..., subprocess.Popen[str]],
-    tmp_path: Path,
-    undisturbed: tuple[object, object],
-    door: Door,
-    number: signal.Signals,
-) -> None:
-    process = sweep()
-    wait_for(training(tmp_path / "S"))
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=100)
-    assert process.returncode == 1, out
-    assert out.strip().splitlines()[-1].startswith("Interrupted: ")
-    assert "The same command goes on where it stopped." in out.strip().splitlines()[-1]
-    assert "Traceback" not in out
-    finish(door)
-    assert content(tmp_path / "S") == undisturbed
-    assert not checkpointed(tmp_path / "S"), "finished runs keep no checkpoint"
-    assert not (tmp_path / "S" / "live").exists()
-
-
-@pytest.mark.slow
-def test_ctrl_c_reaches_the_whole_process_group(
-    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object], door: Door
-) -> None:
-    process = sweep()
-    wait_for(training(tmp_path / "S"))
-    os.killpg(process.pid, signal.SIGINT)
-    out, _ = process.communicate(timeout=100)
-    assert process.returncode == 1, out
-    assert "Traceback" not in out
     finish(door)
     assert content(tmp_path / "S") == undisturbed
 

@@ -111,38 +111,9 @@ def test_a_run_that_failed_before_is_written_when_it_is_trained_again() -> None:
     assert lines(row.identity.run_id)[-1] == {"status": "completed"}
 
 
-def test_a_log_that_fails_is_said_once_and_costs_no_run(door: Door) -> None:
-    ended = door(*LOGGED, "executor=inline", "log.plugin.broken=true")
-    assert ended.status == 0, ended
-    assert ended.out.count("log.plugin failed and is left out from here on (the server is gone)") == 1
-    assert len(open_store("S").run_ids()) == 2
-
-
-def test_a_log_that_cannot_be_is_refused_before_anything_is_trained(
-    door: Door, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "there is no module 'absent'" in door(*TINY[2:], "log.plugin._target_=absent.Lines").err
-    assert "mine has no 'absent'" in door(*TINY[2:], "log.plugin._target_=mine.absent").err
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    ended = door(*TINY[2:], "log.wandb=seeds")
-    instead = "pip install 'grok-lab[sinks]', or log.wandb=null"
-    assert ended.status == 2 and f"log.wandb needs the wandb package: {instead}" in ended.err
-
-
 def test_a_stored_run_that_named_a_log_imports_nothing(door: Door, write: Write) -> None:
     assert door(*LOGGED, "executor=inline").status == 0
     write(mine="raise SystemExit('imported')")
     run_id = min(open_store("S").run_ids())
     ended = door("--again", run_id, "--store", "S")
     assert (ended.status, ended.last[:9]) == (0, "same bits"), ended
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("executor", ["loky", "dask"])
-def test_workers_elsewhere_are_logged_by_the_command(door: Door, executor: str) -> None:
-    pytest.importorskip("tensorboard")
-    words = (*LOGGED, "workers=2", f"executor={executor}", "log.tensorboard=tb")
-    ended = door(*words)
-    assert ended.status == 0, ended
-    run_ids = open_store("S").run_ids()
-    assert {name.partition("-")[2] for name in names("tb")} == set(names("lines")) == run_ids

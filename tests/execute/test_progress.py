@@ -17,25 +17,13 @@ import pytest
 from grok.execute.live import LiveFolder
 from grok.execute.progress import ProgressView, Standing
 from grok.execute.retry import Totals
-from grok.store import open_store
 from grok.store.reader import OWNER
-from tests.doors.conftest import TINY, Door, environment
+from tests.doors.conftest import environment
 
 
 def standing(finished: int, *flying: tuple[int, int], total: int = 10, seconds: float = 60.0) -> Standing:
     lanes = [(f"r{i}", step, steps, None) for i, (step, steps) in enumerate(flying)]
     return Standing(total=total, finished=finished, grokked=1, failed=0, flying=lanes, seconds=seconds)
-
-
-def test_a_line_says_where_a_sweep_stands() -> None:
-    line = standing(4, (50, 100), (50, 100)).line()
-    assert line == "4/10 runs, 1 generalised, 2 in flight, 300 runs/h, about 1 min 0 s left"
-
-
-def test_language_models_do_not_generalise_suddenly(tmp_path: Path) -> None:
-    live = LiveFolder.create(tmp_path, "sweep")
-    live.publish("a", {"flying": {"r1": (5, 10, None)}, "finished": 2, "grokked": 0})
-    assert ProgressView(live, Totals(), 8, grokking=False).standing().line().startswith("2/8 runs, 1 in flight, ")
 
 
 def test_runs_in_flight_count_by_their_share() -> None:
@@ -49,16 +37,6 @@ def test_time_before_the_first_step_is_no_measure_of_what_is_left() -> None:
     assert replace(standing(1, seconds=100.0), begun=(99.0, 1.0)).left() == "time left not known yet"
 
 
-def test_the_view_measures_from_the_first_step_it_sees(tmp_path: Path) -> None:
-    live = LiveFolder.create(tmp_path, "sweep")
-    view = ProgressView(live, Totals(), 8)
-    assert view.standing().begun == (0.0, 0.0)
-    live.publish("a", {"flying": {"r1": (5, 10, 0.5)}, "finished": 2, "grokked": 1})
-    first = view.standing()
-    live.publish("a", {"flying": {}, "finished": 4, "grokked": 1})
-    assert view.standing().begun == first.begun == (pytest.approx(first.seconds), pytest.approx(2.5))
-
-
 def test_the_view_adds_what_is_reported_to_what_is_in_flight(tmp_path: Path) -> None:
     live = LiveFolder.create(tmp_path, "sweep")
     live.publish("a", {"flying": {"r1": (5, 10, 0.5)}, "finished": 2, "grokked": 1})
@@ -68,22 +46,6 @@ def test_the_view_adds_what_is_reported_to_what_is_in_flight(tmp_path: Path) -> 
     assert (now.finished, now.grokked, now.failed, len(now.flying)) == (4, 2, 1, 1)
     live.retract("a")
     assert ProgressView(live, totals, 8).standing().finished == 2
-
-
-def test_damaged_news_is_no_news(tmp_path: Path) -> None:
-    live = LiveFolder.create(tmp_path, "sweep")
-    (live.path / "broken.json").write_text('{"fly')
-    assert list(live.news()) == []
-
-
-def test_a_live_folder_leaves_nothing_behind(tmp_path: Path) -> None:
-    one, two = LiveFolder.create(tmp_path, "one"), LiveFolder.create(tmp_path, "two")
-    one.request_stop()
-    assert one.stop_requested() and not two.stop_requested()
-    one.remove()
-    assert two.path.is_dir()
-    two.remove()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_sweep_that_lives_keeps_its_folder_whatever_the_clock_says(tmp_path: Path) -> None:
@@ -104,27 +66,6 @@ def test_a_request_to_stop_is_heard_where_the_folder_was_cleared(tmp_path: Path)
     shutil.rmtree(live.path.parent)
     live.request_stop()
     assert live.stop_requested()
-
-
-@pytest.mark.slow  # the plan goes into a closed pipe in `doors/test_console.py`
-def test_a_reader_that_leaves_takes_no_run_along(tmp_path: Path) -> None:
-    """``python -m grok.run ... | head -1``."""
-    ours, theirs = os.pipe()
-    os.close(ours)
-    ended = subprocess.run(
-        [sys.executable, "-m", "grok.run", "-m", "seed=0,1", *TINY, "executor=inline", "store.path=S"],
-        cwd=tmp_path, env=environment(), stdout=theirs, stderr=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
-    os.close(theirs)
-    assert ended.returncode == 0, ended.stderr
-    assert "BrokenPipe" not in ended.stderr
-    assert len(open_store(tmp_path / "S").runs()) == 2
-
-
-def test_pipes_get_plain_lines(door: Door) -> None:
-    ended = door("-m", "seed=0,1", *TINY, "executor=inline")
-    assert "\x1b" not in ended.out + ended.err
-    assert "\r" not in ended.out
 
 
 SHOWN = """
@@ -175,28 +116,3 @@ def test_the_whole_status_is_on_the_screen_at_every_width(tmp_path: Path) -> Non
             process.stdin.flush()
     os.close(ours)
     assert process.returncode == 0
-
-
-@pytest.mark.slow
-def test_a_terminal_gets_a_live_view(tmp_path: Path) -> None:
-    words = [*TINY, "train.steps=1500", "eval.every=10", "store.path=S"]
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "grok.run", "-m", "seed=0,1", *words, "executor=inline"],
-        cwd=tmp_path, env={**environment(), "TERM": "xterm", "COLUMNS": "120"}, stdout=theirs, stderr=theirs,
-    )  # fmt: skip
-    os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            chunk = os.read(ours, 65536)
-        except OSError:  # the terminal's other end is closed
-            break
-        if not chunk:
-            break
-        seen += chunk
-    assert process.wait(timeout=100) == 0
-    text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", seen).decode()
-    assert "\x1b[" in seen.decode()
-    assert re.search(r"\d+/1500", text), "lanes in flight are shown with their step"
-    assert text.strip().splitlines()[-1].startswith("2 runs stored in S (2 new)")

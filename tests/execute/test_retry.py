@@ -137,11 +137,6 @@ def test_a_worker_that_dies_once_costs_one_retry(tmp_path: Path) -> None:
     assert all("trying it again" in line for line in told)
 
 
-def test_the_error_of_a_culprit_is_kept(tmp_path: Path) -> None:
-    totals, _ = run_all(tmp_path, 2, set(), {RUNS[7].run_id})
-    assert totals.failed == {RUNS[7].run_id: "boom"}
-
-
 def test_a_stop_leaves_the_rest(tmp_path: Path) -> None:
     executor = LossyExecutor(1, set(), set())
     runner = runner_of(executor, tmp_path, stop=lambda: len(executor.started) > 1)

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from tests.doors.conftest import TINY, command, start
+from tests.execute.conftest import wait_for
 from tests.execute.content import content
 from tests.execute.slurm_cluster import slurm_cluster, why_not
 
@@ -76,13 +76,6 @@ def queue(state: str = "all") -> list[str]:
     """Return the ids of the jobs that are in the queue in a state."""
     words = ["squeue", "--me", "--noheader", "--array", "--format=%i", f"--states={state}"]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
-
-
-def wait_for(what: Callable[[], object], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
 
 
 def training(store: Path) -> Callable[[], bool]:
@@ -198,11 +191,3 @@ def test_an_interrupted_sweep_leaves_no_job_behind(
     ended = command(*SWEEP, "executor=slurm", "workers=3", folder=tmp_path, timeout=300)
     assert ended.status == 0, ended
     assert content(tmp_path / "S") == undisturbed
-
-
-def test_what_sbatch_refuses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SBATCH_PARTITION", "nowhere")
-    ended = command(*SWEEP, "executor=slurm", folder=tmp_path)
-    assert ended.status == 2, ended
-    assert "sbatch refused the jobs: " in ended.err and "SBATCH_PARTITION" in ended.err
-    assert "Traceback" not in ended.err

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from grok import average, evaluate, generate
+from grok import average
 from grok.checkpoints import load_checkpoint, run_folder, save_checkpoint
 from grok.commands.trained import find_run
 from grok.config.gpt import GptConfig
@@ -56,30 +56,6 @@ def test_it_is_the_mean(
         torch.testing.assert_close(mean.double(), expected, rtol=0, atol=1e-7)
     assert all(f"model.{n}" in parts[0] for n in weights) and weights
     assert not any(n.startswith(("kept.", "optim.")) for n in load_checkpoint(run_folder(store, name)).tensors)
-
-
-def test_the_commands_read_it(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    name = averaged(capsys, "--store", str(store))
-    assert evaluate.main([name, "--store", str(store), "--limit", "100"]) == 0
-    assert generate.main([name, "--store", str(store), "--prompt", "a", "--tokens", "3"]) == 0
-    assert averaged(capsys, "--store", str(store)) == name  # given again it is the same one
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--last", "1"), "--last 1: expected"),
-        (("--last", "4"), "kept at steps 3, 6, 9; train with checkpoint.keep_every"),
-        (("--steps", "3,5"), "no checkpoint of step 5"),
-        (("--steps", "3"), "needs two checkpoints"),
-        (("--steps", "three"), "expected whole numbers with commas"),
-    ],
-)
-def test_what_cannot_be_averaged_is_refused(
-    store: Path, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert average.main([RUN, "--store", str(store), *words]) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_going_back_to_any_kept_checkpoint_repeats_the_run(settings: Build, store: Path) -> None:

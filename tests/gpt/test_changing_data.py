@@ -41,12 +41,3 @@ def test_tokens_overwritten_in_place_end_the_run_with_a_reason(settings: Build, 
         opened.write(content)
     with pytest.raises(DataError, match=r"train\.bin was overwritten while it was in use"):
         list(events)
-
-
-def test_a_prompt_outside_the_vocabulary_is_said(settings: Build, capsys: pytest.CaptureFixture[str]) -> None:
-    run(settings(eval__prompt="ÄÖ", train__steps=1))
-    said = capsys.readouterr().err
-    assert "warning: eval.prompt='ÄÖ' has characters that the vocabulary of" in said
-    assert "samples begin with '\\n' instead" in said
-    run(settings(eval__prompt="the", train__steps=1))
-    assert "warning" not in capsys.readouterr().err

@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from grok.config.gpt import GptConfig
-from grok.errors import DataError
-from grok.execute.refusals import refuse_unusable_data, refuse_without_effect
 from grok.gpt import parts
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
@@ -137,39 +135,6 @@ def test_masked_documents_train_alike_whatever_is_recomputed(
     assert plain.curve[-1].val_loss < plain.curve[0].val_loss
     assert differences(plain, result_of(run(settings(**mask, train__recompute=recompute)))) == []
     assert plain.weights_hash != result_of(run(settings(**{**mask, "data__document_mask": False}))).weights_hash
-
-
-@pytest.mark.slow
-def test_masked_documents_compile(settings: Build, documents: Corpus) -> None:
-    mask = {"data__path": str(documents.path), "data__document_mask": True, "train__steps": 3}
-    eager = result_of(run(settings(**mask)))
-    compiled = result_of(run(settings(**mask, numerics__compile=True)))
-    assert "compiled=whole" in compiled.numerics
-    losses = [p.train_loss for p in eager.step_log]
-    assert [p.train_loss for p in compiled.step_log] == pytest.approx(losses, rel=1e-5)
-
-
-def test_a_text_without_document_ends_is_refused(settings: Build, corpus: Corpus) -> None:
-    with pytest.raises(DataError, match=r"data\.document_mask=true, and .* has no <\|endoftext\|>"):
-        refuse_unusable_data([settings(data__document_mask=True)])
-    with pytest.raises(DataError, match=r"data\.document_mask=true"):  # a sweep over the setting
-        refuse_unusable_data([settings(data__document_mask=mask) for mask in (False, True)])
-
-
-def test_one_text_has_no_ends_whatever_its_tokeniser(settings: Build, documents: Corpus, tmp_path: Path) -> None:
-    """The vocabulary of bytes has an end token, the ids of a single text do not: a mask would hide nothing."""
-    text = prepare_text(tmp_path, text_of(400), tokenizer="byte")
-    assert text.eot_id is not None and text.document_end is None and documents.document_end == documents.eot_id
-    masked = {"data__document_mask": True, "data__corpora": {"text": str(text.path)}}
-    alone = settings(data__path=str(text.path), data__document_mask=True)
-    refuse_unusable_data([alone])  # a stored run may be repeated
-    with pytest.raises(DataError, match=r"data\.document_mask=true, and .* has no <\|endoftext\|>"):
-        refuse_without_effect([alone])
-    with pytest.raises(DataError, match=r"data\.document_mask=true, and .* has no <\|endoftext\|>"):
-        mixture = {"main": 1, "text": 1}
-        refuse_without_effect([settings(data__path=str(documents.path), data__mixture=mixture, **masked)])
-    for unused in ({"data__mixture": {"main": 1, "text": 0}}, {"data__validation": ["text"]}):
-        refuse_without_effect([settings(data__path=str(documents.path), **unused, **masked)])
 
 
 def test_documents_of_one_block_need_no_mask(settings: Build, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,15 @@ import torch
 import grok.gpt.training.trainer as trainer_module
 from grok.config import identify
 from grok.config.gpt import EvalConfig, GptConfig, StabilityConfig
-from grok.errors import ConfigError, DataError, TrainingError
+from grok.errors import ConfigError, TrainingError
 from grok.gpt.initial import build_model
 from grok.gpt.training import trainer as gradient
 from grok.gpt.training.numerics import Compiled, Numerics
 from grok.gpt.training.optimizer import learning_rate
 from grok.gpt.training.trainer import Trainer
-from grok.records import Checkpoint, Progress, RunResult
-from grok.runs import evaluation_steps
+from grok.records import Progress
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import differences, prepare_text, result_of, run, text_of
+from tests.gpt.conftest import differences, result_of, run
 
 Build = Callable[..., GptConfig]
 
@@ -189,11 +187,6 @@ def test_early_stop_waits_for_so_many_evaluations(settings: Build, monkeypatch: 
     assert len(losses) < 40 and losses.index(min(losses)) == len(losses) - 4
 
 
-def test_evaluations_end_with_the_run() -> None:
-    assert evaluation_steps(12, every=5) == {5, 10, 12}
-    assert evaluation_steps(12, every=100) == {12}
-
-
 @pytest.mark.parametrize(
     "precision", ["bf16", "fp16", *(pytest.param(p, marks=pytest.mark.slow) for p in ("float64", "tf32"))]
 )
@@ -242,46 +235,6 @@ def test_ramps_that_never_arrive_are_refused(settings: Build) -> None:
         run(settings(train__batch_ramp=[2, 2, 12], numerics__compile=True))
 
 
-def test_text_shorter_than_a_block_is_refused(settings: Build, tmp_path: Path) -> None:
-    short = prepare_text(tmp_path, text_of(30))
-    with pytest.raises(DataError, match="context"):
-        run(settings(data__path=str(short.path), model__context=500))
-
-
-def test_data_that_was_changed_is_refused(settings: Build, tmp_path: Path) -> None:
-    """A run is named by the manifest's hash; one other token under that name is refused before the first step."""
-    corpus = prepare_text(tmp_path, text_of(400))
-    config = settings(data__path=str(corpus.path), train__steps=2)
-    assert result_of(run(config)).steps == 2
-    file = corpus.path / "train.bin"
-    tokens = bytearray(file.read_bytes())
-    tokens[100] ^= 1
-    file.write_bytes(tokens)
-    with pytest.raises(DataError, match=r"train\.bin was changed after it was written"):
-        run(config)
-
-
-def test_samples_never_have_ids_beyond_the_tokeniser_s(settings: Build, corpus: Corpus) -> None:
-    """A model of 500 ids on a corpus of 19 knows nothing of the others yet, and would draw them."""
-    result = result_of(run(settings(model__vocab_size=500, eval__sample_tokens=60, train__steps=2)))
-    for point in result.curve:
-        assert point.sample is not None and len(point.sample) == 61  # a line end to go on from, and 60 characters
-
-
-def test_vocabulary_smaller_than_the_corpus_is_refused(settings: Build) -> None:
-    with pytest.raises(DataError, match="vocab_size"):
-        run(settings(model__vocab_size=5))
-
-
-def test_no_data_no_device_no_preset(settings: Build) -> None:
-    with pytest.raises(ConfigError, match="grok prepare"):
-        run(settings(data__path=None))
-    with pytest.raises(DataError, match="no prepared corpus"):
-        run(settings(data__path="/nowhere"))
-    with pytest.raises(ConfigError, match=r"experiment=gpt/NAME, with NAME one of .*shakespeare_char"):
-        settings(experiment=None)
-
-
 def test_identity_knows_what_decides(settings: Build) -> None:
     base = identify(settings(), "data")
     assert identify(settings(), "other").trajectory_id != base.trajectory_id
@@ -303,12 +256,6 @@ def test_identity_knows_what_decides(settings: Build) -> None:
         identify(settings(seeds__dropout=1, **drops), "d").trajectory_id
         != identify(settings(**drops), "d").trajectory_id
     )
-
-
-def test_a_stop_yields_a_checkpoint_and_no_result(settings: Build) -> None:
-    events = run(settings(), stop_at=7)
-    assert isinstance(events[-1], Checkpoint) and events[-1].step == 7
-    assert not any(isinstance(e, RunResult) for e in events)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, when its compiler is imported
@@ -367,12 +314,6 @@ def test_the_path_of_products_moves_rounding_only_and_is_in_the_tag(settings: Bu
         assert b.train_loss == pytest.approx(a.train_loss, rel=1e-4)
         assert b.grad_norm == pytest.approx(a.grad_norm, rel=1e-3)
     assert [p.val_loss for p in onednn.curve] == pytest.approx([p.val_loss for p in plain.curve], rel=1e-4)
-
-
-def test_sweep_of_two_seeds_is_two_runs(settings: Build) -> None:
-    a, b, again = (result_of(run(settings(seed=s))) for s in (1, 2, 1))
-    assert a.weights_hash != b.weights_hash
-    assert differences(a, again) == []
 
 
 def test_the_tag_says_what_a_machine_chooses(settings: Build, monkeypatch: pytest.MonkeyPatch) -> None:

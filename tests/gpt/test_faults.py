@@ -5,18 +5,14 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import pytest
-import torch
-from torch import Tensor
 
 from grok.checkpoints import save_checkpoint
 from grok.config import load_config
 from grok.execute.resume import StoredCheckpoints
-from grok.gpt.training import engine
 from grok.gpt.training.engine import train
-from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, Job, RunResult
 from grok.text.corpus import Corpus
 from tests.gpt.conftest import RUN, differences, prepare_text, result_of, run, text_of
@@ -108,47 +104,6 @@ def test_the_page_lists_every_fault() -> None:
     assert len(FAULTS) >= 12
 
 
-class Beset(Trainer):
-    """A trainer that meets each fault of ``AWAIT`` once, whatever is resumed or rolled back."""
-
-    met: ClassVar[set[int]] = set()
-
-    def kind(self, k: int) -> str | None:
-        return AWAIT.get(k) if k not in self.met else None
-
-    def batch(self, k: int) -> tuple[Tensor, Tensor]:
-        x, y = super().batch(k)
-        if self.kind(k) != "garbage":
-            return x, y
-        self.met.add(k)
-        return torch.zeros_like(x), torch.full_like(y, self.model.vocab_size - 1)
-
-    def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
-        loss = super().gradients(k, x, y)
-        if self.kind(k) == "explosion":
-            self.met.add(k)
-            torch._foreach_mul_([p.grad for p in self.parameters], 1000.0)
-        if self.kind(k) == "nan":
-            self.met.add(k)
-            loss = loss * torch.nan
-        return loss
-
-    @torch.no_grad()
-    def apply(self, norm: Tensor, rate: float) -> None:
-        k = self.counters.step
-        kind = self.kind(k)
-        super().apply(norm, rate * (300 if kind == "rate" else 1))
-        if kind == "flip":
-            weight = dict(self.model.named_parameters())["token_embedding.weight"]
-            weight.view(torch.int32)[-1, 0] ^= 1 << 30  # 2**128 times as large
-        if kind in ("rate", "flip"):
-            self.met.add(k)
-
-
-AWAIT: Final = {150 + 243 * n: ("garbage", "explosion", "nan", "rate", "flip")[n % 5] for n in range(20)}
-"""Twenty faults in 5,000 steps, far enough apart to be incidents of their own."""
-
-
 def noisy(data: str, **changes: Any) -> dict[str, Any]:
     """Return the settings of a small run with the checks of every run, all of which are acted on."""
     settings: dict[str, Any] = {
@@ -163,31 +118,6 @@ def noisy(data: str, **changes: Any) -> dict[str, Any]:
         group, key = name.split("__")
         settings[group] = {**settings.get(group, {}), key: value}
     return settings
-
-
-@pytest.mark.slow
-def test_resumed_runs_survive_twenty_faults(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It diverges at the first one, because its policy is to stop; from there on nobody touches it, but three kills."""
-    monkeypatch.setattr(engine, "Trainer", Beset)
-    monkeypatch.setattr(Beset, "met", set())
-    stops = load_config(noisy(str(corpus.path), stability__policy="stop"))
-    checkpoint = run(stops, stop_at=140)[-1]
-    assert isinstance(checkpoint, Checkpoint)
-    assert result_of(run(stops, checkpoint)).status == "diverged"
-    resume = {"run": "a" * 20, "step": 140, "changes": ["stability.policy"]}
-    config = load_config({**noisy(str(corpus.path)), "resume": resume})
-    Beset.met.clear()
-    results, checkpoint = [], replace(checkpoint, run_id="a" * 20)
-    for stop_at in (1000, 2345, 3600, None):
-        *events, last = run(config, checkpoint, stop_at)
-        results += [e for e in events if isinstance(e, RunResult)]
-        if isinstance(last, Checkpoint):
-            checkpoint = last
-    assert isinstance(last, RunResult) and (last.status, last.steps) == ("completed", 5000)
-    caught_at = [r.step_log[-1].step for r in results]
-    assert all(0 <= caught - k <= 2 for caught, k in zip(caught_at, AWAIT, strict=True)), caught_at
-    assert len({r.run_id for r in results}) == len(results)
-    assert last.curve[-1].val_loss < 1.3, "it learns on"
 
 
 HEALTHY: Final = [

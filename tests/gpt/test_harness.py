@@ -15,11 +15,8 @@ import torch
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 lm_eval = pytest.importorskip("lm_eval", reason="the extra `tasks` is not installed")
 
-from grok.checkpoints import Origin  # noqa: E402
-from grok.commands.trained import TrainedRun  # noqa: E402
 from grok.config.gpt import GptConfig  # noqa: E402
-from grok.errors import ConfigError, DataError  # noqa: E402
-from grok.evaluate import page  # noqa: E402
+from grok.errors import ConfigError  # noqa: E402
 from grok.execute.refusals import refuse_unusable_tasks  # noqa: E402
 from grok.gpt.evaluate import score_split  # noqa: E402
 from grok.gpt.generate import Sampler, generate  # noqa: E402
@@ -28,8 +25,7 @@ from grok.gpt.hf import save_hf_folder  # noqa: E402
 from grok.gpt.model import GPT  # noqa: E402
 from grok.records import Checkpoint  # noqa: E402
 from grok.text.corpus import Corpus  # noqa: E402
-from grok.text.preparation import Request, prepare  # noqa: E402
-from tests.gpt.conftest import differences, prepare_text, result_of, run, text_of  # noqa: E402
+from tests.gpt.conftest import prepare_text, result_of, run, text_of  # noqa: E402
 
 CONTEXT = 32
 PAGES = """task: wikitext_sample
@@ -106,41 +102,6 @@ def test_bits_per_byte_and_word_perplexity_are_the_products_own(model: GPT, corp
     assert harness["bits_per_byte"] < 4, "it has learned something"
 
 
-@pytest.mark.slow
-def test_real_wikitext_gets_the_same_bits_per_byte_and_word_perplexity(
-    settings: Callable[..., GptConfig], samples: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """A trained model, GPT-2's tokeniser, an article of the test file; per word by each side's count of words."""
-    test, vocabulary = samples("wikitext/wiki.test.tokens"), samples("gpt2")
-    article = test.read_text(encoding="utf-8")[: 1 << 15]
-    source = tmp_path / "wiki.tokens"
-    source.write_text(article.strip(), encoding="utf-8")
-    corpus = prepare(Request(form="wikitext", inputs=(str(source),), out=tmp_path / "corpus", tokenizer="gpt2",
-                             vocab=vocabulary, split_files={"val": (str(source),)}))[0]  # fmt: skip
-    config = settings(
-        data__path=str(corpus.path), train__steps=30, train__batch_size=2, model__layers=1, model__d_model=8,
-        model__heads=2, model__context=CONTEXT, optim__lr=1e-2, eval__every=30, eval__sample_tokens=0, save="final",
-    )  # fmt: skip
-    weights = result_of(run(config)).tensors["final"]
-    model = GPT(config.model, vocab_size=corpus.vocab_size)
-    model.load_state_dict({**weights, "head.weight": weights["token_embedding.weight"]})
-    tokens = [int(i) for i in corpus.tokens("val")]
-    first_end = tokens.index(corpus.eot_id) if corpus.eot_id in tokens else len(tokens)
-    lengths = range(CONTEXT, min(first_end, 8 * CONTEXT), CONTEXT)
-    pages = {n: corpus.tokenizer.decode(tokens[:n]) for n in lengths}
-    same = lambda page, n: list(corpus.tokenizer.encode(page)) == tokens[:n]  # noqa: E731
-    length = max(n for n, page in pages.items() if page == page.strip() and same(page, n))
-    harness = by_metric(
-        score_tasks(model, corpus.tokenizer, load_tasks([task_file(tmp_path, PAGES, [{"page": pages[length]}])]))
-    )
-    own = score_split(model, corpus, "val", limit=length)
-    assert own.bytes == len(pages[length].encode()) and own.loss < 10
-    assert harness["bits_per_byte"] == pytest.approx(own.bits_per_byte, rel=1e-6)
-    words, lines = len(pages[length].split()), pages[length].count("\n")
-    assert own.words == words + lines > words  # WikiText's own count has each line's end as a word
-    assert harness["word_perplexity"] ** (words / own.words) == pytest.approx(own.word_perplexity, rel=1e-5)
-
-
 def test_tasks_are_scored_while_a_run_trains(
     settings: Callable[..., GptConfig], corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,19 +130,6 @@ def test_tasks_are_scored_while_a_run_trains(
     assert one != scored[11]
 
 
-def test_tasks_that_cannot_be_scored_cost_no_run(
-    settings: Callable[..., GptConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A text with characters that the corpus lacks is named once; the run ends with the bits of one without tasks."""
-    file = task_file(tmp_path, PAGES, [{"page": "ÄÖ"}])
-    (tmp_path / "char").mkdir()
-    char = prepare_text(tmp_path / "char", text_of(300))
-    common = {"data__path": str(char.path), "train__steps": 4, "eval__every": 2, "model__dropout": 0.2}
-    result = result_of(run(settings(**common, eval__tasks=[file])))
-    assert differences(result_of(run(settings(**common))), result) == []
-    assert capsys.readouterr().err.count("eval.tasks could not be scored at step 2 (") == 1
-
-
 def test_tasks_that_cannot_be_read_are_refused_before_training(
     settings: Callable[..., GptConfig], tmp_path: Path
 ) -> None:
@@ -191,21 +139,6 @@ def test_tasks_that_cannot_be_read_are_refused_before_training(
     (tmp_path / "documents.jsonl").unlink()
     with pytest.raises(ConfigError, match=r"eval\.tasks=.*task\.yaml: the harness cannot run it"):
         run(settings(eval__tasks=[file]))
-
-
-@pytest.mark.slow
-def test_a_misspelt_task_is_refused_before_anything_is_written(
-    settings: Callable[..., GptConfig], tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=r"eval\.tasks=lambda_openai: .*did you mean 'lambada_openai'\?"):
-        refuse_unusable_tasks([settings(eval__tasks=["lambda_openai"])])
-    refuse_unusable_tasks([settings(eval__tasks=["lambada_openai", "wikitext"])])
-    file = task_file(tmp_path, PAGES, [{"page": "a"}])
-    (tmp_path / "another.yaml").write_text(Path(file).read_text().replace("task: ", "task: another_"))
-    name = next(line for line in Path(file).read_text().splitlines() if line.startswith("task: ")).removeprefix(
-        "task: "
-    )
-    refuse_unusable_tasks([settings(eval__tasks=[file, f"another_{name}"])])  # of the same folder
 
 
 @pytest.mark.slow
@@ -266,44 +199,3 @@ def test_a_prompt_is_cut_so_that_its_continuation_fits(model: GPT, corpus: Corpu
     hook.remove()
     assert read == [len(ids)] + [1] * (len(read) - 1), "keys and values of the text so far are cached"
     assert got == corpus.tokenizer.decode(expected.ids) and len(expected.ids) == 12
-
-
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ({"temperature": 0.7, "max_gen_toks": 4}, "a task that samples is not scored"),
-        ({"do_sample": True, "max_gen_toks": 4}, "a task that samples is not scored"),
-        ({"max_gen_toks": 32}, "a task asks for 32 tokens .* context has 32: expected fewer than 32"),
-        ({}, "a task asks for 256 tokens"),
-    ],
-)
-def test_a_continuation_that_the_harness_would_not_give_is_refused(
-    model: GPT, corpus: Corpus, how: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(DataError, match=message):
-        continued(model, corpus, "the cat", how)
-
-
-def test_what_cannot_be_scored_is_refused_in_one_line(model: GPT, corpus: Corpus, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such file"):
-        load_tasks([str(tmp_path / "none.yaml")])
-    with pytest.raises(ConfigError, match="the harness cannot run it"):
-        bad = load_tasks([task_file(tmp_path, PAGES.replace("page", "nothing"), [{"page": "a"}])])
-        score_tasks(model, corpus.tokenizer, bad)
-    (tmp_path / "char").mkdir()
-    char = prepare_text(tmp_path / "char", text_of(300)).tokenizer
-    with pytest.raises(DataError):
-        score_tasks(model, char, load_tasks([task_file(tmp_path, PAGES, [{"page": "ÄÖ"}])]))
-
-
-def test_published_scores_are_told_from_ones_own() -> None:
-    scores = {"last": [TaskScore("piqa", "acc", 0.5, 0.1, 10, 0), TaskScore("mine", "acc", 0.25, None, 4, 2)]}
-    shown = page(TrainedRun("0123", Path(), {}, None, None, Origin("0123")), scores)
-    ours, _, published = shown.partition("published by others, not computed here")
-    assert "piqa" in ours and "mine" in ours and "GPT" not in ours
-    assert ["GPT-580M", "piqa", "acc", "0.6680"] in [line.split() for line in published.splitlines()]
-    assert "mine" not in published
-    large = page(
-        TrainedRun("0123", Path(), {}, None, None, Origin("0123")), {"last": [TaskScore("w", "ppl", 1e5, 1e9, 10, 0)]}
-    )
-    assert large.splitlines()[-1].split() == ["last", "w", "ppl", "100000.0000", "1e+09", "10", "0"]

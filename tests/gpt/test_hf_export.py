@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Callable
@@ -15,7 +14,6 @@ import torch
 from grok.commands.compose import gpt_settings
 from grok.commands.words import presets
 from grok.config.gpt import GptConfig
-from grok.errors import DataError
 from grok.gpt.hf import save_hf_folder
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
@@ -23,7 +21,6 @@ from grok.streams import Stream
 from grok.text.tokenizers import (
     ByteTokenizer,
     CharTokenizer,
-    OwnTokenizer,
     Tokenizer,
     gpt2_tokenizer,
     tokenizer_files,
@@ -120,25 +117,3 @@ def test_a_tokeniser_gives_the_same_ids(kind: str, samples: Callable[[str], Path
         assert theirs.decode(ids) == ours.decode(ids) == text
     assert theirs.eos_token_id == ours.eot_id
     assert len(theirs) == ours.vocab_size
-
-
-def test_weights_go_without_a_tokeniser_of_ones_own(settings: Build, tmp_path: Path) -> None:
-    ours = OwnTokenizer(json.dumps({"target": "words.Words", "code": "1", "vocab_size": 9, "state": []}))
-    model = random_model(settings(), vocab_size=9)
-    with pytest.raises(DataError, match=r"words\.Words is your own code.*--without-tokenizer"):
-        save_hf_folder(tmp_path / "out", model, ours)
-    assert not (tmp_path / "out").exists()
-    save_hf_folder(tmp_path / "out", model, ours, tokenizer_too=False)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors"]
-    assert transformers.AutoModelForCausalLM.from_pretrained(str(tmp_path / "out")).config.eos_token_id == 8
-
-
-def test_a_character_that_the_vocabulary_lacks_is_an_error_there_too(tmp_path: Path) -> None:
-    ours = CharTokenizer("abc")
-    for name, text in tokenizer_files(ours, context=32).items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
-    with pytest.raises(DataError):
-        ours.encode("abx")
-    with pytest.raises(Exception, match="WordLevel"):
-        theirs("abx")

@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from grok.commands.trained import find_run
 from grok.errors import CheckpointError
 from grok.gpt.hf import load_hf_folder
-from grok.hf import main as hf_door
 from grok.streams import Stream
-from grok.text.corpus import Corpus
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 V = 50
@@ -115,25 +112,3 @@ def test_a_tied_model_with_another_head_in_its_file_is_refused(tmp_path: Path) -
     file.write_text(json.dumps(json.loads(file.read_text()) | {"tie_word_embeddings": True}))
     with pytest.raises(CheckpointError, match=r"lm_head\.weight differs from transformer\.wte\.weight"):
         load_hf_folder(tmp_path)
-
-
-def test_two_imports_of_equal_weights_under_other_settings_are_two_runs(
-    corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store, ids = str(tmp_path / "store"), []
-    for heads in (4, 2):
-        with torch.random.fork_rng():
-            their_model(tmp_path / "in", n_head=heads)
-        assert hf_door(["import", str(tmp_path / "in"), "--data", str(corpus.path), "--store", store]) == 0
-        ids.append(capsys.readouterr().out.split()[1])
-    assert len(set(ids)) == 2
-    assert [find_run(run_id, store).model_config.heads for run_id in ids] == [4, 2]
-
-
-def test_an_import_knows_its_data(corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with torch.random.fork_rng():
-        their_model(tmp_path / "in")
-    store = str(tmp_path / "store")
-    assert hf_door(["import", str(tmp_path / "in"), "--data", str(corpus.path), "--store", store]) == 0
-    run_id = capsys.readouterr().out.split()[1]
-    assert find_run(run_id, store).corpus().hash == corpus.hash

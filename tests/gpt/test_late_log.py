@@ -7,17 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import grok.gpt.training.trainer as trainer_module
 from grok.config.gpt import GptConfig
 from grok.gpt.log import Log
-from grok.gpt.training.optimizer import (
-    nonzero,
-    nonzero_by_norm,
-    sum_and_largest,
-    sum_and_largest_together,
-)
 from grok.records import Checkpoint, StepPoint
 from tests.gpt.conftest import differences, result_of, run
 
@@ -74,13 +67,3 @@ def test_a_checkpoint_holds_a_whole_log(settings: Build, monkeypatch: pytest.Mon
     checkpoint = run(settings(), stop_at=4)[-1]
     assert isinstance(checkpoint, Checkpoint)
     assert differences(whole, result_of(run(settings(), checkpoint))) == []
-
-
-def test_few_kernels_measure_what_many_do() -> None:
-    generator = torch.Generator().manual_seed(1)
-    shapes = [(7, 5), (0,), (11,), (3, 2, 4)]
-    gradients = [torch.randn(shape, generator=generator).relu() for shape in shapes]
-    assert nonzero_by_norm(gradients) == nonzero(gradients) > 0
-    moments = [torch.rand(shape, generator=generator) for shape in shapes]
-    for expected, value in zip(sum_and_largest(moments), sum_and_largest_together(moments), strict=True):
-        torch.testing.assert_close(value, expected, rtol=1e-6, atol=0.0)

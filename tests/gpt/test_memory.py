@@ -10,10 +10,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from grok.config.gpt import GptConfig
-from grok.gpt import parts
 from grok.gpt.flops import count_parameters
-from grok.gpt.planning import planner
-from grok.gpt.planning.planner import layout, layouts
+from grok.gpt.planning.planner import layout
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
 from grok.text.corpus import Corpus
@@ -111,16 +109,6 @@ def test_the_planner_knows_the_peak_of_a_step(settings: Build, corpus: Corpus, c
         held = sum(t.numel() * t.element_size() for t in state if isinstance(t, torch.Tensor))
         measured = held + peak_on_cpu(trainer.update)
     assert planned(config, corpus, trainer.numerics.micro_batch) == pytest.approx(measured, rel=0.1)
-
-
-def test_the_planner_knows_how_many_logits_exist_at_once() -> None:
-    assert parts.CHUNK_ELEMENTS == {"cpu": planner.LOGITS_ON_CPU, "cuda": planner.LOGITS_ON_GPU}
-
-
-def test_no_layout_shards_moments_of_8_bits(settings: Build) -> None:
-    """`grok run` refuses it, as bitsandbytes cannot."""
-    config = settings(optim__kind="adamw8bit")
-    assert {one.parallel for one in layouts(config, count_parameters(config.model, 64), 8, 1)} == {"ddp"}
 
 
 def test_a_peak_is_what_was_there_at_once() -> None:

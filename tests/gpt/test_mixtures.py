@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from grok.config import load_config
 from grok.config.gpt import GptConfig
-from grok.errors import CheckpointError, ConfigError, DataError
+from grok.errors import ConfigError, DataError
 from grok.execute.groups import prepare_runs
 from grok.execute.refusals import refuse_unusable_data
 from grok.gpt.training.batches import open_data
@@ -22,7 +22,7 @@ from grok.records import Checkpoint
 from grok.store.provenance import overrides
 from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
-from grok.text.windows import _DRAWN_AT_ONCE, BlockOrder, MixtureOrder, shares_by_hash
+from grok.text.windows import BlockOrder, MixtureOrder, shares_by_hash
 from tests.gpt.conftest import differences, prepare_text, result_of, run, text_of
 
 Build = Callable[..., GptConfig]
@@ -85,12 +85,6 @@ def test_the_order_is_a_function_of_the_number_of_the_sequence(
         assert abs(np.mean(corpora == i) - shares[i]) <= 6 * spread + 1e-9
 
 
-def test_the_choice_of_corpora_does_not_recur() -> None:
-    order = MixtureOrder([BlockOrder(5000, 8, 1, seed) for seed in (1, 2)], [0.5, 0.5], 3)
-    drawn = order.samples(0, 2 * _DRAWN_AT_ONCE)[0].reshape(2, -1)
-    assert not np.array_equal(*drawn)
-
-
 WEIGHTS = st.floats(0, 1e6, allow_subnormal=False)  # the smallest times a factor would be 0: another mixture
 
 
@@ -104,24 +98,6 @@ def test_shares_add_up_to_one_whatever_the_unit(weights: dict[str, float], facto
     scaled = shares_by_hash({name: w * factor for name, w in weights.items()}, hashes)
     assert scaled == pytest.approx(shares, abs=1e-11)
     assert list(shares) == sorted(shares)
-
-
-def test_equal_corpora_are_one_to_the_last_digit() -> None:
-    same = {"a": "11", "b": "11", "c": "11", "d": "22"}
-    assert shares_by_hash({"a": 1, "b": 1, "c": 1}, same) == {"11": 1.0}
-    assert shares_by_hash({"a": 1, "b": 1, "d": 1}, same) == shares_by_hash({"a": 2, "d": 1}, same)
-    assert shares_by_hash({"a": 1, "d": 2}, same) == {"11": round(1 / 3, 12), "22": round(2 / 3, 12)}
-
-
-def test_one_corpus_is_no_mixture(settings: Build, mixed: Build, corpora: dict[str, Corpus]) -> None:
-    """The same name and the same bits, also of a corpus that is the main one or another."""
-    alone = settings(data__path=str(corpora["1"].path), eval__sample_tokens=0)
-    for weights in ({"main": 3}, {"main": 1, "other": 0}):
-        assert run_id(mixed(weights)) == run_id(alone)
-        assert differences(result_of(run(alone)), result_of(run(mixed(weights)))) == []
-    other = result_of(run(settings(data__path=str(corpora["2"].path), eval__sample_tokens=0)))
-    assert result_of(run(mixed({"other": 1}))).weights_hash == other.weights_hash
-    assert run_id(mixed({"other": 1})) != run_id(alone)
 
 
 def test_the_mixture_names_the_run_and_folders_do_not(mixed: Build, corpora: dict[str, Corpus], tmp_path: Path) -> None:
@@ -140,23 +116,6 @@ def test_a_mixture_goes_on_as_if_it_had_never_stopped(mixed: Build) -> None:
     half = run(config, stop_at=5)[-1]
     assert isinstance(half, Checkpoint)
     assert differences(result_of(run(config)), result_of(run(config, resume=half))) == []
-
-
-def test_another_mixture_needs_to_be_named_on_the_way(mixed: Build) -> None:
-    half = run(named(mixed({"main": 1, "other": 3})), stop_at=5)[-1]
-    assert isinstance(half, Checkpoint)
-    changed = named(mixed({"main": 1}))
-    with pytest.raises(CheckpointError, match=r"data\.mixture_hashes: checkpoint .*, now"):
-        run(changed, resume=half)
-    resume = {"resume__run": half.run_id, "resume__step": 5, "resume__changes": ["data.mixture_hashes"]}
-    assert result_of(run(named(mixed({"main": 1}, **resume)), resume=half)).steps == 12
-
-
-def test_epochs_count_the_blocks_of_all_corpora(mixed: Build, corpora: dict[str, Corpus]) -> None:
-    blocks = sum((corpus.split("train")["tokens"] - 1) // 16 for corpus in corpora.values())
-    assert named(mixed({"main": 1, "other": 9}, train__epochs=2)).train.steps == -(-2 * blocks // 6)
-    alone = (corpora["1"].split("train")["tokens"] - 1) // 16
-    assert named(mixed({"main": 1}, train__epochs=2)).train.steps == -(-2 * alone // 6)
 
 
 def test_further_validation_sets_have_losses_of_their_own(
@@ -219,19 +178,3 @@ def test_what_cannot_be_mixed_is_refused(corpora: dict[str, Corpus], data: dict[
     with pytest.raises((ConfigError, DataError), match=message):
         config = load_config({"mode": "gpt", "experiment": "gpt/small", "data": full, "model": {"context": 16}})
         refuse_unusable_data([run.config for run in prepare_runs([config])])
-
-
-def test_another_tokeniser_is_refused(mixed: Build, tmp_path: Path) -> None:
-    foreign = prepare_text(tmp_path, text_of(300), tokenizer="char")
-    config = mixed({"main": 1, "other": 1}, data__corpora={"other": str(foreign.path)})
-    for refuse in (lambda: refuse_unusable_data([named(config)]), lambda: open_data(config)):
-        with pytest.raises(DataError, match=r"made with another tokeniser .* prepare it with --tokenizer"):
-            refuse()
-
-
-def test_a_corpus_that_changes_in_place_ends_the_run(mixed: Build, tmp_path: Path) -> None:
-    other = prepare_text(tmp_path, text_of(300), tokenizer="byte")
-    config = named(mixed({"main": 1, "other": 1}, data__corpora={"other": str(other.path)}))
-    prepare_text(tmp_path, text_of(300, 5), tokenizer="byte")
-    with pytest.raises(DataError, match="not the one that this run was named after"):
-        run(config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ import pytest
 import torch
 
 from grok.checkpoints import load_checkpoint, save_checkpoint
-from grok.config import identify
 from grok.config.gpt import GptConfig
-from grok.errors import ConfigError
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.optimizer import build_optimizer, second_moments
 from grok.gpt.training.trainer import Trainer
@@ -83,10 +80,6 @@ def test_muons_update_is_nearly_orthogonal(settings: Build, corpus: Corpus) -> N
     assert values.median() > 0.7 and values.max() < 1.3  # of a direction that the gradient hardly has it can be small
 
 
-def test_the_plain_optimiser_keeps_its_runs_names(settings: Build) -> None:
-    assert identify(settings()) != identify(settings(optim__kind="muon"))
-
-
 @pytest.mark.usefixtures("eight_bits")
 def test_a_second_moment_of_eight_bits_is_shown_as_numbers() -> None:
     """What the log shows is AdamW's own second moment, but for the rounding of 8 bits."""
@@ -115,9 +108,3 @@ def _optim(kind: str, options: dict[str, Any]) -> Any:
     from grok.config.gpt import OptimConfig
 
     return OptimConfig(kind=kind, **options)
-
-
-def test_eight_bits_without_their_package_are_refused(settings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
-    with pytest.raises(ConfigError, match="pip install bitsandbytes"):
-        build_optimizer(torch.nn.Linear(2, 2), settings(optim__kind="adamw8bit").optim)

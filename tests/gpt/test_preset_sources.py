@@ -10,7 +10,6 @@ import pytest
 from grok.commands.compose import gpt_settings
 from grok.commands.words import presets
 from grok.config import flatten
-from grok.gpt.training.optimizer import batch_ramp, learning_rate
 
 MEGATRON_GPT2: Final = {
     "model.context": 1024, "train.batch_size": 512, "optim.lr": 1.5e-4, "optim.schedule": "cosine",
@@ -94,19 +93,3 @@ def test_every_preset_has_a_source() -> None:
 def test_a_preset_holds_every_value_of_its_source(name: str) -> None:
     have = settings(name)
     assert {key: have[key] for key in SOURCES[name]} == SOURCES[name]
-
-
-def test_gpt2s_rate_ends_at_a_fifteenth() -> None:
-    config = gpt_settings(["mode=gpt", "experiment=gpt/gpt2_117m"])
-    assert learning_rate(config, 5_000) == pytest.approx(1.5e-4)
-    assert learning_rate(config, 320_000) == learning_rate(config, 500_000) == pytest.approx(1e-5, rel=1e-3)
-
-
-def test_gpt3s_budgets_in_tokens_heed_its_ramp() -> None:
-    """375M tokens of warm-up, decay over 260B, 300B in all, a ramp from 32k tokens over the first 4B."""
-    config = gpt_settings(["mode=gpt", "experiment=gpt/gpt3_small"])
-    ramp, context = batch_ramp(config), config.model.context
-    tokens = [ramp.consumed(k) * context for k in (config.optim.decay_steps or 0, config.train.steps)]
-    assert tokens == pytest.approx([260e9, 300e9], abs=256 * context)
-    assert ramp.size_at(0) * context == 32_768 and ramp.samples * context == 4e9
-    assert (config.optim.warmup_samples or 0) * context == pytest.approx(375e6, abs=context)

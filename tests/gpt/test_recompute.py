@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 
-from grok.checkpoints import checkpoint_steps, remove_checkpoints, save_checkpoint
 from grok.config.gpt import GptConfig
-from grok.records import Checkpoint
 from tests.gpt.conftest import differences, result_of, run
 
 Build = Callable[..., GptConfig]
@@ -44,18 +41,3 @@ def test_less_is_kept(settings: Build) -> None:
         kept[what] = sum(sizes.values())
         assert torch.isfinite(loss)
     assert kept["blocks"] < kept["attention"] < kept["none"]
-
-
-def test_every_nth_checkpoint_stays(tmp_path: Path) -> None:
-    folder = tmp_path / "r"  # by the run_id: a checkpoint of another run is not removed
-    for step in (5, 10, 15, 20, 25):
-        saved = Checkpoint(run_id="r", step=step, tensors={"t": torch.zeros(1)}, state={})
-        save_checkpoint(folder, saved, keep=2, keep_every=10)
-    assert checkpoint_steps(folder) == [25, 20, 10]
-    remove_checkpoints(folder, keep_every=10)
-    assert checkpoint_steps(folder) == [20, 10]
-
-
-def test_permanent_checkpoints_are_due_by_themselves(settings: Build) -> None:
-    config = settings(checkpoint={"keep_every": 4, "minutes": 0})
-    assert [event.step for event in run(config) if isinstance(event, Checkpoint)] == [4, 8]

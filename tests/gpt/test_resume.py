@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +11,6 @@ import pytest
 import torch
 
 from grok.checkpoints import DamagedCheckpointWarning, load_checkpoint, run_folder, save_checkpoint
-from grok.config import load_config
 from grok.config.gpt import EvalConfig, GptConfig
 from grok.errors import CheckpointError
 from grok.execute.resume import named_checkpoint
@@ -93,21 +87,6 @@ def test_a_lost_part_is_lost_in_the_states_that_share_it(settings: Build) -> Non
     without = {n: t for n, t in checkpoint.tensors.items() if not n.startswith("best.")}
     now, older = from_checkpoint(replace(checkpoint, tensors=without, lost=("best.",)))
     assert now.history.best is None and older and older[-1].history.best is None
-
-
-def test_checkpoint_keeps_every_dtype(settings: Build, tmp_path: Path) -> None:
-    for precision, dtype in (("bf16", torch.float32), ("float64", torch.float64)):
-        checkpoint = last_checkpoint(settings(precision=precision), 3)
-        loaded = through_the_disk(checkpoint, tmp_path / precision)
-        assert {n: t.dtype for n, t in loaded.tensors.items()} == {n: t.dtype for n, t in checkpoint.tensors.items()}
-        assert loaded.tensors["model.token_embedding.weight"].dtype == dtype
-        assert loaded.tensors["optim.step.final_norm.weight"].dtype == torch.float32
-        assert loaded.state == checkpoint.state
-
-
-def test_checkpoints_come_when_due(settings: Build) -> None:
-    events = run(settings(checkpoint__every=4, checkpoint__keep=True))
-    assert [e.step for e in events if isinstance(e, Checkpoint)] == [4, 8, 12]
 
 
 def test_a_longer_run_goes_on_from_a_finished_one(settings: Build) -> None:
@@ -223,59 +202,6 @@ def test_another_tag_is_shown_or_refused(settings: Build) -> None:
         run(settings(numerics={"compile": False, "strict": True}), checkpoint)
 
 
-KILLED = """
-import json, sys
-from grok.checkpoints import has_checkpoint, load_checkpoint, save_checkpoint
-from grok.config import load_config
-from grok.gpt.training.engine import train
-from grok.records import Checkpoint, Job, RunResult
-
-config = load_config(json.loads(sys.argv[1]))
-folder = sys.argv[2]
-resume = load_checkpoint(folder) if has_checkpoint(folder) else None
-for event in train([Job(run_id="0123456789abcdef0123", config=config, resume=resume)]):
-    if isinstance(event, Checkpoint):
-        save_checkpoint(folder, event)
-        print("saved", event.step, flush=True)
-    if isinstance(event, RunResult):
-        print("hash", event.weights_hash, flush=True)
-        print("losses", [p.train_loss.hex() for p in event.step_log], flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_killed_processes_end_with_the_same_bits(settings: Build, corpus: Any, tmp_path: Path) -> None:
-    """SIGKILL in the middle of a step; a fresh process goes on. The command's own test kills it eight times."""
-    import json
-
-    data = {
-        "mode": "gpt",
-        "experiment": "gpt/small",
-        "data": {"path": str(corpus.path)},
-        "model": {"layers": 2, "d_model": 24, "heads": 3, "context": 16, "dropout": 0.1},
-        "train": {"steps": 60, "batch_size": 6, "threads": 1},
-        "eval": {"every": 20, "windows": 8, "sample_tokens": 4},
-        "numerics": {"compile": False},
-        "checkpoint": {"every": 10},
-        "log": {"quiet": True},
-    }
-    command = [sys.executable, "-c", KILLED, json.dumps(data), str(tmp_path / "killed")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as p:
-        assert p.stdout is not None
-        for _ in range(3):
-            p.stdout.readline()
-        time.sleep(0.01)
-        p.send_signal(signal.SIGKILL)
-        assert p.wait() == -signal.SIGKILL
-    ended = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    killed = [line for line in ended.stdout.splitlines() if not line.startswith("saved")]
-    config = load_config(data)
-    assert isinstance(config, GptConfig)
-    whole = result_of(run(config))
-    assert killed == [f"hash {whole.weights_hash}", f"losses {[p.train_loss.hex() for p in whole.step_log]}"]
-
-
 @pytest.mark.slow  # compiles three times
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, when its compiler is imported
 @pytest.mark.parametrize("logits", [2**24, 200], ids=["whole head", "head in chunks"])
@@ -347,13 +273,6 @@ def test_the_optimiser_cannot_change_on_the_way(settings: Build, before: str, no
     resume = {"run": RUN, "step": 4, "changes": ["optim.kind"]}
     with pytest.raises(CheckpointError, match=rf"optim\.kind: checkpoint {before}, now {now}\): optim\.kind cannot"):
         run(settings(train__steps=8, optim__kind=now, resume=resume), resume=checkpoint)
-
-
-def test_a_loss_scale_starts_anew_with_half_precision(settings: Build) -> None:
-    checkpoint = stopped_at_4(settings)
-    half = settings(train__steps=8, precision="fp16", resume={"run": RUN, "step": 4, "changes": ["precision"]})
-    log = result_of(run(half, resume=checkpoint)).step_log
-    assert [p.loss_scale for p in log[:4]] == [1.0] * 4 and log[4].loss_scale == 2.0**16
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])

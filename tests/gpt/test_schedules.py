@@ -2,7 +2,6 @@
 
 import math
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -11,8 +10,6 @@ from hypothesis import strategies as st
 
 from grok.config import load_config
 from grok.config.gpt import OptimConfig
-from grok.errors import ConfigError
-from grok.execute.refusals import refuse_without_effect
 from grok.gpt.training import schedules
 from grok.gpt.training.optimizer import learning_rate
 from grok.gpt.training.schedules import Ramp
@@ -48,16 +45,6 @@ def test_one_cycle_equals_pytorch() -> None:
 def test_wsd_is_flat_then_falls_in_a_line() -> None:
     shares = [schedules.wsd(k, 10, 1000, 0.2, 0.0) for k in (1, 800, 900, 1000)]
     assert shares == pytest.approx([1, 1, 0.5, 0])
-
-
-@pytest.mark.parametrize(("steps", "decay"), [(1, 0.2), (2, 0.2), (1000, 0.0005)])
-def test_wsd_falls_in_the_last_step_where_its_share_is_less_than_one(
-    steps: int, decay: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(OptimConfig, "wsd_decay", decay)
-    optim = {"lr": 1.0, "schedule": "wsd", "warmup_steps": 0}
-    config = load_config({"mode": "gpt", "experiment": "t", "optim": optim, "train": {"steps": steps}})
-    assert [learning_rate(config, k) for k in range(1, steps + 1)] == [1.0] * (steps - 1) + [0.1]
 
 
 settings = st.fixed_dictionaries(
@@ -106,34 +93,3 @@ def test_ramp_adds_up_step_by_step(first: int, increment: int, increments: int, 
         assert ramp.consumed(k) == seen
         seen += ramp.size_at(seen)
     assert ramp.consumed(steps) == seen
-
-
-def test_megatron_ramp_of_the_104b() -> None:
-    # --rampup-batch-size 32 32 6_000_000 up to 2048: 63 increments, one every 95,238 samples
-    ramp = Ramp(32, 32, 6_000_000, 2048)
-    assert [ramp.size_at(n) for n in (0, 95_238, 95_239, 5_999_999, 6_000_000)] == [32, 32, 64, 2016, 2048]
-
-
-def test_a_warm_up_beside_one_cycle_is_said_to_do_nothing() -> None:
-    with pytest.warns(UserWarning, match=r"optim\.warmup_steps=500 does nothing beside optim\.schedule=one_cycle"):
-        load_config({"mode": "gpt", "experiment": "t", "optim": {"schedule": "one_cycle", "warmup_steps": 500}})
-    with pytest.warns(UserWarning, match=r"optim\.warmup_samples=9 does nothing beside optim\.schedule=one_cycle"):
-        load_config({"mode": "gpt", "experiment": "t", "optim": {"schedule": "one_cycle", "warmup_samples": 9}})
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"optim": {"warmup_samples": 6000, "decay_steps": 500}, "train": {"batch_size": 6}},
-            r"optim\.decay_steps=500 ends the decay .*optim\.warmup_samples=6000 is over, at step 1000: expected more",
-        ),
-    ],
-)
-def test_a_limit_that_no_run_could_reach_is_refused_where_runs_are_planned(settings: Any, message: str) -> None:
-    """Settings of stored runs are read as they are."""
-    config = load_config({"mode": "gpt", "experiment": "t", **settings})
-    with pytest.raises(ConfigError, match=message):
-        refuse_without_effect([config])
-    fine = {"optim": {"warmup_samples": 6000, "decay_steps": 1001}, "train": {"batch_size": 6}}
-    refuse_without_effect([load_config({"mode": "gpt", "experiment": "t", **fine})])

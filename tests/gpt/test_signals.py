@@ -34,14 +34,6 @@ def test_the_onset_of_a_slow_rise_is_found(seed: int) -> None:
     assert 980 <= begun <= 1060
 
 
-@pytest.mark.parametrize("length", [1, 2, 5, 30])
-def test_the_onset_of_a_sudden_jump_is_its_first_step(length: int) -> None:
-    losses = falling(1000 + length, 3, noise=0.1)
-    losses[1000:] += 7.6
-    begun = onset(log_of(losses), ("train_loss",), window=50, steps=200)
-    assert 1001 - 4 <= begun <= 1001
-
-
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**31), noise=st.floats(0.01, 0.5))
 def test_calm_has_no_onset(seed: int, noise: float) -> None:

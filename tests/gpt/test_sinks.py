@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-import struct
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +9,7 @@ from typing import Any
 import pytest
 
 from grok.config.gpt import GptConfig
-from grok.errors import ConfigError
-from grok.gpt.sinks import EVALUATION_NAMES, STEP_NAMES, TensorBoard, numbers
+from grok.gpt.sinks import EVALUATION_NAMES, STEP_NAMES, TensorBoard
 from grok.gpt.training.engine import train
 from grok.plugins import Code, activate, code_of, load
 from grok.records import Checkpoint, Job, StepPoint
@@ -54,10 +49,6 @@ def test_names_are_stable() -> None:
         "weights/norm_all",
     ]
     assert set(STEP_NAMES) == set(StepPoint.__slots__) - {"step", "event"}
-
-
-def test_what_is_not_a_number_is_left_out() -> None:
-    assert "train/loss" not in numbers(StepPoint(step=1, train_loss=math.inf), STEP_NAMES)
 
 
 def folder(root: Path) -> Path:
@@ -124,13 +115,6 @@ def test_a_sink_that_fails_costs_no_run(
     assert said.count("TensorBoard failed (OSError: [Errno 28] No space left on device)") == 1
 
 
-def test_tensorboard_keeps_both_branches(settings: Build, dirty: Corpus, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
-    run(settings(**of(dirty, stability__policy="skip_data", log__tensorboard=str(tmp_path))))
-    abandoned, survivor = scalars(folder(tmp_path))["train/loss"], scalars(folder(tmp_path) / "branch-1")["train/loss"]
-    assert survivor[0][0] < abandoned[-1][0] and survivor[-1][0] == 80
-
-
 def test_tensorboard_of_a_run_killed_before_its_first_checkpoint_has_every_step_once(
     settings: Build, tmp_path: Path
 ) -> None:
@@ -175,65 +159,6 @@ def test_a_run_resumed_on_a_branch_goes_on_in_the_logs_of_that_branch(
         activate(Code())
 
 
-@pytest.mark.slow
-def test_wandb_offline(settings: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb", reason="the extra `sinks` is not installed")
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
-    result = result_of(run(settings(log__wandb="grok")))
-    (log,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    assert RUN in log.name
-    deadline = time.monotonic() + 20
-    while len(read := wandb_history(log)) < 15 and time.monotonic() < deadline:
-        time.sleep(0.1)  # its own process writes the last of it after `finish`
-    assert [v for row in read if (v := row.get("train/loss"))] == pytest.approx([p.train_loss for p in result.step_log])
-    assert [v for row in read if (v := row.get("val/loss"))] == pytest.approx([p.val_loss for p in result.curve])
-
-
-def wandb_history(log: Path) -> list[dict[str, Any]]:
-    """Return the rows of an offline log: W&B's messages in LevelDB's log format (blocks of 32 KiB, records of
-    checksum, length and kind: 1 whole, 2 first, 3 middle, 4 last), after a header of seven bytes.
-    """
-    from wandb.proto import wandb_internal_pb2
-
-    data, at, message, rows = log.read_bytes(), 7, b"", []
-    while at + 7 <= len(data):
-        left = 32768 - at % 32768
-        if left < 7:
-            at += left
-            continue
-        length, kind = struct.unpack_from("<HB", data, at + 4)
-        message += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):
-            record = wandb_internal_pb2.Record()
-            record.ParseFromString(message)
-            message = b""
-            if record.WhichOneof("record_type") == "history":
-                items = record.history.item
-                rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
-    return rows
-
-
-def test_a_place_that_cannot_be_written_is_named(settings: Build, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=rf"log\.tensorboard={tmp_path}/file/log cannot be written"):
-        run(settings(log__tensorboard=f"{tmp_path}/file/log"))
-
-
-def test_a_profile_that_cannot_be_written_costs_no_run(
-    settings: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A folder that cannot be made is refused before the run; one that is lost under way is named once."""
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=rf"log\.profile={tmp_path}/file/trace cannot be written \(Not a directory\)"):
-        run(settings(log__profile=f"{tmp_path}/file/trace"))
-    folder = tmp_path / "profile"
-    (folder / "table.txt").mkdir(parents=True)
-    result = result_of(run(settings(log__profile=str(folder))))
-    assert differences(result_of(run(settings())), result) == []
-    assert capsys.readouterr().err.count(f"warning: log.profile={folder} cannot be written") == 1
-
-
 OWN = """
 class Kept:
     numbers = []
@@ -247,18 +172,3 @@ class Kept:
     def close(self):
         pass
 """
-
-
-def test_a_log_of_ones_own_is_told_every_step_and_evaluation(settings: Build, tmp_path: Path) -> None:
-    (tmp_path / "kept.py").write_text(OWN)
-    activate(code_of(tmp_path, ["kept.Kept"]))
-    try:
-        result = result_of(run(settings(log__plugin={"_target_": "kept.Kept", "tag": "x"})))
-        *numbers, status = load({"_target_": "kept.Kept"}).numbers
-    finally:
-        activate(Code())
-    assert status == result.status == "completed"
-    steps = [step for tag, step, names in numbers if tag == "x" and "train/grad_norm" in names]
-    assert steps == [point.step for point in result.step_log]
-    evaluated = [step for _, step, names in numbers if "val/loss" in names]
-    assert evaluated == [point.step for point in result.curve]

@@ -34,15 +34,6 @@ def test_the_peak_follows_from_the_drivers_name() -> None:
     assert peak_of_device("NVIDIA A100-PCIE-40GB", "bf16") == peak_of_device("NVIDIA A100-SXM4-80GB", "bf16") == 312e12
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL", "Tesla V100-PCIE-16GB", "NVIDIA GeForce RTX 4090 D",
-     "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"],
-)  # fmt: skip
-def test_a_slower_form_of_a_device_has_no_known_peak(name: str) -> None:
-    assert peak_of_device(name, "bf16") is None
-
-
 def test_mfu_is_six_flops_a_parameter_and_attention(settings: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "device_model", lambda device: "NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grok.errors import ConfigError
-from grok.plugins import Code, activate, build, code_of, load
+from grok.plugins import activate, build, code_of, load
 from tests.plugins.conftest import Write
 
 
@@ -38,15 +38,6 @@ def test_what_it_imports_from_its_folder_counts(tmp_path: Path, write: Write, st
     assert fingerprint(tmp_path) != first
 
 
-def test_a_package_is_read_with_its_relative_imports(tmp_path: Path, write: Write) -> None:
-    write({"pack/__init__": "from .sub.deep import value", "pack/sub/deep": "from ..other import value"})
-    write({"pack/other": "value = 5", "pack/tasks": "from . import other\ndef f(): return other.value"})
-    code = code_of(tmp_path, ["pack.tasks.f"])
-    assert set(code.modules) == {"pack", "pack.tasks", "pack.other", "pack.sub", "pack.sub.deep"}
-    activate(code)
-    assert build({"_target_": "pack.tasks.f"}) == 5
-
-
 def test_changed_code_under_the_same_name_is_imported_anew(tmp_path: Path, write: Write) -> None:
     write(mine="import helper\ndef f(): return helper.g", helper="g = 1")
     activate(code_of(tmp_path, ["mine.f"]))
@@ -64,11 +55,6 @@ def test_nothing_is_imported_that_the_command_does_not_name(tmp_path: Path, writ
         with pytest.raises(ConfigError, match="this command does not name it"):
             load({"_target_": target})
     assert "trap" not in sys.modules
-
-
-def test_reading_code_does_not_run_it(tmp_path: Path, write: Write) -> None:
-    write(mine="raise SystemExit('imported')")
-    assert code_of(tmp_path, ["mine.f"]).targets["mine.f"].module == "mine"
 
 
 @pytest.mark.parametrize(
@@ -112,11 +98,3 @@ def test_installed_code_is_named_by_its_version_and_does_not_travel(tmp_path: Pa
 def test_the_standard_library_is_never_replaced(tmp_path: Path, write: Write) -> None:
     write(mine="import json\ndef f(): return json.dumps(1)", json="raise SystemExit")
     assert set(code_of(tmp_path, ["mine.f"]).modules) == {"mine"}
-
-
-def test_an_empty_code_forgets_what_was_active(tmp_path: Path, write: Write) -> None:
-    write(mine="def f(): return 1")
-    activate(code_of(tmp_path, ["mine.f"]))
-    build({"_target_": "mine.f"})
-    activate(Code())
-    assert "mine" not in sys.modules

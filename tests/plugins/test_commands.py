@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,21 +46,6 @@ def test_code_is_part_of_what_a_run_is_called(write: Write, tmp_path: Path, monk
     assert before[0] == after[0]
     assert (before[1].run_id != after[1].run_id) and (before[1].trajectory_id == after[1].trajectory_id)
     assert before[2].trajectory_id != after[2].trajectory_id
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("executor", ["loky", "dask"])
-def test_a_sweep_on_workers_is_stored_and_not_trained_again(door: Door, executor: str) -> None:
-    words = (*RUN, "-m", "seed=0,1", "workers=2", f"executor={executor}")
-    ended = door(*words)
-    assert ended.status == 0, ended
-    assert "Your code: model.plugin=mine.Perceptron" in ended.out
-    assert "Plain path for 2 runs" in ended.out
-    rows = open_store("S").runs()
-    assert set(rows["config.task.operation"]) == {"mine.parity(bits=6)"}
-    assert set(json.loads(rows["own_code"][0])) == {"mine.parity", "mine.Perceptron", "mine.norm"}
-    assert "norm_two" in open_store("S").curves()["metrics"].iloc[-1]
-    assert "2 stored, 0 duplicates, 0 to train" in door(*words, "dry_run=true").out
 
 
 def test_an_executor_of_ones_own_carries_the_groups(door: Door, write: Write) -> None:
@@ -170,13 +152,6 @@ def test_own_code_that_ends_the_process_is_an_error(
     assert ended.status == status and said in ended.out + ended.err, ended
 
 
-def test_ctrl_c_while_own_code_is_at_work_is_no_fault_of_it(door: Door, write: Write) -> None:
-    write(long="import os\nimport signal\ndef long(moment):\n    os.kill(os.getpid(), signal.SIGINT)\n"
-          "    os.kill(os.getpid(), signal.SIGINT)\n    return 1.0")  # fmt: skip
-    ended = door(*TINY, "eval.metric_plugins.m._target_=long.long", "store.path=S")
-    assert ended.status == 1 and ended.last.startswith("Interrupted: 0 of 1 run stored"), ended
-
-
 def test_a_store_is_read_where_the_code_is_missing_and_asks_to_train(
     door: Door, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,23 +186,6 @@ def test_a_run_is_trained_again_where_its_code_is_named_again(door: Door, write:
     assert "code of your own has changed since" in ended.out
 
 
-TWO = (*TINY[2:], "executor=inline", "store.path=S", "numerics.compile=false",
-       "eval.metric_plugins.one._target_=one.f", "eval.metric_plugins.two._target_=two.f")  # fmt: skip
-
-
-def test_only_code_that_changed_is_called_changed(door: Door, write: Write) -> None:
-    write(one="def f(moment): return 1", two="def f(moment): return 2")
-    assert door(*TWO).status == 0
-    (run_id,) = open_store("S").run_ids()
-    write(two="def f(moment): return 3")
-    (note,) = [
-        line for line in door("--again", run_id, "--store", "S", *TWO[-2:]).out.splitlines() if "changed" in line
-    ]
-    assert "two.f (" in note and "one.f" not in note
-    refused = door("--again", run_id, "--store", "S", *TWO[-2:], "eval.metric_plugins.one.k=2")
-    assert "SETTING._target_ for its own code" in refused.err
-
-
 def test_what_a_store_says_is_never_imported(door: Door, write: Write) -> None:
     write(trap="raise SystemExit('imported')")
     assert door(*RUN, "executor=inline").status == 0
@@ -260,11 +218,3 @@ def test_only_runs_of_this_code_are_repeated(write: Write, door: Door, capfd: py
     write(mine=MINE + "\n# changed")
     assert repeat.main(words) == 2
     assert "trained with other code under the same name" in capfd.readouterr().err
-
-
-def test_a_crash_of_own_code_names_its_line(write: Write, tmp_path: Path) -> None:
-    """A single run is trained in the command's own process, which such a crash ends."""
-    write(crash="import ctypes\ndef crash():\n    ctypes.string_at(0)")
-    code = "from grok.commands.command import command; import crash; command()(lambda words: crash.crash())([])"
-    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ended.returncode == -signal.SIGSEGV and 'crash.py", line 3 in crash' in ended.stderr

@@ -59,12 +59,6 @@ def test_the_dihedral_table_is_a_group_that_does_not_commute() -> None:
     assert (table != table.T).any()
 
 
-def test_parity_counts_the_minus_signs_of_the_first_k() -> None:
-    activate(code_of(EXAMPLES, ["sparse_parity.SparseParity"]))
-    made = build({"_target_": "sparse_parity.SparseParity", "bits": 9, "k": 4, "examples": 50})
-    assert (made.answers == (made.inputs[:, :4] < 0).sum(1) % 2).all()
-
-
 def test_muon_moves_matrices_along_orthogonal_directions() -> None:
     activate(code_of(EXAMPLES, ["muon.Muon", "muon.orthogonalised"]))
     matrix = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))

@@ -15,7 +15,6 @@ from grok.arithmetic.lanes import no_noise
 from grok.arithmetic.model import MLP, Transformer
 from grok.arithmetic.task import shapes_of, split
 from grok.arithmetic.user import OwnLaneProgram, tokens_of
-from grok.arithmetic.weights import initial_parameters
 from grok.config import ArithmeticConfig
 from grok.errors import GrokError
 from grok.execute.groups import prepare_runs
@@ -111,16 +110,6 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits() -> None:
     middle = next(e for e in whole if isinstance(e, Checkpoint) and e.step == 10)
     (again,) = [e for e in train([Job(run_id="run0", config=config, resume=middle)]) if isinstance(e, RunResult)]
     assert (again.weights_hash, curve(again)) == (result.weights_hash, curve(result))
-
-
-def test_a_layer_of_it_is_redrawn_alone() -> None:
-    before, after = (
-        initial_parameters(own(seeds={"init": 1, "layers": layers})) for layers in ({}, {"blocks.1.mlp.gate": 5})
-    )
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert moved == {"blocks.1.mlp.gate.weight", "blocks.1.mlp.gate.bias"}
-    with pytest.raises(GrokError, match="gat"):
-        initial_parameters(own(seeds={"layers": {"blocks.1.mlp.gat": 5}}))
 
 
 def test_the_ordinary_model_under_another_name_has_its_bits(

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from analysis.answers import _takes_one, own_studies
-from analysis.figures.style import in_style
+from analysis.answers import own_studies
 from analysis.observations import Observations
-from analysis.report import main as report
 from analysis.writing import write_studies
 from grok.errors import ConfigError
 from grok.plugins import label
@@ -100,33 +95,6 @@ def store(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> Path
     return Path("S")
 
 
-@pytest.mark.slow
-def test_a_figure_and_a_study_stand_in_the_report(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report([str(store), "--with", "own.picture", "--with", "own.study", "--with", "own.nothing"]) == 0
-    assert "runs                     3" in capsys.readouterr().out
-    studies = {study["name"]: study for study in json.loads((store / "report/report.json").read_text())["studies"]}
-    assert studies["picture"]["question"] == "How many runs are there?"
-    assert studies["nothing"]["notes"] == ["The store has no data for it."]
-    assert (store / "report/figures/picture.csv").read_text() == "runs\n3\n"
-    assert "All of them." in (store / "report/report.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("own.broken", "fails at own.py:19 (AttributeError"),
-        ("own.builtin", "two figures of the report have the name 'Accuracy_histogram': give yours another name"),
-    ],
-)
-def test_what_does_not_fit_is_said_in_one_line(
-    store: Path, tmp_path: Path, target: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert report([str(store), "--with", target]) == 2
-    message = capsys.readouterr().err
-    assert said in message and message.count("\n") == 1
-    assert not list(tmp_path.rglob("*.csv")) and not list(tmp_path.rglob("*.html")), "nothing is written"
-
-
 @pytest.mark.parametrize(
     ("target", "said"),
     [
@@ -194,48 +162,3 @@ def test_the_study_of_the_documentation_is_written(tmp_path: Path) -> None:
         "condition,runs,generalised\nall runs,5,5\n",
     )
     assert [finding.shown for finding in study.headlines] == ["5 of 5"]
-
-
-def test_the_only_condition_has_no_name() -> None:
-    simulated = simulate(census(5, np.random.default_rng(5), steps=30_000, every=1000))
-    ((name, rows),) = simulated.by_condition()
-    assert (name, len(rows)) == ("", 5)
-
-
-@pytest.mark.slow
-def test_a_long_label_and_a_long_title_stay_in_the_picture(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(LONG, encoding="utf-8")
-    (ask,) = own_studies(["mine.long"], str(tmp_path))
-    (drawing,) = ask(simulate(census(2, np.random.default_rng(5), steps=300, every=100))).drawn
-    with in_style():
-        figure = drawing.figure
-        FigureCanvasAgg(figure).draw()
-        box = figure.bbox
-        for text in (figure.axes[0].yaxis.label, figure._suptitle):
-            extent = text.get_window_extent()
-            assert box.x0 <= extent.x0 and extent.x1 <= box.x1 and box.y0 <= extent.y0 and extent.y1 <= box.y1
-        title = figure._suptitle.get_window_extent()
-        assert figure.axes[0].yaxis.label.get_window_extent().y1 <= title.y0
-
-
-LONG = """
-import pandas as pd
-from analysis.figures.style import Drawing, canvas
-
-def long(observations):
-    figure, axes = canvas()
-    axes.set_ylabel("number of crossings of the knot that the network has unlearned by this step of the training")
-    return Drawing("long", "WWWWWWWWW " * 8, "Caption.", figure, pd.DataFrame({"x": [1]}), "2 runs")
-"""
-
-
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (lambda: 0, False), (lambda one: 0, True), (lambda one, two: 0, False), (lambda one, two=2: 0, True),
-        (lambda *every: 0, True), (lambda *, one: 0, False), (lambda one, *, two: 0, False), (len, True),
-        (functools.partial(lambda one, two: 0, 1), True), (lambda one, *, two=2, **others: 0, True),
-    ],
-)  # fmt: skip
-def test_which_functions_take_one_argument(function: Callable[..., int], expected: bool) -> None:
-    assert _takes_one(function) is expected

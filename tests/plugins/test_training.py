@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from grok.arithmetic.engine import seat
 from grok.arithmetic.run import ArithmeticRun
-from grok.arithmetic.task import FIRST_NUMBER, examples_of, split_examples
+from grok.arithmetic.task import examples_of, split_examples
 from grok.arithmetic.user import initial_of_module, numbers_of, own_code_of, tokens_of
 from grok.errors import ConfigError, GrokError
 from grok.records import Checkpoint, Job, RunResult
@@ -113,14 +113,6 @@ def test_dropout_is_drawn_anew_at_each_step() -> None:
     assert len({lane.batch(step).seed for step in (1, 2, 3)}) == 3
 
 
-def test_an_optimiser_whose_state_no_checkpoint_can_keep_is_refused() -> None:
-    config = own(optim={"plugin": {"_target_": "mine.Remembering"}}, checkpoint={"every": 10})
-    with pytest.raises(
-        GrokError, match="changed 'history' of a parameter group, a list: expected a tensor or a number"
-    ):
-        events(config)
-
-
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=[pytest.mark.slow] * (i > 1)) for i, case in enumerate(CASES)]
 )
@@ -174,13 +166,6 @@ def test_gradients_are_measured_as_they_were_before_an_intervention_in_place() -
     assert changed.curve[0].metrics["gradient_norm"] == without.curve[0].metrics["gradient_norm"] > 0
 
 
-@pytest.mark.parametrize("task", [{}, PLAIN], ids=["operation", "examples"])
-def test_one_metric_reads_the_answers_of_both_kinds_of_task(task: dict[str, Any]) -> None:
-    (found,) = results(own(**task, eval={"every": 8, "metric_plugins": {"m": {"_target_": "mine.spread"}}}))
-    last = found.curve[-1].metrics
-    assert last == {"m_shift": 0 if task else FIRST_NUMBER, "m_one": 1, "m_kinds": 2 if task else 11}
-
-
 def test_layers_of_a_module_are_drawn_by_their_own_seeds() -> None:
     one, other = (initial_of_module(own(**PLAIN, seeds={"init": 1, "layers": layers}), torch.float32)
                   for layers in ({}, {"head": 5}))  # fmt: skip
@@ -224,17 +209,6 @@ def test_a_task_that_raises_is_named_with_its_line(body: str, said: str, write: 
     write(odd=f"def task():\n    {body}")
     with pytest.raises(ConfigError, match=re.escape(said)):
         results(own(task={"plugin": {"_target_": "odd.task"}}))
-
-
-def test_a_buffer_of_a_fixed_seed_is_accepted() -> None:
-    lane = seat(
-        Job(
-            run_id="run0",
-            config=own(**PLAIN | {"model": {"plugin": {"_target_": "mine.RandomBuffer", "fixed": True}}}),
-        ),
-        {},
-    )
-    assert "features" not in lane.parameters
 
 
 RUDE = """
@@ -337,13 +311,6 @@ def test_an_error_of_the_machine_is_no_fault_of_own_code(error: RuntimeError) ->
         raise error
 
 
-def test_a_loss_that_cannot_be_compiled_is_told_the_setting_that_helps(write: Write) -> None:
-    write(raising=RAISING)
-    config = own(train={"loss_plugin": {"_target_": "raising.untraceable"}}, numerics={"compile": True})
-    with pytest.raises(ConfigError, match=r"raising.untraceable fails at raising.py:23.*; .* numerics.compile=false"):
-        results(config)
-
-
 @pytest.mark.parametrize(
     ("measured", "said"),
     [
@@ -357,8 +324,3 @@ def test_a_loss_that_cannot_be_compiled_is_told_the_setting_that_helps(write: Wr
 def test_a_metric_that_is_no_number_is_named_with_its_shape_and_key(measured: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         numbers_of("m", {"_target_": "mine.f"}, measured)
-
-
-def test_a_metric_has_a_name_for_each_key() -> None:
-    assert numbers_of("m", {"_target_": "mine.f"}, {0: torch.ones(1), "b": 2}) == {"m_0": 1.0, "m_b": 2.0}
-    assert numbers_of("m", {"_target_": "mine.f"}, 3) == {"m": 3.0}

@@ -13,31 +13,9 @@ from sweeps.search.config import split_study
 from sweeps.search.driver import Search, by_execution
 from sweeps.search.space import read_space
 
-TINY = (
-    "task.modulus=7",
-    "train.steps=20",
-    "eval.every=10",
-    "model.d_model=8",
-    "model.d_ff=16",
-    "train.batch_size=20",
-    "executor=inline",
-    "study.trials=3",
-    "study.seeds=2",
-    "study.parallel=2",
-)
 STUDIES = sorted(
     path.stem for path in (Path(__file__).parents[2] / "conf" / "study").glob("*.yaml") if path.stem != "base"
 )
-
-
-def test_a_finished_study_trains_nothing_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["study=quickstart", *TINY, "store.path=S"]) == 0
-    assert "3 of 3 trials finished" in capsys.readouterr().out
-    assert main(["study=quickstart", *TINY, "store.path=S"]) == 0
-    assert "planned" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -88,13 +66,4 @@ def test_refusals(
     assert expected in error
     assert len(error.splitlines()) == 1
     assert "secret" not in error
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_dry_run_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["study=quickstart", "dry_run=true"]) == 0
-    assert "60 trials of optim.lr" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())

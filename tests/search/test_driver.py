@@ -54,26 +54,6 @@ def test_stored_runs_are_used(tmp_path: Path) -> None:
     assert len(world.trained) == before
 
 
-@pytest.mark.slow
-def test_wilcoxon_saves_runs_and_refills(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    pruner = {"name": "wilcoxon", "first_seeds": 4, "seeds": 2, "p": 0.05}
-    search = world.search({"trials": 16, "seeds": 10, "parallel": 4, "pruner": pruner})
-    record = search.record()
-    assert search.run(record)
-    states = [t.state.name for t in record.trials()]
-    assert len(states) == 16
-    pruned = [t for t in record.trials() if t.state.name == "PRUNED"]
-    assert pruned
-    assert all(4 <= len(t.user_attrs["runs"]) < 10 for t in pruned)
-    assert len(world.trained) < 16 * 10
-    assert all(len(t.user_attrs["runs"]) == 10 for t in record.trials() if t.state.name == "COMPLETE")
-    # places of stopped trials are taken at once: later trials begin while others of the first round go on
-    asked = {t.number: t.user_attrs["asked"] for t in record.trials()}
-    ended = {t.number: t.user_attrs["ended"] for t in record.trials()}
-    assert any(asked[a] <= ended[b] and a > b and asked[a] > asked[b] for a in asked for b in asked)
-
-
 def test_a_grid_makes_every_setting_once(tmp_path: Path) -> None:
     """The default beside it takes nothing away, and conditions make nothing twice."""
     space = {
@@ -91,23 +71,6 @@ def test_a_grid_makes_every_setting_once(tmp_path: Path) -> None:
         for lamb in lambs
     ]
     assert sorted(map(str, tried[1:])) == sorted(map(str, wanted))
-
-
-def test_another_optuna_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(tmp_path)
-    world.run({"trials": 3})
-    assert not any("Optuna" in line for line in world.said)
-    monkeypatch.setattr("sweeps.search.driver.version", lambda name: "1.2.3")
-    world.run({"trials": 3})
-    assert any("this is 1.2.3" in line for line in world.said)
-
-
-def test_impossible_settings_are_told_as_such(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    space = {"model.heads": {"choices": [4, 5]}}
-    found = world.run({"trials": 6, "seeds": 2, "sampler": {"name": "random"}}, space)
-    heads = {trial[2]["model.heads"]: trial[1] for trial in found}
-    assert heads == {4: "COMPLETE", 5: "PRUNED"}
 
 
 @pytest.mark.parametrize("sampler", ["tpe", pytest.param("nsga2", marks=pytest.mark.slow)])

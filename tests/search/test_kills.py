@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analysis.observations import searches
 from sweeps.search.record import StudyRecord
-from tests.doors.conftest import environment
 from tests.search.world import Killed, World, trials
 
 STUDIES: dict[str, dict[str, Any]] = {
@@ -106,44 +100,3 @@ def test_the_journal_survives_a_torn_last_line(tmp_path: Path) -> None:
         file.write(b'{"op_code":8,"worker_id":"x","tri')
     assert world.run({"trials": 6})[:3] == first
     assert world.run({"trials": 6}) == World(tmp_path / "other").run({"trials": 6})
-
-
-TINY = (
-    "study=quickstart task.modulus=7 train.steps=30 eval.every=10 model.d_model=8 model.d_ff=16 train.batch_size=20 "
-    "executor=inline study.trials=4 study.seeds=2 study.parallel=2 numerics.compile=false"
-).split()
-
-
-@pytest.mark.slow
-def test_a_killed_process(tmp_path: Path) -> None:
-    """SIGKILL, while the first trials train and while results are noted; real training."""
-
-    def start(store: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "sweeps.search", *TINY, f"store.path={store}"],
-            cwd=tmp_path,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    journal, size = tmp_path / "killed" / "search" / "quickstart.journal", 0
-    for pause in (0.2, 0.0):
-        killed = start("killed")
-        while not (journal.exists() and journal.stat().st_size > size):
-            assert killed.poll() is None, killed.communicate()[0]
-            time.sleep(0.02)
-        time.sleep(pause)
-        killed.kill()
-        said, _ = killed.communicate()
-        assert killed.returncode == -signal.SIGKILL, said
-        size = journal.stat().st_size
-    results = []
-    for store in ("killed", "whole"):
-        process = start(store)
-        said, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, said
-        (study,) = searches(tmp_path / store)
-        results.append(study["trials"])
-    assert results[0] == results[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import optuna
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from grok.commands.compose import apply
 from grok.config import flatten, load_config
 from grok.errors import ConfigError
-from sweeps.search.space import Dimension, read_space, refuse_impossible
+from sweeps.search.space import Dimension, read_space
 
 CONDITIONAL = {
     "optim": {
@@ -57,15 +56,11 @@ def test_the_default_is_a_point_only_where_the_space_holds_it() -> None:
         ({}, "is empty"),
         ({"optim": {"lrr": {"low": 1, "high": 2}}}, "did you mean 'optim.lr'"),
         ({"optim": {"lr": 3}}, "expected {low"),
-        ({"optim": {"lr": {"low": 1}}}, "expected low and high, or choices"),
         ({"optim": {"lr": {"low": -1, "high": 2}}}, "optim.lr=-1"),
         ({"optim": {"lr": {"low": 2e-3, "high": 1e-3}}}, "low < high"),
         ({"optim": {"weight_decay": {"low": 0.0, "high": 1.0, "log": True}}}, "low above 0"),
-        ({"optim": {"lr": {"low": 1e-3, "hihg": 1e-2}}}, "did you mean 'high'"),
         ({"seed": {"choices": [1, 2]}}, "a seed is a replicate"),
-        ({"seeds": {"init": {"choices": [1, 2]}}}, "a seed is a replicate"),
         ({"train": {"steps": {"low": 10, "high": 20}}}, "the same for all trials"),
-        ({"workers": {"choices": [1, 2]}}, "the same for all trials"),
         ({"model": {"norm": {"choices": ["post", "prae"]}}}, "model.norm='prae'"),
         ({"model": {"norm": {"low": 1, "high": 2}}}, "not a number"),
         ({"optim": {"lr": {"low": 1e-3, "high": 1e-2, "when": {"optim.grokfst": "ema"}}}}, "did you mean"),
@@ -82,15 +77,6 @@ def test_refusals(raw: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         read_space(raw, "arithmetic")
     assert said in str(refusal.value)
-
-
-@pytest.mark.parametrize(("value", "possible"), [("ema", True), ("none", False), ("nope", False)])
-def test_a_condition_that_never_holds_is_refused(value: str, possible: bool) -> None:
-    """On a setting that is not searched: it has one value in all trials."""
-    base = {"optim": {"grokfast": "ema"}}
-    lamb = {"optim.grokfast_lamb": {"low": 1.0, "high": 2.0, "when": {"optim.grokfast": value}}}
-    with nullcontext() if possible else pytest.raises(ConfigError, match=r"nope|would never vary"):
-        refuse_impossible(read_space(lamb, "arithmetic"), base)
 
 
 @settings(max_examples=60, deadline=None)

@@ -97,9 +97,6 @@ def trials(record: StudyRecord) -> list[Any]:
     ]
 
 
-Kill = Callable[[], None]
-
-
 class Killed(BaseException):
     """Ends a study wherever it is, as a kill would."""
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from analysis.report import main as report
 from grok.commands.store import main as store_command
-from grok.store import StoreWriter, open_store
+from grok.store import StoreWriter
 from grok.store.contract import example_design, example_rows
 from grok.store.layout import Layout
 from grok.store.rows import Shard, to_shard
@@ -79,14 +79,6 @@ def _content(path: Path) -> tuple[int, bytes | str]:
     if path.is_symlink():
         return mode, str(path.readlink())
     return mode, path.read_bytes() if path.is_file() else b""
-
-
-def read_all(path: Path) -> None:
-    store = open_store(path)
-    store.runs()
-    store.curves()
-    store.steps()
-    store.designs()
 
 
 COMMANDS: dict[str, Callable[[Path, Path], object]] = {

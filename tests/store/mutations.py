@@ -209,9 +209,6 @@ def change_json(harm: Harm) -> str:
     return harm.shown(path)
 
 
-CHANGES = ("drop", "rename", "float", "text", "nulls", "add", "notes", "nothing", "foreign", "order")
-
-
 def change_schema(harm: Harm) -> str:
     """A shard of other columns, types or notes; sealed anew, or not."""
     path = harm.a_file(".parquet")

@@ -84,14 +84,6 @@ class TestPlanning:
         with StoreWriter(tmp_path / "S") as writer, pytest.raises(StoreError, match="two rows of"):
             writer.record_design(both)
 
-    def test_a_search_adds_its_batches_and_a_plan_of_before_stays(self, tmp_path: Path) -> None:
-        with StoreWriter(tmp_path / "S") as writer:
-            for trial, run_id in enumerate(RUN_IDS[:3]):
-                assert writer.record_design(one(run_id=run_id, role="trial", unit={"trial": trial})) == 1
-            first = open_store(tmp_path / "S").designs()
-            assert writer.record_design(one(role="trial", unit={"trial": 0}, choice="best"), RUN_IDS) == 0
-        assert open_store(tmp_path / "S").designs().equals(first)
-
     def test_many_plans_become_one_shard(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(writer_module, "SMALL", 8)
         with StoreWriter(tmp_path / "S") as writer:
@@ -123,12 +115,6 @@ class TestStoresOfBefore:
         assert_contract(store)
         assert "designs" in json.loads((store / "store.json").read_text())["columns"]
         assert {path: path.read_bytes() for path in whole} == whole
-
-    @pytest.mark.parametrize("command", ["compact", "migrate"])
-    def test_every_command_that_writes_adds_it(self, store: Path, command: str) -> None:
-        without_designs(store)
-        assert main([command, str(store)]) == 0
-        assert_contract(store)
 
     def test_a_lost_folder_is_said_and_nothing_is_guessed(
         self, store: Path, capsys: pytest.CaptureFixture[str]
@@ -290,15 +276,6 @@ class TestMerge:
         merge(a, [b])
         assert open_store(a).designs()["retired"].tolist() == ["elsewhere"]
         assert_contract(a)
-
-    @pytest.mark.filterwarnings("ignore::grok.store.DamagedShardWarning")
-    def test_a_foreign_file_beside_the_rows_is_left_out(self, stores: list[Path]) -> None:
-        """Then shards are read one by one."""
-        put(stores[0], one("own"))
-        put(stores[1], one())
-        shutil.copy(min((stores[1] / "runs").iterdir()), stores[1] / "designs" / "runs.parquet")
-        assert merge(stores[0], [stores[1]]).designs == 1
-        assert len(open_store(stores[0]).designs()) == 2
 
     @pytest.mark.parametrize("into", [False, True])
     def test_other_facts_of_one_key_are_a_conflict(

@@ -1,12 +1,10 @@
 """What lies in a store names nothing outside, leads nowhere along links, and deletes no row; over every command."""
 
 import itertools
-import json
 import os
 import re
 import shutil
 import warnings
-from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,11 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from grok.checkpoints import load_weights, remove_checkpoints, run_folder, save_checkpoint, save_weights
-from grok.commands.store import main
 from grok.errors import CheckpointError, StoreError
-from grok.execute.live import LiveFolder
 from grok.files import exchange
-from grok.processes import Owner
 from grok.records import Checkpoint
 from grok.run import main as run
 from grok.show import main as show
@@ -28,7 +23,7 @@ from grok.store.layout import Layout
 from grok.store.merge import merge, restore
 from grok.store.rows import with_partners
 from grok.store.schema import KINDS, TABLES, schema
-from grok.store.shards import concat, odd_texts, read_shard, read_whole, write_parquet
+from grok.store.shards import concat, read_shard, read_whole, write_parquet
 from grok.store.upkeep import verify
 from grok.untrusted import is_plain, plain_name, read_json
 from tests.store.hostile import COMMANDS, FEW, every_command, fill, outside_state, with_run_ids, with_texts
@@ -174,27 +169,6 @@ def test_links_are_not_copied_by_what_they_point_to(store: Path, outside: Path, 
     assert load_weights(run_folder(tmp_path / "T", row.result.run_id), "final") == {}
 
 
-def test_a_lease_names_no_file_outside(store: Path, outside: Path) -> None:
-    me = Owner.this_process()
-    for name in ("../../outside/x", "../x", "/etc/x"):
-        for owner in (asdict(me) | {"name": name, "pid": 999999999}, asdict(me) | {"pid": "../../outside"}, name, None):
-            (store / "leases" / "hostile.json").write_text(json.dumps({"owner": owner, "run_ids": ["a"]}))
-            before = outside_state(outside)
-            with StoreWriter(store) as writer:
-                assert writer.claim(["a"]).granted == ["a"]
-            assert outside_state(outside) == before
-            assert main(["status", str(store)]) == 0
-
-
-def test_leases_that_are_no_files(store: Path, outside: Path) -> None:
-    os.mkfifo(store / "leases" / "pipe.json")
-    (store / "leases" / "folder.json").mkdir()
-    (store / "leases" / "link.json").symlink_to(outside / "x.json")
-    with StoreWriter(store) as writer:
-        assert writer.claim(["a"]).granted == ["a"]
-    assert (outside / "x.json").exists()
-
-
 READY = ['{"runs": [], "curves": [], "steps": []}', "garbage", "[1]", "{}", "[" * 100_000, "null", '{"runs": ["x"]}']
 
 
@@ -264,13 +238,6 @@ def test_checkpoints_are_never_written_or_removed_along_a_link(store: Path, outs
     with pytest.raises(CheckpointError, match="is a link"):
         save_checkpoint(folder, Checkpoint(run_id="run-2", step=1, tensors={}, state={}))
     remove_checkpoints(folder)
-    assert outside_state(outside) == before
-
-
-def test_folders_of_dead_sweeps_are_removed_and_links_left(store: Path, outside: Path) -> None:
-    (store / "live" / "old").symlink_to(outside / "sweep-0")
-    before = outside_state(outside)
-    LiveFolder.create(store, "sweep-9").remove()
     assert outside_state(outside) == before
 
 
@@ -389,25 +356,6 @@ def test_a_file_of_nothing_but_a_hole_is_not_read_whole(store: Path) -> None:
     with StoreWriter(store) as writer:
         assert ["does not end like a parquet file" in str(repair) for repair in writer.recovered] == [True]
     assert len(open_store(store).runs()) == 4
-
-
-def test_names_and_numbers_of_every_kind_that_is_written_are_read() -> None:
-    texts = [
-        '{"a b":1e-05,"c":null,"d":-3}',
-        '{"caf\\u00e9":0.5,"\\ud83d\\ude00":1.0}',
-        "{}",
-        '{"x":NaN}',
-        '{"q\\"":1}',
-    ]
-    table = pa.table({"metrics": pa.array([*texts, None]), "block_norms": pa.array([None] * 6, pa.string())})
-    assert odd_texts("curves", table) == {}
-
-
-def test_the_commands_are_all_of_them() -> None:
-    from grok.commands.store import parser
-
-    (group,) = (a for a in parser()._actions if a.dest == "command")
-    assert {name.partition(" ")[0] for name in COMMANDS} - {"report"} == set(group.choices or ())
 
 
 def test_secrets_are_kept_nowhere(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from grok.store import DamagedShardWarning, StoreWriter, open_store
 from grok.store import schema as schema_module
 from grok.store import schema as versions
 from grok.store import upkeep as verify_module
-from grok.store.contract import assert_contract, contents, example_row, example_rows, failed, read_raw, with_other_bits
+from grok.store.contract import assert_contract, contents, example_row, example_rows, with_other_bits
 from grok.store.layout import Layout, read_marker
 from grok.store.provenance import stored_config
-from grok.store.schema import KINDS, TABLES, VERSION_KEY, schema
+from grok.store.schema import KINDS, TABLES, VERSION_KEY
 from grok.store.shards import write_parquet
 from grok.store.upkeep import compact, migrate, verify
 
@@ -52,16 +52,6 @@ class TestCompact:
         assert_contract(tmp_path / "S")
         assert open_store(tmp_path / "S").steps()["grad_norm"].tolist() == [k / 7 for k in range(1, 9)]
         assert not (tmp_path / "S" / "steps" / "empty.parquet").exists()
-
-    def test_a_store_without_runs(self, tmp_path: Path) -> None:
-        StoreWriter(tmp_path / "S").close()
-        assert compact(tmp_path / "S").after == 0
-        assert_contract(tmp_path / "S")
-
-    def test_a_damaged_shard_is_said(self, store: Path) -> None:
-        next((store / "runs").iterdir()).write_bytes(b"")
-        assert len(compact(store).recovered) == 1
-        assert len(open_store(store).run_ids()) == 4
 
 
 def make_older(store: Path, drop: dict[str, list[str]], version: int | None = None) -> None:
@@ -200,27 +190,12 @@ class TestVerify:
         monkeypatch.setattr("grok.store.upkeep.time.sleep", lambda seconds: later.rename(last))
         assert not [problem for problem in verify(store) if "orphan" in problem]
 
-    def test_rows_that_were_copied_in_by_hand(self, store: Path) -> None:
-        for kind in ("runs", "curves"):
-            shard = sorted((store / kind).iterdir())[0]
-            (store / kind / "copy.parquet").write_bytes(shard.read_bytes())
-        problems = verify(store)
-        assert sum(p.startswith("runs: run ") for p in problems) == 2
-        assert sum(p.startswith("curves: run ") for p in problems) == 10
-
     def test_replicates_with_other_bits(self, tmp_path: Path) -> None:
         with StoreWriter(tmp_path / "S") as writer:
             writer.commit([example_row(0), with_other_bits(example_row(0, settings={"replicate": 1}), 150)])
         (problem,) = verify(tmp_path / "S")
         assert "equal trajectory and numerics, different bits" in problem
         assert "val_loss at step 150" in problem
-
-    def test_a_shard_without_the_full_schema(self, store: Path) -> None:
-        path = sorted((store / "curves").iterdir())[0]
-        table = pq.ParquetFile(path).read().drop_columns(["sample"])
-        with path.open("w+b") as out:
-            write_parquet(table.replace_schema_metadata(schema("curves").metadata), out)
-        assert [p for p in verify(store) if p == f"{path}: it does not have the columns of this version"]
 
 
 class TestCommand:
@@ -258,32 +233,3 @@ class TestCommand:
         said = capsys.readouterr()
         assert "4 runs added" in said.out
         assert "warning: left out" in said.err
-
-    def test_status_warns_of_damage_and_writes_nothing(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        next((store / "runs").iterdir()).write_bytes(b"")
-        before = sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*"))
-        assert main(["status", str(store)]) == 0
-        said = capsys.readouterr()
-        assert "4 runs" in said.out
-        assert "warning: left out" in said.err
-        assert sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*")) == before
-
-    def test_a_misspelt_target_of_a_merge_is_no_new_store(
-        self, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        misspelt = tmp_path / "stroe"
-        assert main(["merge", str(misspelt), str(store)]) == 2
-        assert f"no store at {misspelt}" in (said := capsys.readouterr().err) and "--into" in said
-        assert not misspelt.exists()
-
-    def test_failed_runs_need_attention(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        with StoreWriter(tmp_path / "S") as writer:
-            writer.commit([failed(example_row(1))])
-        assert main(["status", str(tmp_path / "S")]) == 0
-        said = capsys.readouterr().out
-        assert "attention: 1 failed" in said and "retry_failed=true" in said
-
-
-def test_a_stranger_reads_every_row(store: Path) -> None:
-    assert len(read_raw(store, "runs")) == 6
-    assert not list(Layout(store).tmp.iterdir())

@@ -1,7 +1,6 @@
 """Merging of stores: no row, checkpoint or kept weight is lost, and none of another run is taken."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,15 +97,6 @@ class TestMerge:
         assert float.fromhex(content["value"]["hex"]) == getattr(short.result.curve[2], column)
         assert {side["host"] for side in content["sides"].values()} == {"somewhere"}
         assert open_store(a).run_ids() == {short.identity.run_id}
-
-    def test_a_store_of_another_numerics_tag_never_conflicts(self, tmp_path: Path) -> None:
-        row = example_row(0)
-        other = with_other_bits(replace(row, result=replace(row.result, numerics="cpu:other")), 50)
-        for name, one in (("A", row), ("B", other)):
-            with StoreWriter(tmp_path / name) as writer:
-                writer.commit([one])
-        assert merge(tmp_path / "A", [tmp_path / "B"], into=tmp_path / "C").conflicts == []
-        assert open_store(tmp_path / "C").runs()["numerics"].tolist() == ["cpu:example"]
 
     def test_weights_belong_to_the_row_that_stays(self, tmp_path: Path) -> None:
         same, elsewhere = example_row(0), example_row(1, numerics="gpu:other", weights_hash="f" * 64)

@@ -177,7 +177,7 @@ def cases(count: int, first: int = 0) -> Iterator[int]:
 
 
 def test_a_few_mutations(sound: Path, tmp_path: Path) -> None:
-    for seed in cases(5):
+    for seed in cases(3):
         mutated(sound, tmp_path / str(seed), seed, with_report=False)
 
 

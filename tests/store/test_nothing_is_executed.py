@@ -1,6 +1,7 @@
 """Nothing that comes from a disk or a setting is executed, and no port is opened: read off the code itself."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +18,12 @@ LISTENING = {"socketserver", "http.server", "xmlrpc", "asyncio", "multiprocessin
 LOADING = {("torch", "load"), ("joblib", "load"), ("yaml", "load"), ("yaml", "unsafe_load"), ("yaml", "full_load")}
 
 
+parsed = functools.cache(ast.parse)
+
+
 def found(code: str) -> Iterator[str]:
     """Yield what ``code`` does that could execute what it reads."""
-    for node in ast.walk(ast.parse(code)):
+    for node in ast.walk(parsed(code)):
         if isinstance(node, ast.Import):
             yield from (f"imports {a.name}" for a in node.names if a.name.partition(".")[0] in UNPICKLING)
         elif isinstance(node, ast.ImportFrom):
@@ -58,7 +62,7 @@ def test_nothing_does() -> None:
 
 def listening(code: str) -> Iterator[str]:
     """Yield what ``code`` does that could wait for somebody to connect."""
-    for node in ast.walk(ast.parse(code)):
+    for node in ast.walk(parsed(code)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
             yield from (f"imports {name}" for name in names if name in LISTENING)

@@ -173,13 +173,6 @@ def test_without_hard_links_each_has_a_copy(folder: Path, monkeypatch: pytest.Mo
     assert all(equal(load_checkpoint(folder, step), at(step)) for step in (5, 6))
 
 
-def test_a_checkpoint_without_parts_has_no_folder_for_them(folder: Path) -> None:
-    whole = Checkpoint(run_id="abc", step=1, tensors=at(1).tensors, state={})
-    path = save_checkpoint(folder, whole)
-    assert sorted(p.name for p in path.iterdir()) == ["manifest.json", "tensors.safetensors"]
-    assert equal(load_checkpoint(folder), whole)
-
-
 KILLED = """
 import os, signal, sys
 from pathlib import Path

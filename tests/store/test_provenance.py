@@ -34,10 +34,6 @@ def checkout(tmp_path: Path) -> Path:
     return package
 
 
-def test_a_clean_checkout(checkout: Path) -> None:
-    assert git_state_of(checkout) == (git(checkout, "rev-parse", "HEAD"), False)
-
-
 def test_a_changed_or_an_untracked_file_makes_it_dirty(checkout: Path) -> None:
     new = checkout / "new.py"
     new.write_text("")

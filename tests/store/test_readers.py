@@ -53,14 +53,6 @@ def test_three_readers_of_the_bare_folders_agree(store: Path) -> None:
             assert one == [None if pd.isna(value) else value for value in by_pandas[name].tolist()], name
 
 
-def test_three_readers_give_the_same_means(store: Path) -> None:
-    by_pandas = open_store(store).curves()["val_loss"].mean()
-    (by_duckdb,) = duckdb.sql(f"select avg(val_loss) from '{store}/curves/*.parquet'").fetchall()[0]
-    by_polars = pl.read_parquet(store / "curves" / "*.parquet")["val_loss"].mean()
-    assert by_pandas == pytest.approx(by_duckdb, rel=1e-14)
-    assert by_pandas == pytest.approx(by_polars, rel=1e-14)
-
-
 def test_integers_stay_integers(store: Path) -> None:
     for runs in (open_store(store).runs(), pd.read_parquet(store / "runs")):
         assert runs["seed"].max() == 2**63 - 1
@@ -101,12 +93,3 @@ def test_statuses_and_a_run_by_prefix(store: Path) -> None:
     common = max(digits, key=digits.count)
     with pytest.raises(StoreError, match=f"runs begin with '{common}' .*give more characters"):
         opened.run(common)
-
-
-def test_a_growing_store_shows_what_is_committed(tmp_path: Path) -> None:
-    with StoreWriter(tmp_path / "S") as writer:
-        opened = open_store(tmp_path / "S")
-        assert opened.runs().empty
-        assert list(opened.curves().columns)[:2] == ["run_id", "step"]
-        writer.commit(example_rows(range(2)))
-        assert len(opened.runs()) == 2

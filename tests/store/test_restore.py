@@ -70,16 +70,6 @@ def test_what_is_damaged_or_lacks_its_points_stays(store: Path, capsys: pytest.C
     assert_contract(store)
 
 
-def test_a_shard_that_lacks_its_step_log_stays(store: Path) -> None:
-    put_aside(store)
-    (step_log,) = (store / "quarantine").glob("steps-*")
-    step_log.rename(store / "elsewhere")
-    assert len(restore(store).runs) == 3
-    (store / "elsewhere").rename(step_log)
-    assert len(restore(store).runs) == 3
-    assert len(open_store(store).steps()) == 1
-
-
 def test_a_shard_whose_tables_were_named_apart(store: Path) -> None:
     whole = {kind: contents(store, kind) for kind in TABLES}
     name = sorted(path.stem for path in (store / "runs").iterdir())[0]

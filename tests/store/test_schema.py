@@ -47,27 +47,6 @@ def test_every_setting_of_every_mode_is_a_column() -> None:
     assert types["model.bias"] == "bool"
 
 
-def test_every_seed_is_an_integer_to_the_last_bit() -> None:
-    row = example_row(0, settings={"seeds": {"init": 2**63 - 1, "order": 2**53 + 1}})
-    runs = to_shard([row]).runs.to_pylist()[0]
-    assert (runs["seed_init"], runs["seed_order"]) == (2**63 - 1, 2**53 + 1)
-    assert (runs["config.seeds.init"], runs["config.seeds.split"]) == (2**63 - 1, None)
-    assert runs["seed_split"] == row.config.stream_seeds().split
-
-
-def test_a_row_says_all_of_a_run() -> None:
-    row = example_row(3, settings={"seeds": {"layers": {"head": 5}}})
-    row = replace(row, provenance=replace(MACHINE, sweep_id="sweep", lane_width=8))
-    found = run_row(row.result, row.config, row.identity, row.provenance, data_hash="abc")
-    assert list(found) == schema("runs").names
-    last = row.result.curve[-1]
-    assert (found["val_loss"], found["weight_norm_all"]) == (last.val_loss, last.weight_norm_all)
-    assert (found["run_id"], found["sweep_id"], found["lane_width"]) == (row.identity.run_id, "sweep", 8)
-    assert json.loads(found["layers"]) == {"head": 5}
-    assert (found["data_hash"], found["config.task.operation"]) == ("abc", "x/y")
-    assert found["started_at"].isoformat() == "2023-11-14T22:13:20"
-
-
 def test_the_width_that_a_device_chose_is_in_the_row() -> None:
     row = example_row(0)
     for chosen, asked, expected in ((264, None, 264), (264, 8, 264), (None, 8, 8), (None, None, None)):

@@ -25,12 +25,15 @@ def intact(path: Path) -> bool:
         return False
 
 
-def test_every_byte_counts(store: Path) -> None:
+@pytest.mark.parametrize("apart", [9, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_byte_counts(store: Path, apart: int) -> None:
+    """The fast form changes each byte of the footer and every ninth of the rest."""
     victim = sorted((store / "curves").iterdir())[0]
     whole = victim.read_bytes()
     assert intact(victim)
     noticed = []
-    for at in range(len(whole)):
+    footer = footer_of(whole)
+    for at in [*range(0, footer, apart), *range(footer, len(whole))]:
         victim.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
         noticed.append(not intact(victim))
     assert all(noticed)
@@ -51,7 +54,7 @@ def test_a_changed_footer_costs_its_shard_and_no_other(store: Path, what: bytes)
     assert any(victim.name in problem for problem in verify(store))
     with StoreWriter(store, thorough=False) as writer:
         (recovered,) = writer.recovered
-        assert "footer" in recovered.reason
+        assert recovered.name == victim.stem
         assert len(writer.commit(example_rows(range(6))).written) == 3
     assert_contract(store)
 

@@ -24,7 +24,6 @@ from grok.records import StepPoint
 from grok.store import DamagedShardWarning, Row, StoreWriter, check_path, open_store
 from grok.store.contract import assert_contract, example_row, example_rows, failed
 from grok.store.schema import SCHEMA_VERSION
-from grok.store.upkeep import SMALL
 
 
 def ids(rows: list[Row]) -> set[str]:
@@ -74,14 +73,6 @@ class TestRefused:
         with pytest.raises(StoreError, match=r"has no store.json"):
             open_store(tmp_path)
         assert not listing(tmp_path)
-
-    def test_checking_a_place_writes_nothing(self, tmp_path: Path) -> None:
-        assert check_path(tmp_path / "new" / "S") is False
-        assert not listing(tmp_path)
-        StoreWriter(tmp_path / "S").close()
-        before = listing(tmp_path)
-        assert check_path(tmp_path / "S") is True
-        assert listing(tmp_path) == before
 
     def test_a_place_where_writing_is_not_allowed(self) -> None:
         with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
@@ -154,8 +145,9 @@ class TestDamage:
                 writer.commit(example_rows(range(start, start + 3)))
         return tmp_path / "S"
 
-    @pytest.mark.parametrize("kind", ["runs", "curves"])
-    @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "not parquet"])
+    @pytest.mark.parametrize(
+        ("kind", "damage"), [("runs", "truncated"), ("runs", "flipped"), ("curves", "empty"), ("curves", "not parquet")]
+    )
     def test_a_damaged_shard(self, store: Path, kind: str, damage: str) -> None:
         victim = sorted((store / kind).iterdir())[1]
         whole = victim.read_bytes()
@@ -390,17 +382,6 @@ def test_threads_and_processes_write_side_by_side(tmp_path: Path) -> None:
     assert not [c for report in reports for c in report.conflicts]
     assert_contract(path)
     assert open_store(path).run_ids() == ids(example_rows(range(40)))
-
-
-@pytest.mark.slow
-def test_many_small_shards_become_one_while_a_sweep_goes_on(tmp_path: Path) -> None:
-    rows = example_rows(range(SMALL + 4), every=200)
-    with StoreWriter(tmp_path / "S", thorough=False) as writer:
-        for row in rows:
-            writer.commit([row])
-    assert len(list((tmp_path / "S" / "runs").iterdir())) < 10
-    assert_contract(tmp_path / "S")
-    assert open_store(tmp_path / "S").run_ids() == ids(rows)
 
 
 def test_a_half_made_store_is_finished(tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from grok.commands.compose import arithmetic, compose
 from grok.run import main
 from grok.store import open_store
 from grok.streams import STREAMS
-from sweeps.branch import Conditions, candidates, drawn_parents, redrawn_seeds
+from sweeps.branch import drawn_parents, redrawn_seeds
 from sweeps.branch import main as branch
 
 TINY = [
@@ -53,14 +52,6 @@ def test_children_keep_all_streams_but_the_redrawn_ones(store: Path, capfd: pyte
     assert len(open_store(store).runs()) == len(after) + 1
 
 
-def test_the_first_run_of_a_seed_stands_for_it_and_no_repeat(tmp_path: Path) -> None:
-    """Repeats have ids of their own: the first by id stood for a seed, so a repeat could make it the best."""
-    path = tmp_path / "S"
-    assert main(["-m", "seed=range(0,6)", "replicate=0,1,2", *TINY, f"store.path={path}"]) == 0
-    config = arithmetic(compose([*TINY, f"store.path={path}"]))
-    assert (candidates(Conditions.of(open_store(path), config), range(6))["replicate"] == 0).all()
-
-
 def test_a_layers_weights_are_redrawn_and_nothing_else(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = open_store(store).runs().set_index("run_id")
     parent = before[before["layers"] == "{}"].iloc[0]
@@ -80,9 +71,7 @@ def test_a_layers_weights_are_redrawn_and_nothing_else(store: Path, capfd: pytes
         (["--at", "4"], "not evaluated at that step"),
         (["--best", "40"], "finished seeds with these settings"),
         (["--redraw", "dropout"], "one or two of split, init, order"),
-        (["--redraw", "init+layers.head"], "one or two of split, init, order"),
         (["--redraw", "layers."], "nor layers.NAME"),
-        (["--redraw", "split+split"], "one or two of split, init, order"),
         (["--seeds", "7"], "FIRST:END"),
         (["--seeds", "0:7"], "6 of 7 are finished"),
         (["--times", "0"], "at least 1"),

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from grok.run import main
 from grok.store import open_store
-from sweeps.repeat import in_words
 from sweeps.repeat import main as repeat
 
 TINY = [
@@ -57,37 +55,6 @@ def test_a_repeat_on_the_other_path_is_not_trained_again_on_another_machine(
     assert "1 planned, 1 stored, 0 duplicates, 0 to train" in capfd.readouterr().out
 
 
-def test_one_named_seed_is_a_kind(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["--seeds", "2", "--controls", "0", "--kinds", "seeds.order=5,replicate=3", *HOW, f"store.path={store}"]
-    assert repeat([*words, "dry_run=true"]) == 0
-    assert "2 planned, 0 stored, 0 duplicates, 2 to train" in capfd.readouterr().out
-
-
-def test_candidates_by_name(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run = str(open_store(store).runs().query("seed == 4")["run_id"].iloc[0])
-    words = ["--seeds", f"2,{run[:9]}", "--controls", "1", *HOW, f"store.path={store}", "dry_run=true"]
-    assert repeat(words) == 0
-    said = capfd.readouterr().out
-    assert "2 candidates (seeds 2, 4) of " in said and "1 ordinary controls; ulp: 24 repeats" in said
-
-
-def test_a_changed_setting_is_read_as_every_command_reads_it(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """To YAML 5e-4 is text."""
-    words = ["--seeds", "2", "--controls", "0", "--kinds", "optim.lr=5e-4", *HOW, f"store.path={store}", "dry_run=true"]
-    assert repeat(words) == 0 and "optim.lr=5e-4: 1 repeats" in capfd.readouterr().out
-
-
-@pytest.mark.slow
-def test_all_runs_above_an_accuracy_and_a_changed_setting(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    kinds = "path,float64,optim.weight_decay=0.0"
-    words = ["--kinds", kinds, "--controls", "0", *HOW, f"store.path={store}", "dry_run=true"]
-    assert repeat(["--above", "-1", *words]) == 0
-    said = capfd.readouterr().out
-    assert "6 candidates" in said and f": {3 * 6} repeats" in said
-    assert repeat(["--above", "2", *words]) == 0
-    assert "nothing to repeat" in capfd.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -108,11 +75,3 @@ def test_bad_input_is_refused_in_one_line(
     assert repeat(["--store", str(store), *words]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and said in error
-
-
-def test_candidates_are_called_by_the_seeds_that_tell_them_apart() -> None:
-    runs = pd.DataFrame({"seed": [0, 0], "seed_split": [7, 7], "seed_init": [3, 5], "seed_order": [8, 8]})
-    assert in_words(runs) == "init seeds 3, 5"
-    assert in_words(runs, "order") == "order seeds 8, 8"
-    assert in_words(runs.assign(seed=[1, 2])) == "seeds 1, 2"
-    assert in_words(runs.assign(seed_order=[8, 9])) == "init×order seeds 3×8, 5×9"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
-from grok import evaluate, generate, hf, prepare
+from grok import evaluate, generate, prepare
 from grok import run as train
 from grok.checkpoints import run_folder, save_checkpoint
 from grok.commands.trained import find_run
@@ -69,76 +67,6 @@ def test_scores_of_all_kept_weights(trained: Trained, tmp_path: Path, capsys: py
     folder = str(run_folder(trained.store, trained.run_id))
     assert evaluate.main([folder, "--weights", "last"]) == 0
     assert f"{found['scores']['last']['loss']:.4f}" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("out", [".", "/proc/scores.json"])
-def test_where_nothing_can_be_written(trained: Trained, out: str, capsys: pytest.CaptureFixture[str]) -> None:
-    run = [trained.run_id, "--store", str(trained.store)]
-    for argv, door in (
-        ([*run, "--weights", "last", "--limit", "99", "--out", out], evaluate),
-        ([*run, "--tokens", "2", "--out-file", out], generate),
-    ):
-        assert door.main(argv) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"error: --out{'-file' if door is generate else ''} {out}")
-        assert said.count("\n") == 1
-    taken = str(trained.store / "store.json")
-    assert hf.main(["export", *run, "--out", taken]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
-
-
-def test_damaged_weights_are_named_and_the_others_can_be_used(
-    trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(trained.store, store)
-    damaged = run_folder(store, trained.run_id) / "weights-best"
-    os.truncate(damaged / "tensors.safetensors", 1000)
-    run = [trained.run_id, "--store", str(store)]
-    for door in (evaluate, generate):
-        assert door.main(run) == 2
-        said = capsys.readouterr().err
-        assert f"{damaged} is damaged" in said and "--weights last or average" in said
-    assert evaluate.main([*run, "--weights", "last", "--limit", "99"]) == 0
-    assert generate.main([*run, "--weights", "average", "--tokens", "2"]) == 0
-
-
-def test_the_average_is_the_mean_of_the_last_weights(trained: Trained) -> None:
-    weights = find_run(trained.run_id, str(trained.store)).weights()
-    assert weights.keys() == {"last", "best", "average"}
-    # the last fifth of six steps rounds to steps 5 and 6: the mean is not the last
-    assert not torch.equal(weights["average"]["blocks.0.mlp.up.weight"], weights["last"]["blocks.0.mlp.up.weight"])
-
-
-def test_twice_the_context_with_alibi(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    """Through the command."""
-    store = ["--store", str(trained.store), "--weights", "last", "--context", "64"]
-    assert evaluate.main([trained.alibi, *store, "--windows", "sliding", "--stride", "16"]) == 0
-    assert "windows of 64, 16 apart" in capsys.readouterr().out
-    assert evaluate.main([trained.run_id, *store]) == 2
-    assert "learned positions for 32 tokens" in capsys.readouterr().err
-
-
-def test_same_seed_same_text(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A prompt file to an output file, five texts of 30 tokens, seed 42."""
-    (tmp_path / "prompts.txt").write_text("There was once\nOne day\n")
-    texts = []
-    for name in ("a.jsonl", "b.jsonl"):
-        argv = [trained.run_id, "--store", str(trained.store), "--prompt-file", str(tmp_path / "prompts.txt")]
-        argv += ["--samples", "5", "--tokens", "30", "--seed", "42", "--top-k", "20", "--top-p", "0.95"]
-        assert generate.main([*argv, "--out-file", str(tmp_path / name)]) == 0
-        texts.append((tmp_path / name).read_text())
-    assert texts[0] == texts[1]
-    records = [json.loads(line) for line in texts[0].splitlines()]
-    assert len(records) == 10 and {r["prompt"] for r in records} == {"There was once", "One day"}
-    assert len({r["text"] for r in records}) == 10 and all(r["tokens"] <= 30 for r in records)
-    known = set(open_corpus(trained.data).tokenizer.decode(range(open_corpus(trained.data).vocab_size - 1)))
-    assert set("".join(r["text"] for r in records)) <= known
-    capsys.readouterr()
-    assert generate.main([trained.run_id, "--store", str(trained.store), "--prompt", "One day", "--tokens", "9"]) == 0
-    plain = capsys.readouterr().out
-    assert plain.startswith("One day") and len(plain.rstrip("\n")) <= 16
-    assert generate.main([trained.run_id, "--store", str(trained.store), "--tokens", "9"]) == 0  # a new document
 
 
 def test_a_run_in_flight_can_be_looked_at(trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,24 +134,6 @@ def test_impossible_generations_are_refused(
     assert generate.main([trained.run_id, "--store", str(trained.store), *argv]) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
-
-
-def test_only_line_ends_end_a_prompt(trained: Trained, tmp_path: Path) -> None:
-    """JSON may hold U+2028 as it is, and `--out-file` writes it so."""
-    prompts = ["one\u2028two", "three\x0bfour"]
-    for name, content in (
-        ("p.jsonl", "\n".join(json.dumps({"prompt": text}, ensure_ascii=False) for text in prompts)),
-        ("p.txt", "\r\n".join(prompts) + "\r\n"),
-    ):
-        (tmp_path / name).write_text(content, encoding="utf-8-sig", newline="")
-        assert generate._prompts_of_file(tmp_path / name) == prompts
-
-
-def test_a_text_of_one_document_begins_with_a_line_end(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("a text\n" * 30)
-    text = ["text", "--input", str(tmp_path / "t.txt"), "--out", str(tmp_path / "o"), "--tokenizer", "byte"]
-    assert prepare.main(text) == 0
-    assert generate._beginning(open_corpus(tmp_path / "o")) == [ord("\n")]
 
 
 def test_data_of_another_tokeniser_is_refused(

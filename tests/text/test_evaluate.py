@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -112,15 +110,6 @@ def test_a_part_is_measured_by_its_own_words_and_bytes(articles: Corpus) -> None
     assert score_split(model, articles, "test", limit=10**9).nats == score_split(model, articles, "test").nats
 
 
-def test_the_words_of_a_part_are_those_of_its_documents(tmp_path: Path) -> None:
-    """Two documents meet without white space between them: their words stay apart, as `grok prepare` counts them."""
-    (tmp_path / "t.txt").write_text("<|endoftext|>".join(["Once there was the end."] * 20))
-    corpus, _ = prepare(Request(form="text", inputs=(str(tmp_path / "t.txt"),), out=tmp_path / "o", tokenizer="byte"))
-    entry = corpus.split("train")
-    part = score_split(small_model(257), corpus, "train", limit=entry["tokens"] - 1, batch_size=64)
-    assert (part.words, part.bytes) == (entry["words"], entry["bytes"]) == (entry["documents"] * 5, part.bytes)
-
-
 def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary(articles: Corpus) -> None:
     model = small_model(257)
     with torch.no_grad():
@@ -130,28 +119,3 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary(article
     assert score.perplexity == pytest.approx(257)
     assert score.bits_per_byte == pytest.approx(tokens * math.log2(257) / len(ARTICLES.encode()))
     assert score.word_perplexity == pytest.approx(257 ** (tokens / (len(ARTICLES.split()) + ARTICLES.count("\n"))))
-
-
-def test_words_of_the_published_test_set(samples: Callable[[str], Path], tmp_path: Path) -> None:
-    """The divisors of word perplexity and bits per byte, counted by hand from the file: 245,569 words."""
-    file = samples("wikitext/wiki.test.tokens")
-    given = (str(file),)
-    corpus, _ = prepare(
-        Request(form="wikitext", inputs=given, split_files={"test": given}, out=tmp_path / "o", tokenizer="byte")
-    )
-    raw = file.read_bytes()
-    entry = corpus.split("test")
-    assert entry["words"] == len(raw.split()) + raw.count(b"\n") == 245_569
-    assert entry["bytes"] == len(raw) == 1_256_449
-    part = score_split(small_model(257), corpus, "test", limit=5_000, batch_size=64)
-    head = corpus.tokenizer.decode(corpus.tokens("test")[:5_000].tolist()).replace("<|endoftext|>", "")
-    assert (part.words, part.bytes) == (len(head.split()) + head.count("\n"), len(head.encode()))
-
-
-def test_scoring_moves_nothing(articles: Corpus, no_global_randomness: None) -> None:
-    model = small_model(articles.vocab_size).train()
-    before = [p.detach().clone() for p in model.parameters()]
-    score_split(model, articles, "val")
-    assert model.training and all(
-        np.array_equal(a.numpy(), p.detach().numpy()) for a, p in zip(before, model.parameters(), strict=True)
-    )

@@ -96,26 +96,6 @@ def test_top_k_and_top_p_keep_the_likeliest(logits: np.ndarray, k: int, p: float
     assert Sampler(top_k=1).choose(logits, chances[0]) == order[0]
 
 
-def test_shares_of_draws_are_those_of_the_model() -> None:
-    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
-    chances = Stream("sample", 0).uniform(20_000)
-    for sampler, expected in (
-        (Sampler(), [0.5, 0.3, 0.15, 0.05]),
-        (Sampler(top_k=2), [0.625, 0.375, 0, 0]),
-        (Sampler(top_p=0.9), [0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0]),
-        (Sampler(temperature=0.5), np.array([0.25, 0.09, 0.0225, 0.0025]) / 0.365),
-    ):
-        counts = np.bincount([sampler.choose(logits, float(c)) for c in chances], minlength=4)
-        assert np.abs(counts / 20_000 - np.array(expected)).max() < 0.012
-
-
-def test_impossible_prompts_are_refused() -> None:
-    with pytest.raises(DataError, match="prompt 1 is empty"):
-        text_of(prompts=[[1], []])
-    with pytest.raises(DataError, match="has id 20, the model's vocabulary has 20"):
-        text_of(prompts=[[20]])
-
-
 @pytest.mark.parametrize("logits", [[0.0, np.nan], [0.0, np.inf], [-np.inf, -np.inf]])
 def test_nothing_is_drawn_from_logits_that_are_not_finite(logits: list[float]) -> None:
     for temperature in (0.0, 1.0):

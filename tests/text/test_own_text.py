@@ -12,10 +12,8 @@ import pytest
 
 from grok.__main__ import main
 from grok.errors import DataError
-from grok.gpt.evaluate import score_split
 from grok.plugins import Code, activate, code_of
 from grok.text.corpus import Corpus, open_corpus, refuse_other_tokenizer
-from tests.text.test_evaluate import small_model
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "words.py"
 POEMS = "\n\n".join(f"The moss grows, day {i}.\nSo does the owl's nest." for i in range(40))
@@ -78,31 +76,6 @@ def test_changed_code_prepares_anew_and_says_why(capsys: pytest.CaptureFixture[s
     assert int(np.max(corpus.tokens("train"))) == 4
 
 
-def test_a_changed_source_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    command = [word if word != "words.Words" else "byte" for word in PREPARE]
-    assert main(command) == 0
-    Path("words.py").write_text(EXAMPLE.read_text() + "\n# changed\n")
-    assert main(command) == 0
-    assert "rebuilding C: code of your own has changed: words.verses (" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("module", "said"),
-    [
-        ("class Words: pass\ndef verses(n): yield from ['moss'] * 20", "--tokenizer words.Words: fit() fails"),
-        ("def verses(n): yield 3", "words.verses returned a int for poems.txt"),
-        ("def verses(n): return 1 / 0", "words.verses fails for --input poems.txt (ZeroDivisionError"),
-        ("def other(n): pass", "words has no 'verses'"),
-    ],
-)
-def test_what_does_not_fit_is_refused_in_one_line(module: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("words.py").write_text(module)
-    assert main(PREPARE) == 2
-    error = capsys.readouterr().err
-    assert said in error and len([line for line in error.splitlines() if line.startswith("error")]) == 1
-    assert not Path("C").exists()
-
-
 def test_ids_out_of_range_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     Path("words.py").write_text(EXAMPLE.read_text().replace("self.ids.get(piece, 0)", "-1"))
     assert main(PREPARE) == 2
@@ -134,33 +107,6 @@ def test_a_second_corpus_has_the_same_tokeniser(capsys: pytest.CaptureFixture[st
     named()
     with pytest.raises(DataError, match=r"--tokenizer C/tokenizer\.json --tokenizer-code words\.Words"):
         refuse_other_tokenizer(open_corpus("E"), first)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("self.ids.get(piece, 0)", "self.ids[piece]", "the tokeniser words.Words fails in encode() (KeyError: '36')"),
-        ('"".join(self.words', '"".joined(self.words', "the tokeniser words.Words fails in decode() (AttributeError"),
-        ("return self.words", "return 5", "the tokeniser words.Words fails in its constructor (TypeError"),
-    ],
-)
-def test_code_that_fails_is_said_in_one_line(old: str, new: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("words.py").write_text(EXAMPLE.read_text().replace(old, new))
-    assert main(PREPARE) == 2
-    error = capsys.readouterr().err
-    assert said in error and "Traceback" not in error
-
-
-def test_a_part_is_not_measured_in_ids_written_as_text() -> None:
-    assert main(PREPARE) == 0
-    activate(Code())
-    corpus = open_corpus("C")
-    model = small_model(corpus.vocab_size)
-    assert score_split(model, corpus, "train").words == corpus.split("train")["words"]
-    with pytest.raises(DataError, match="name it again"):
-        score_split(model, corpus, "train", limit=30)
-    part = score_split(model, named(), "train", limit=len(corpus.tokens("train")) - 1)
-    assert part.words == corpus.split("train")["words"]
 
 
 def test_a_model_trains_on_it_and_writes_text(capfd: pytest.CaptureFixture[str]) -> None:

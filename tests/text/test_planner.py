@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grok import plan as door
-from grok.commands.compose import gpt_settings
 from grok.config.gpt import GptConfig, ModelConfig, TrainConfig
 from grok.errors import ConfigError
 from grok.gpt.initial import build_model
 from grok.gpt.model import parameter_count
 from grok.gpt.planning import planner, published
-from grok.text.preparation import Request, prepare
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 models = st.builds(
     ModelConfig,
@@ -61,12 +55,6 @@ def test_the_formula_is_gpt2(
     assert planner.gpt2_parameters(layers, d_model, vocab_size, context) == parameters
     model = ModelConfig(layers=layers, d_model=d_model, heads=heads, context=context)
     assert planner.count_parameters(model, vocab_size).total == parameters
-
-
-def test_the_104b_model_has_two_shapes_of_one_size() -> None:
-    """n 32, h 16384 and n 64, h 11600 are both 104B, with the 104B run's 50,257 ids and 2,048 positions."""
-    for layers, width in ((32, 16_384), (64, 11_600)):
-        assert planner.gpt2_parameters(layers, width, 50_257, 2048) == pytest.approx(104e9, rel=0.005)
 
 
 @torch.no_grad()
@@ -138,13 +126,6 @@ def test_the_diarys_corrections() -> None:
     assert pytest.approx(152e12, rel=0.01) == 8 * 1_160_745_600 * 16 * 1024
 
 
-def test_the_page_holds_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    page = (DOCS / "gpt.md").read_text(encoding="utf-8")
-    command = next(line for line in page.splitlines() if line.startswith("$ grok plan"))
-    assert door.main(command.split()[3:]) == 0
-    assert capsys.readouterr().out in page
-
-
 def test_the_door(capsys: pytest.CaptureFixture[str]) -> None:
     assert door.main(["experiment=gpt/gpt2_117m", "--price", "2", "--device", "H200", "--devices", "8"]) == 0
     page = capsys.readouterr().out
@@ -177,52 +158,3 @@ def test_the_door(capsys: pytest.CaptureFixture[str]) -> None:
         assert door.main(argv) == 2, argv
         said = capsys.readouterr().err
         assert message in said and said.count("\n") == 1
-
-
-def test_a_length_in_tokens_or_epochs_is_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert door.main(["experiment=gpt/gpt2_117m", "train.tokens=2e9"]) == 0
-    assert "2,000,158,720 = 3,815 steps of 524,288" in capsys.readouterr().out
-    out = tmp_path / "fables"
-    corpus, _ = prepare(Request(form="fables", inputs=("60:0",), out=out, tokenizer="char"))
-    steps = -(-3 * ((corpus.split("train")["tokens"] - 1) // 64) // 12)
-    assert door.main(["experiment=gpt/shakespeare_char", f"data.path={out}", "train.epochs=3"]) == 0
-    assert f"{steps * 768:,} = {steps:,} steps of 768" in capsys.readouterr().out
-
-
-def test_dropout_of_gpt2_is_counted() -> None:
-    """Masks and dropped attention weights are half of what its step keeps, but on one GPU, where the kernel drops."""
-    config = gpt_settings(["experiment=gpt/gpt2_117m"])
-    alone, written_out, shared = (
-        planner.plan(replaced, 50_257, device="H200", devices=devices).bytes_per_device
-        for replaced, devices in (
-            (config, 1),
-            (gpt_settings(["experiment=gpt/gpt2_117m", "model.softmax=float32"]), 1),
-            (config, 8),
-        )
-    )
-    assert 36e9 < shared < 44e9 and 36e9 < written_out < 44e9
-    masks_and_weights = 12 * 12 * 1024**2 * (4 + 4 + 2 + 2) * config.train.micro_batch
-    assert shared - alone == pytest.approx(masks_and_weights, rel=0.02)
-
-
-def test_sharing_and_computing_again_cost_less_memory_each() -> None:
-    config = gpt_settings(["experiment=gpt/wikitext103_353m"])
-    planned = planner.plan(config, 50_257, device="A100", devices=8)
-    size = {(one.parallel, one.recompute): one for one in planned.layouts if one.micro_batch > 1}
-    kept = {one.parallel: one for one in planned.layouts if one.micro_batch == 1 and one.recompute == "none"}
-    assert kept["fsdp-nothing"].bytes < kept["fsdp"].bytes and kept["fsdp-nothing"].traffic > kept["fsdp"].traffic
-    for kind in ("ddp", "fsdp"):
-        assert size[kind, "blocks"].bytes < size[kind, "attention"].bytes < size[kind, "none"].bytes
-    assert size["fsdp", "none"].state < size["ddp", "none"].state / 2
-    assert size["fsdp", "none"].traffic > size["ddp", "none"].traffic > 0
-
-
-def test_a_model_of_104b_says_what_it_needs(capfd: pytest.CaptureFixture[str]) -> None:
-    """1.9 TB of state: refused where no layout fits, and planned in shares where one does."""
-    large = ["experiment=gpt/gpt_580m", "model.layers=64", "model.d_model=11600", "model.heads=80", "model.d_ff=46400",
-             "train.batch_size=2048", "train.micro_batch=1", "precision=bf16", "--vocab-size", "50304"]  # fmt: skip
-    assert door.main([*large, "--device", "H100", "--devices", "8"]) == 2
-    assert "do not fit 8 x H100" in capfd.readouterr().err
-    assert door.main([*large, "--device", "H100", "--devices", "128"]) == 0
-    fits = next(line for line in capfd.readouterr().out.splitlines() if line.startswith("  fits"))
-    assert "no:" in fits and "train.parallel=fsdp" in fits

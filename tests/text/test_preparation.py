@@ -125,22 +125,6 @@ def test_nothing_is_done_twice_and_a_changed_cause_rebuilds(tmp_path: Path) -> N
     assert not list(tmp_path.glob(".out*"))
 
 
-def test_a_tokeniser_file_serves_a_second_corpus(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("abc " * 60)
-    (tmp_path / "b.txt").write_text("cab " * 60)
-    (tmp_path / "bad.txt").write_text("abd " * 60)
-    for tokenizer in ("char", "bpe"):
-        first, _ = prepare(request(tmp_path, tmp_path / "a.txt", tokenizer=tokenizer, vocab_size=260))
-        file = str(first.path / "tokenizer.json")
-        second, _ = prepare(request(tmp_path, tmp_path / "b.txt", tokenizer=file, out="b"))
-        assert second.tokenizer.hash == first.tokenizer.hash
-        assert texts(second, "train") == [("cab " * 60)[:216]]
-    with pytest.raises(DataError, match="'d'"):
-        prepare(request(tmp_path, tmp_path / "a.txt", tokenizer="char"))
-        prepare(request(tmp_path, tmp_path / "bad.txt", tokenizer=str(tmp_path / "out/tokenizer.json"), out="c"))
-    assert not (tmp_path / "c").exists() and not list(tmp_path.glob(".c*"))
-
-
 def test_workers_and_chunks_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "s.txt").write_text(f"\n{END_OF_TEXT}\n".join([*write_fables(400, 2), "\n".join(write_fables(300, 3))]))
     asked = request(tmp_path, tmp_path / "s.txt", form="tinystories", tokenizer="bpe", vocab_size=400, out="one")
@@ -214,20 +198,6 @@ def test_impossible_requests_change_nothing(tmp_path: Path, change: dict[str, An
     assert [p.name for p in tmp_path.iterdir()] == ["t.txt"]
 
 
-def test_foreign_folders_and_empty_texts_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text(" \n\n ")
-    with pytest.raises(DataError, match="it has no text"):
-        prepare(request(tmp_path, tmp_path / "t.txt"))
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/thesis.tex").write_text("precious")
-    (tmp_path / "t.txt").write_text("text enough")
-    with pytest.raises(DataError, match="has other files"):
-        prepare(request(tmp_path, tmp_path / "t.txt"))
-    with pytest.raises(DataError, match="is a file: expected a folder"):
-        prepare(request(tmp_path, tmp_path / "t.txt", out="t.txt"))
-    assert (tmp_path / "out/thesis.tex").read_text() == "precious"
-
-
 def test_a_killed_preparation_leaves_the_old_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "t.txt").write_text("first text\n" * 30)
     old, _ = prepare(request(tmp_path, tmp_path / "t.txt"))
@@ -282,12 +252,6 @@ def test_an_open_corpus_refuses_what_is_damaged(tmp_path: Path) -> None:
     check_vocabulary(corpus, 257)
 
 
-def test_tokens_are_memory_mapped(fables: Corpus) -> None:
-    tokens = fables.tokens("train")
-    assert isinstance(tokens, np.memmap) and tokens.dtype == np.uint16 and not tokens.flags.writeable
-    assert "There was once" in fables.sample("train", 40)
-
-
 def test_a_vocabulary_beyond_65536_ids_is_stored_in_four_bytes(tmp_path: Path) -> None:
     """A tokeniser whose highest ids are above two bytes: they come back from the files, and a model trains on them."""
     (tmp_path / "t.txt").write_text("one two three four five six seven\n" * 40)
@@ -306,20 +270,6 @@ def test_a_vocabulary_beyond_65536_ids_is_stored_in_four_bytes(tmp_path: Path) -
     assert isinstance(config, GptConfig)
     x, y = Batches(config, large).step(1, Branch())
     assert x.shape == y.shape == (2, 8) and int(x.min()) > 2**16 and int(y.max()) < large.vocab_size
-
-
-def test_published_samples(samples: Callable[[str], Path], tmp_path: Path) -> None:
-    """nanoGPT's counts for Shakespeare: 1,003,854 and 111,540 characters of 65, 301,966 and 36,059 GPT-2 tokens."""
-    shakespeare = samples("tinyshakespeare/input.txt")
-    char, _ = prepare(request(tmp_path, shakespeare, tokenizer="char"))
-    assert (char.split("train")["tokens"], char.split("val")["tokens"], char.vocab_size) == (1_003_854, 111_540, 65)
-    gpt2, _ = prepare(request(tmp_path, shakespeare, tokenizer="gpt2", vocab=samples("gpt2"), out="g"))
-    assert (gpt2.split("train")["tokens"], gpt2.split("val")["tokens"]) == (301_966, 36_059)
-    stories, _ = prepare(request(
-        tmp_path, samples("tinystories/TinyStoriesV2-sample.txt"), form="tinystories", tokenizer="gpt2",
-        vocab=samples("gpt2"), out="s",
-    ))  # fmt: skip
-    assert stories.split("train")["documents"] + stories.split("val")["documents"] == 2317
 
 
 @pytest.mark.slow

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import random
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from grok.text import quality
 from grok.text.preparation import Request, prepare
 from grok.text.quality import BANDS, EVERY, Quality, measure, near_duplicates, signature
 from grok.text.sources.documents import write_fables
@@ -46,27 +43,6 @@ def test_a_corpus_three_quarters_ruined_is_said_to_be(bad: list[str], words: str
     assert words in warnings and "## Worst samples of input" in page
 
 
-def test_good_text_has_no_warning_of_quality(tmp_path: Path) -> None:
-    warnings = report_of(tmp_path, GOOD).partition("## Warnings")[2].partition("## Splits")[0]
-    assert not any(words in warnings for words in quality.WORDS.values())
-
-
-@pytest.mark.parametrize(
-    ("form", "file"),
-    [
-        ("text", "tinyshakespeare/input.txt"),
-        ("tinystories", "tinystories/TinyStoriesV2-sample.txt"),
-        ("wikitext", "wikitext/wiki.valid.tokens"),
-    ],
-)
-def test_real_samples_have_no_warning(form: str, file: str, samples: Callable[[str], Path], tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    prepare(Request(form=form, inputs=(str(samples(file)),), out=out, tokenizer="byte"))
-    page = (out / "corpus.md").read_text(encoding="utf-8")
-    assert page.partition("## Warnings")[2].partition("## Splits")[0].strip() == "None."
-    assert "English 100%" in page
-
-
 def test_near_duplicates_are_counted() -> None:
     documents = [" ".join(f"w{DRAW.randrange(10**6)}" for _ in range(200)) for _ in range(50)]
     copies = [text.replace(text.split()[100], "changed") for text in documents[:10]]
@@ -88,14 +64,6 @@ def test_the_windows_are_the_same_however_the_text_comes(size: int) -> None:
     whole.read(text, begins=True)
     whole.finish()
     assert whole.windows == -(-len(text) // EVERY) and seen.describe() == whole.describe()
-
-
-def test_disorder_is_one_where_order_saves_nothing() -> None:
-    letters = "".join(np.random.default_rng(3).choice(list("abcdefgh "), 8192))
-    assert measure(letters).measures["disorder"] == pytest.approx(1, abs=0.02)
-    text = "\n".join(GOOD)[:8192]
-    assert measure(text).measures["disorder"] < 0.85
-    assert measure(text).measures["compression"] == len(zlib.compress(text.encode())) / len(text.encode())
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,6 @@ def test_files_that_are_not_of_the_corpus_are_never_lost(tmp_path: Path) -> None
     assert [p.name for p in site.iterdir()] == ["manifest.json"]
 
 
-def test_a_damaged_manifest_is_made_again(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_text("text enough\n" * 20)
-    corpus, _ = prepare(request(tmp_path, tmp_path / "t.txt"))
-    for damage in ("{", json.dumps({**corpus.manifest, "version": 0}), json.dumps({**corpus.manifest, "hash": "0"})):
-        (corpus.path / "manifest.json").write_text(damage)
-        again, was_there = prepare(request(tmp_path, tmp_path / "t.txt"))
-        assert not was_there and again.hash == corpus.hash
-
-
 def test_a_new_corpus_replaces_the_old_one_without_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill between two renames would leave no corpus under its name."""
     (a := tmp_path / "a").mkdir()
@@ -98,9 +89,3 @@ def test_another_end_token_is_another_corpus(tmp_path: Path) -> None:
     third, _ = prepare(request(tmp_path, tmp_path / "t.txt", out="c", **told))
     with pytest.raises(DataError, match=r"another tokeniser .* with --tokenizer .*tokenizer\.json --eot '<s>'"):
         refuse_other_tokenizer(third, second)
-
-
-def test_ordinary_corpora_keep_their_keys(tmp_path: Path) -> None:
-    """A key that changed would prepare them anew."""
-    (tmp_path / "t.txt").write_text("text enough\n" * 20)
-    assert prepare(request(tmp_path, tmp_path / "t.txt"))[0].manifest["key"].startswith("593b15073b305328")
