@@ -17,8 +17,9 @@ import stat
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from grok.errors import GrokError, StoreError
@@ -59,7 +60,7 @@ def plain_name(name: object, what: str, kind: type[GrokError] = StoreError) -> s
     return str(name)
 
 
-def open_file(path: Path, *, follow: bool = False) -> IO[bytes]:
+def open_file(path: Path, *, follow: bool = False) -> BufferedReader:
     """Open a regular file for reading; with ``follow`` also a link to one. A pipe, which could block, is refused.
 
     Raises:
