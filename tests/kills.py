@@ -404,7 +404,9 @@ def same_steps(store: Path, whole: Path) -> tuple[int, float]:
 
 def newest(store: Path) -> int:
     """Return the number of the newest checkpoint: how many were written so far."""
-    return max((int(p.name.split("-")[0]) for p in store.glob("checkpoints/*/[0-9]*-step-*")), default=0)
+    while True:
+        with suppress(FileNotFoundError):  # a folder went while it was listed
+            return max((int(p.name.split("-")[0]) for p in store.glob("checkpoints/*/[0-9]*-step-*")), default=0)
 
 
 def ended(pid: int, seconds: float, watched: Path | None = None, changes: int = 0) -> tuple[int | None, int]:
