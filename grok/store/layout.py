@@ -185,12 +185,12 @@ def check_path(path: str | Path, *, to_write: bool = True) -> bool:
 
     Raises:
         StoreError: the path is a file, a folder of something else, not writable, or a
-            store of a newer schema, or of an older one.
+            store of a newer schema, or, to write, of an older one.
     """
     layout = Layout(Path(path))
     with disk_errors(f"store.path={path}"):
         exists = _check_place(layout, to_write)
-        if exists:
+        if exists and to_write:
             refuse_older(layout)
     return exists
 

@@ -19,7 +19,7 @@ from grok.store import schema as schema_module
 from grok.store import schema as versions
 from grok.store import upkeep as verify_module
 from grok.store.contract import assert_contract, contents, example_row, example_rows, with_other_bits
-from grok.store.layout import Layout, read_marker
+from grok.store.layout import Layout, check_path, read_marker
 from grok.store.provenance import stored_config
 from grok.store.schema import KINDS, TABLES, VERSION_KEY
 from grok.store.shards import write_parquet
@@ -85,6 +85,7 @@ class TestMigrate:
             StoreWriter(store)
         assert verify(store) != []
         # reading needs no migration
+        assert check_path(store, to_write=False)
         assert open_store(store).runs()["config.task.label_noise"].tolist() == [0.0] * 6
         assert sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*")) == before
         assert migrate(store).shards == 6
