@@ -13,9 +13,9 @@ from tests.analysis.simulate import census, crossed, write
 from tests.analysis.test_layers_study import transplant
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
-NOTEBOOKS = sorted(FOLDER.glob("*.py"))
 ASKED = {"census": ["census", "survival", "regimes"], "crossed": ["crossed", "repeatability"], "layers": ["layers"]}
 """The studies that each notebook shows."""
+NOTEBOOKS = [FOLDER / f"{name}.py" for name in ASKED]
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +60,12 @@ def test_says_what_is_missing_on_any_other_store(
             assert repr(answer).partition(": ")[2].startswith("not enough data: needs")
             assert "needs" in answer._repr_html_()
             assert (answer.tables, len(answer.figures)) == ({}, 0)
+
+
+@pytest.mark.slow
+def test_the_circuit_of_nanda_et_al_grows_before_accuracy_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GROK_STORE", str(tmp_path))
+    curve = runpy.run_path(str(FOLDER / "nanda.py"), run_name="__main__")["curve"]
+    assert curve["val_acc"].iloc[-1] > 0.99
+    unseen = curve["val_acc"] < 0.5
+    assert (curve["restricted_loss"] < 0.5)[unseen].any() and (curve["val_loss"] > 2)[unseen].all()
