@@ -223,3 +223,29 @@ def test_intervals_of_the_half_fate_step_cover(capsys: pytest.CaptureFixture[str
                 assert held >= 0.93, lines[-1]
     with capsys.disabled():
         print("\n" + "\n".join(lines))
+
+
+def test_the_counts_of_the_page_follow_from_its_parquet_files_alone() -> None:
+    """As a reader with pandas would count, from the columns that the documentation states."""
+    folder = Path(__file__).parents[2] / "results" / "fate"
+    runs, designs = (pd.read_parquet(folder / "store" / kind) for kind in ("runs", "designs"))
+    accuracy = runs.set_index("run_id")["val_acc"]
+    children = designs[(designs["role"] == "child") & designs["run_id"].isin(accuracy.index)]
+    unit = children["unit"].map(json.loads)
+    moved, back = unit.map(lambda u: "ulps" in u), unit.map(lambda u: u.get("reverse", False))
+    step = children["from_step"].fillna(0).astype(int)
+    change = pd.Series("another order from the step on", index=children.index)
+    change = change.mask(step == 0, "another order from the start").mask(back, "another order up to the step")
+    rows = children.assign(
+        change=change.mask(moved, "moved by one ulp at the step"),
+        step=step,
+        parents=np.where(accuracy.reindex(children["parent_run_id"]) > 0.98, "super", "ordinary"),
+        hit=(accuracy.reindex(children["run_id"]) > 0.98).to_numpy(),
+    )
+    rows = rows[~moved | unit.map(lambda u: u.get("ulps") == 1)].drop_duplicates(["run_id", "parent_run_id", "change"])
+    left = rows[rows["step"] > 0]["parent_run_id"]
+    rows = rows[rows["parent_run_id"].isin(left)]
+    counted = rows.groupby(["parents", "change", "step"])["hit"].agg(["sum", "size"]).reset_index()
+    page = pd.read_csv(folder / "tables" / "fate_steps.csv")
+    shown = page[["parents", "change", "step", "super"]].itertuples(index=False)
+    assert sorted(shown) == sorted((a, b, c, f"{k} of {n}") for a, b, c, k, n in counted.itertuples(index=False))
