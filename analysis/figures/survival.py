@@ -70,8 +70,8 @@ def compare(
         for i, ((label, curve), end) in enumerate(zip(curves, ends, strict=True))
     ]
     data = pd.concat([frame.assign(condition=label) for label, _, frame in drawn])
-    count = f"{sum(curve.n for _, curve in curves):,} seeds"
-    return draw(name, title, caption, [shares(drawn, "share of seeds generalised")], data, count)
+    count = f"{sum(curve.n for _, curve in curves):,} runs"
+    return draw(name, title, caption, [shares(drawn, "share generalised")], data, count)
 
 
 def coupled_curves(study: ValShuffle) -> Drawing:
