@@ -12,13 +12,11 @@ Parts, in order:
   alone     scans of the order and of the init at one seed of the others.
 
 The same command goes on where it stopped: ``timeout -s INT 540`` makes pieces of nine minutes. Checkpoints are valid on
-the machine that made them and are never committed, so train a part and its trunks on one machine. Another machine adds
-lines of other seeds: all parts there have ``--beside results/fate/store replicate=1``. ``PLAN=1`` plans.
+the machine that made them and are never committed; without them a child trains from its first step. ``PLAN=1`` plans.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -47,13 +45,8 @@ AXES = ("split", "init", "order")
 class Fate:
     """The plans of every part, for one store."""
 
-    def __init__(self, store: str, beside: str | None, how: list[str], sizes: dict[str, int]) -> None:
+    def __init__(self, store: str, how: list[str], sizes: dict[str, int]) -> None:
         self.store, self.sizes = store, sizes
-        self.taken = set[int]()
-        """Seeds whose lines another store follows."""
-        if beside is not None:
-            rows = open_store(beside).designs().query("kind == 'branch' and role == 'parent'")
-            self.taken = {json.loads(unit)["seed"] for unit in rows["unit"]}
         self.how = ["eval.every=250", *how]
         self.kept = [*self.how, f"checkpoint.keep_steps=[{','.join(map(str, STEPS))}]"]
 
@@ -68,10 +61,9 @@ class Fate:
         rows = rows[rows["run_id"].isin(census["run_id"]) & (rows["config.train.steps"] == LAST)].sort_values("seed")
         fast = rows[rows["val_acc"] > SUPER]["seed"].tolist()
         others = rows[rows["val_acc"] <= SUPER]["seed"].tolist()
-        drawn = [others[i] for i in Stream("sweep", 0).at("fate", "ordinary").permutation(len(others))]
-        chosen = {"named": (fast, len(fast)), "drawn": (drawn, self.sizes["ordinary"])}
-        for choice, (every, count) in chosen.items():
-            seeds = [seed for seed in every if seed not in self.taken][:count]
+        drawn = Stream("sweep", 0).at("fate", "ordinary").permutation(len(others))[: self.sizes["ordinary"]]
+        chosen = {"named": fast, "drawn": [others[i] for i in drawn]}
+        for choice, seeds in chosen.items():
             detail = {"by": "val_acc", "at": LAST, "of": len(rows), "store": "results/diary"}
             each = [Purpose(unit={"seed": seed}, choice=choice, choice_detail=detail) for seed in seeds]
             yield Designed(self.configs(self.kept, [{"seed": seed} for seed in seeds]), Purposes("sweep", each))
@@ -145,13 +137,12 @@ def main(argv: list[str]) -> int:
     parser = Parser(prog="train.py", description=str(__doc__).replace("``", ""))
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--store", required=True, help="folder of the store")
-    parser.add_argument("--beside", metavar="STORE", help="take parents of other seeds than those of this store")
     for name, size in SIZES_OF.items():
         parser.add_argument(f"--{name}", type=int, default=size, help=f"default {size}")
     parser.add_argument("settings", nargs="*", metavar="SETTING")
     arguments = parser.parse_intermixed_args(argv)
     how = ["dry_run=true" if os.environ.get("PLAN") else "require_clean=true", *arguments.settings]
-    fate = Fate(arguments.store, arguments.beside, how, {name: getattr(arguments, name) for name in SIZES_OF})
+    fate = Fate(arguments.store, how, {name: getattr(arguments, name) for name in SIZES_OF})
     plans = sum(PARTS[arguments.part](fate), Designed[RunConfig]())
     return execute(plans, argv=["python", "results/fate/train.py", *argv]).exit_status
 
