@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grok.store.schema import KINDS, TABLES
-from grok.store.shards import write_parquet
+from grok.store.shards import json_columns, write_parquet
 
 ODD_NAMES = (
     "empty.parquet", "notes.parquet", "0123456789abcdef.parquet", "x", ".hidden.parquet", "a b.parquet", "é.json",
@@ -25,6 +25,12 @@ ODD_VALUES: tuple[Any, ...] = (
     "x" * 400, [], {}, [[]], {"a": None}, "nan", ["x"], "a\nb",
 )  # fmt: skip
 GARBAGE = (b"", b"{", b"[" * 100_000, b"\xff\xfe\x00", b"null", b"7", b'"x"', b"[]", b"{}", b"1" * 5000, b"NaN")
+JSON_COLUMNS = {*json_columns("runs"), *json_columns("curves"), "unit", "redrawn", "choice_detail"}
+ODD_TEXTS = (
+    *(json.dumps(value) for value in ODD_VALUES), "", "no JSON", "[" * 100_000, '{"a\\ud800": 1.0}', '{"a": true}',
+    '{"a": "text"}', '{"a":1' + "0" * 400 + "}", '{"a":{"b":1}}', '{"' + "n" * 200_000 + '":1}',
+    '["split", "no stream"]',
+)  # fmt: skip
 
 
 class Harm:
@@ -209,18 +215,45 @@ def change_json(harm: Harm) -> str:
     return harm.shown(path)
 
 
-def change_schema(harm: Harm) -> str:
-    """A shard of other columns, types or notes; sealed anew, or not."""
-    path = harm.a_file(".parquet")
-    if path is None:
-        return ""
+def read_table(path: Path) -> tuple[pa.Table, dict[bytes, bytes]] | None:
+    """Return the rows and the notes of a shard, as far as it is one with columns."""
     try:
         with pq.ParquetFile(path) as file:
             table, notes = file.read(), dict(file.metadata.metadata or {})
     except (OSError, ValueError, pa.ArrowException):
+        return None
+    return (table, notes) if table.num_columns else None
+
+
+def write_table(path: Path, table: pa.Table, notes: dict[bytes, bytes], *, sealed: bool) -> None:
+    notes = {key: value for key, value in notes.items() if key != b"grok.seal"}
+    with path.open("w+b") as file:
+        (write_parquet if sealed else pq.write_table)(table.replace_schema_metadata(notes), file)
+
+
+def change_text(harm: Harm) -> str:
+    """One JSON text of a shard becomes another, under a seal."""
+    path = harm.a_file(".parquet")
+    if path is None or (read := read_table(path)) is None:
         return ""
-    if not table.num_columns:
+    table, notes = read
+    names = [name for name in table.column_names if name in JSON_COLUMNS]
+    if not names or not table.num_rows:
         return ""
+    name, row = harm.random.choice(names), harm.random.randrange(table.num_rows)
+    texts = [*table[name].to_pylist()]
+    texts[row] = harm.random.choice(ODD_TEXTS)
+    table = table.set_column(table.column_names.index(name), name, pa.array(texts, pa.string()))
+    write_table(path, table, notes, sealed=True)
+    return f"{harm.shown(path)}, {name} is {texts[row][:40]}"
+
+
+def change_schema(harm: Harm) -> str:
+    """A shard of other columns, types or notes; sealed anew, or not."""
+    path = harm.a_file(".parquet")
+    if path is None or (read := read_table(path)) is None:
+        return ""
+    table, notes = read
     at = harm.random.randrange(table.num_columns)
     name, column = table.column_names[at], table.column(at)
     what = harm.random.choice(
@@ -250,12 +283,7 @@ def change_schema(harm: Harm) -> str:
     elif what == "order":
         table = table.select(list(reversed(table.column_names)))
     sealed = harm.random.random() < 0.5 and what != "foreign"
-    notes = {key: value for key, value in notes.items() if key != b"grok.seal"}
-    with path.open("w+b") as file:
-        if sealed:
-            write_parquet(table.replace_schema_metadata(notes), file)
-        else:
-            pq.write_table(table.replace_schema_metadata(notes), file)
+    write_table(path, table, notes, sealed=sealed)
     return f"{harm.shown(path)}, {what}, {'sealed' if sealed else 'unsealed'}"
 
 
@@ -282,5 +310,6 @@ def _pipes(folder: str, names: list[str]) -> list[str]:
 
 ACTS: tuple[Callable[[Harm], str], ...] = (
     flip_bytes, cut_short, append, overwrite, remove, remove_folder, rename, copy, swap, copy_shard, link_instead,
-    link_more, other_kind, change_json, change_json, change_schema, change_schema, half_compaction,
+    link_more, other_kind, change_json, change_json, change_schema, change_schema, change_text,
+    change_text, half_compaction,
 )  # fmt: skip

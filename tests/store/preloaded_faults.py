@@ -29,10 +29,12 @@ import torch
 from grok.checkpoints import load_checkpoint, load_weights, save_checkpoint, save_weights
 from grok.errors import GrokError
 from grok.records import Checkpoint
+from grok.store import open_store
 from grok.store.contract import read_raw
 from grok.store.merge import restore
 from grok.store.schema import TABLES
 from grok.streams import Stream
+from tests.search.world import World
 from tests.store.kill_child import ACTIONS, prepare
 from tests.store.test_kills import assert_nothing_lost, go_on, held, reference_of, undisturbed
 
@@ -129,6 +131,34 @@ class Checkpoints:
         return int(values.pop())
 
 
+class Searching:
+    """A search that goes on: journal, designs and rows of its runs, which are simulated."""
+
+    def __init__(self, folder: Path) -> None:
+        self.begun = World(folder / "reference-search").run({"trials": 3})
+        self.whole = World(folder / "reference-search").run({"trials": 6})
+
+    def prepare(self, path: Path) -> None:
+        World(path).run({"trials": 3})
+        self.stored = open_store(path).run_ids("completed")
+
+    def act(self, path: Path) -> None:
+        World(path).run({"trials": 6})
+
+    def look(self, path: Path) -> None:
+        raw = [row["run_id"] for row in read_raw(path, "runs")]
+        assert len(set(raw)) == len(raw) and set(raw) >= set(self.stored)
+
+    def go_on(self, path: Path) -> None:
+        """The trials of the undisturbed search, and no run is trained that was stored."""
+        stored, world = set(open_store(path).run_ids("completed")), World(path)
+        assert world.run({"trials": 6}) == self.whole and self.whole[:3] == self.begun
+        assert not stored & set(world.trained)
+
+
+Work = Store | Checkpoints | Searching
+
+
 class Library:
     """The preloaded library."""
 
@@ -158,7 +188,7 @@ def preload(folder: Path) -> None:
     sys.exit(subprocess.run(command, env=environment, check=False).returncode)
 
 
-def trial(library: Library, work: Store | Checkpoints, path: Path, number: int, kind: int, lasting: bool) -> str:
+def trial(library: Library, work: Work, path: Path, number: int, kind: int, lasting: bool) -> str:
     """Return how the action with a fault ended: ``done``, ``refused``, or the words of what is wrong."""
     work.prepare(path)
     with library.fault(path, number, kind, lasting=lasting):
@@ -193,8 +223,9 @@ def main() -> int:
         folder = Path(name)
         preload(folder)
         library = Library()
-        works: dict[str, Store | Checkpoints] = {action: Store(action, folder) for action in ACTIONS}
+        works: dict[str, Work] = {action: Store(action, folder) for action in ACTIONS}
         works |= {"restore": Restoring(folder), "checkpoint": Checkpoints(False), "weights": Checkpoints(True)}
+        works["search"] = Searching(folder)
         calls = {}
         for action, work in works.items():
             work.prepare(folder / f"count-{action}")
