@@ -49,7 +49,8 @@ class Fate(Study):
     """One row per child and parent. Columns: run_id, parent, line (the first ancestor), change, step, ulps (0: none),
     parents (``super`` or ``ordinary``: what the parent is here), and of the child ``super``, ``reached and held`` (98%,
     as `criteria.held_by`), ``generalised`` by the horizon, ``accuracy``, ``score`` (normal, among random seeds) and
-    ``distance`` (absolute difference to the parent of the same numerics tag, in log validation loss at the horizon)."""
+    ``distance`` (absolute difference to the parent, in log validation loss at the horizon; only where both have one
+    numerics tag, or tags of `equal_bits`)."""
     steps: pd.DataFrame
     """By parents, change and step: lines, runs, hits, value, low, high (mean share of super children), held,
     generalised, and medians of accuracy, score and distance."""
@@ -89,6 +90,14 @@ def children(observations: Observations) -> pd.DataFrame:
     frame = frame[frame["change"] != ""].drop_duplicates(["run_id", "parent", "change"])
     left = frame.loc[frame["change"] != START, "parent"]
     return frame[frame["parent"].isin(left)].reset_index(drop=True)
+
+
+def equal_bits(observations: Observations) -> set[frozenset[str]]:
+    """Return the pairs of numerics tags under which every run that both trained ended with equal weights."""
+    runs = observations.observed[["trajectory_id", "steps", "numerics", "weights_hash"]].dropna()
+    pairs = runs.merge(runs, on=["trajectory_id", "steps"]).query("numerics_x < numerics_y")
+    equal = (pairs["weights_hash_x"] == pairs["weights_hash_y"]).groupby([pairs["numerics_x"], pairs["numerics_y"]])
+    return {frozenset(map(str, tags)) for tags in equal.all().loc[lambda same: same].index}
 
 
 def analyse(observations: Observations, question: Question) -> Study:
@@ -131,7 +140,8 @@ def one(observations: Observations, condition: Condition, question: Question) ->
     child, parent = runs.loc[rows["run_id"]], runs.loc[rows["parent"]]
     curves = observations.curves_of(runs.index)
     at = curves[(curves["step"] == horizon) & (curves["val_loss"] > 0)].set_index("run_id")["val_loss"]
-    alike = child["numerics"].to_numpy() == parent["numerics"].to_numpy()
+    equal = observations.once(equal_bits)
+    alike = [a == b or frozenset((a, b)) in equal for a, b in zip(child["numerics"], parent["numerics"], strict=True)]
     loss = np.log(floats(at.reindex(rows["run_id"]))) - np.log(floats(at.reindex(rows["parent"])))
     rows = rows.assign(
         parents=np.where(parent["label"] == SUPER, SUPER, ORDINARY),

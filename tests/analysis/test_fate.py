@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from analysis.page import Runs, encode_chart
 from analysis.populations import asked, populations
 from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.halfway import Floats, halfway, isotonic
-from analysis.studies.fate import FORWARD, MOVED, REVERSE, START, Fate
+from analysis.studies.fate import FORWARD, MOVED, REVERSE, START, Fate, equal_bits
 from grok.store.designs import Purpose
 from tests.analysis.questions import BY_NAME, ask, needs
 from tests.analysis.simulate import Planned, Truth, run_ids, simulate, sweep, write
@@ -122,6 +123,14 @@ def test_a_reader_with_pandas_alone_gets_the_same_numbers(study: Fate, planned: 
     assert len(numbers) == len(by_step) == 1 + 3 * len(STEPS)
     assert (numbers.loc[by_step.index, ["hits", "runs"]].to_numpy() == by_step.to_numpy()).all()
     np.testing.assert_allclose(numbers["value"][of_lines.index], of_lines)
+
+
+def test_two_tags_are_alike_if_every_run_that_both_trained_has_equal_weights() -> None:
+    columns = ["trajectory_id", "steps", "numerics", "weights_hash"]
+    rows = [("one", 9, "a", "1"), ("one", 9, "b", "1"), ("one", 9, "c", "1"), ("own", 9, "d", "5")]
+    rows += [("two", 9, "a", "2"), ("two", 9, "b", "2"), ("two", 9, "c", "3"), ("two", 5, "b", "4")]
+    observations = SimpleNamespace(observed=pd.DataFrame(rows, columns=columns))
+    assert equal_bits(observations) == {frozenset("ab")}  # type: ignore[arg-type]
 
 
 def test_no_run_that_changes_in_mid_run_is_a_random_seed(planned: Families) -> None:
