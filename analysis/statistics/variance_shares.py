@@ -1,4 +1,4 @@
-"""Variance shares of crossed streams, the crossed designs of a store, and ratios of standard deviations.
+"""Variance shares of crossed streams, and the crossed designs of a store.
 
 The outcome y of a run is a sum of independent random effects, one for each set of crossed
 factors and one for the replicate (chaos):
@@ -344,47 +344,3 @@ def densest(codes: Ints) -> Flags:
 def filled(codes: Ints) -> tuple[int, int]:
     """Return the number of different cells in ``codes`` (n, factors), and that of the full grid of their levels."""
     return len(np.unique(codes, axis=0)), int(np.prod([len(np.unique(column)) for column in codes.T]))
-
-
-# Standard deviations and variance ratios of normal values, and medians of any, with exact intervals.
-
-
-def standard_deviation(values: NDArray[np.float64], level: float = LEVEL) -> Estimate:
-    """Return the standard deviation of normal ``values`` with its exact interval (chi-squared).
-
-    Raises:
-        NotEnoughData: fewer than two different values.
-    """
-    n, variance = len(values), _variance(values)
-    low, high = (math.sqrt((n - 1) * variance / float(stats.chi2.ppf(q, n - 1))) for q in _tails(level)[::-1])
-    return Estimate(math.sqrt(variance), low, high, n, "chi-squared, normal values", level)
-
-
-def variance_ratio(a: NDArray[np.float64], b: NDArray[np.float64], level: float = LEVEL) -> Estimate:
-    """Return the variance of ``a`` over that of ``b``, both normal, with its exact interval (F).
-
-    Raises:
-        NotEnoughData: fewer than two different values on one side.
-    """
-    ratio = _variance(a) / _variance(b)
-    low, high = (ratio / float(stats.f.ppf(q, len(a) - 1, len(b) - 1)) for q in _tails(level)[::-1])
-    return Estimate(ratio, low, high, len(a) + len(b), "F, normal values", level)
-
-
-def median(values: NDArray[np.float64], level: float = LEVEL) -> Estimate:
-    """Return the median of ``values`` (n,) with its exact interval, by the sign test; few values leave it open."""
-    x = np.concatenate([[-np.inf], np.sort(values), [np.inf]])
-    outside = int(stats.binom.ppf(0.5 - level / 2, len(values), 0.5))  # as many are below, and above
-    return Estimate(
-        float(np.median(values)), float(x[outside]), float(x[-1 - outside]), len(values), "sign test", level
-    )
-
-
-def _tails(level: float) -> tuple[float, float]:
-    return 0.5 - level / 2, 0.5 + level / 2
-
-
-def _variance(values: NDArray[np.float64]) -> float:
-    if len(values) < 2 or float(np.ptp(values)) == 0:
-        raise NotEnoughData("at least two different outcomes")
-    return float(np.var(values, ddof=1))

@@ -42,6 +42,8 @@ COMPUTED: Final = {
 """Columns that must not decide an outcome, and their plural."""
 EARLY: Final = "early seeds"
 """Label of the share of seeds that generalised at least three times faster than the median."""
+DIARY_SAYS: Final = {("order",): "0.43% super, later 0.6% given the model", ("init",): "0.4% super, given the order"}
+"""The diary's rates of scans, by the stream that differs."""
 ALWAYS: Final = ", at any time"
 """End of the label of a share whose interval holds as a store grows."""
 LEVEL_UNEQUAL: Final = 0.05
@@ -231,6 +233,8 @@ def _accuracy_findings(census: Census) -> list[Finding]:
             f"{hits:,} of {estimate.n:,} {unit} ({task}) {words[name]}: {estimate.percent()}, 95% interval "
             f"({estimate.method})."
         )
+        if name == "super" and census.is_diary_regime and census.population.varies in DIARY_SAYS:
+            text += f" The diary: {DIARY_SAYS[census.population.varies]}."
         if name == "diverged":
             text += f" These {unit}: {_named(census, census.rows['label'] == name)}."
         label = f"{name} seeds"

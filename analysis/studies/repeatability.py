@@ -25,9 +25,9 @@ from analysis.observations import (
 )
 from analysis.populations import CHOSEN, RUN_STREAMS, Population, asked, drawn, listed, places, roles
 from analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from analysis.statistics.prediction import median_interval
 from analysis.statistics.proportions import clopper_pearson, heterogeneity
 from analysis.statistics.repeatability import MOST, Counts, Replication, Verdict, agreement, mean_share, replication
-from analysis.statistics.variance_shares import median
 from analysis.studies.base import Finding, Question, Study, Table
 from analysis.studies.census import judged
 from grok.records import tag_parts
@@ -641,7 +641,7 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
         apart = np.array([np.mean([(loss[a] - loss[b]).abs() for a, b in mine], 0) for mine in pairs if mine])
         if not apart.size:
             continue
-        medians = dict(zip(loss.index, map(median, apart.T), strict=True))
+        medians = dict(zip(loss.index, map(median_interval, apart.T), strict=True))
         records += [
             {"step": step, "seeds": name, "n": e.n, "median": e.value, "low": e.low, "high": e.high}
             for step, e in medians.items()

@@ -211,17 +211,16 @@ def test_sampled_cells_with_one_run_each_have_shares_that_leave_chaos_with_the_l
     assert shares["init"].low > 0.2
 
 
-def test_scans_of_one_stream_are_told_from_a_census(short_census: Observations) -> None:
+def test_scans_of_one_stream_are_told_from_a_census() -> None:
     rng = np.random.default_rng(15)
     truths = census(300, rng)
     scan = [Truth({"seed": 0, "seeds.order": 1000 + i}, t.time, t.fast) for i, t in enumerate(truths)]
-    study = ask("scans", simulate(scan + census(30, rng)))
-    (found,) = study.scans
-    assert found.stream == "order"
+    study = ask("census", simulate(scan + census(30, rng)))
+    (found,) = (part for part in study.parts if part.population.varies == ("order",))
     fast = sum(t.time < 3000 for t in truths) / 300
     assert found.shares["normal"].value == pytest.approx(1 - fast, abs=0.03)
-    assert "split and init of seed 0" in study.findings[0].text
-    assert "the store has none" in needs("scans", short_census)
+    assert "split and init of seed 0" in found.about
+    assert any("The diary: 0.43% super" in f.text for f in found.findings)
 
 
 def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
