@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -209,17 +209,17 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
     requested = prepare_runs(configs)
     refuse_impossible(shared, requested, store)
     provenance = _provenance(shared)
-    if shared.dry_run:
+    with nullcontext() if shared.dry_run else StoreWriter(path) as writer:
+        if writer is not None:
+            for repair in writer.recovered:
+                say(f"Repaired: {repair}")
+            store = store or open_store(path)
         plan = make_plan(requested, store)
-        announce(plan, store, provenance, details=True)
-        say(f"Nothing was trained (dry_run=true). The store would be {path}.")
-        return Outcome(plan.requested, dict(plan.stored), {}, 0)
-    with StoreWriter(path) as writer:
-        for repair in writer.recovered:
-            say(f"Repaired: {repair}")
-        store = store or open_store(path)
-        plan = make_plan(requested, store)
-        announce(plan, store, provenance)
+        announce(plan, store, provenance, details=shared.dry_run)
+        if writer is None:
+            say(f"Nothing was trained (dry_run=true). The store would be {path}.")
+            return Outcome(plan.requested, dict(plan.stored), {}, 0)
+        assert store is not None
         sweep = Sweep(shared, plan, writer, store, provenance, argv)
         sweep.record(configs)
         return sweep.conclude(sweep.train() if plan.to_train else Totals())

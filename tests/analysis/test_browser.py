@@ -226,7 +226,7 @@ def test_a_run_that_is_chosen_in_a_chart_is_shown_everywhere(driver: Any, page: 
     charts += ["#figure-accuracy_histogram", "#figure-time_histogram", "#figure-order_of_events"]
     row = "#census table tr.run"
     assert [ink_above(driver, chart) for chart in charts] == [0] * len(charts)
-    driver.execute_script(f"document.querySelector('{row}').click()")
+    driver.execute_script(f"document.querySelector('{row} code').click()")  # its run id
     assert all(ink_above(driver, chart) > 20 for chart in charts)
     bar = driver.execute_script("return document.querySelector('#selected-run').innerText")
     label = driver.execute_script(f"return document.querySelector('{row}').cells[0].innerText")
@@ -247,19 +247,26 @@ def test_a_run_that_is_chosen_in_a_chart_is_shown_everywhere(driver: Any, page: 
 def test_the_table_of_all_seeds_draws_only_what_is_seen(driver: Any, page: Path) -> None:
     shown(driver, page)
     seeds = pd.read_csv(page.parent / "tables" / "seeds_every.csv")
-    count, filtered = driver.execute_script(
+    count, filtered, unknown = driver.execute_script(
         """
         const table = document.querySelector('#seeds .long'), input = table.querySelector('input');
         const count = () => table.querySelector('.count').textContent, drawn = table.querySelectorAll('tbody tr.run');
         const before = [count(), drawn.length];
         input.value = 'generalised<2000';
         input.dispatchEvent(new Event('input'));
-        return [before, count()];
+        const bounded = count();
+        input.value = 'foo>3';
+        input.dispatchEvent(new Event('input'));
+        const unknown = count();
+        input.value = '';
+        input.dispatchEvent(new Event('input'));
+        return [before, bounded, unknown];
         """
     )
     assert count[0] == f"{len(seeds)} of {len(seeds)} rows"
     assert 14 <= count[1] < 40
     assert filtered == f"{(seeds['generalised'] < 2000).sum()} of {len(seeds)} rows"
+    assert unknown == f"0 of {len(seeds)} rows; no column foo"
     first = driver.execute_script(
         """
         const table = document.querySelector('#seeds .long');

@@ -10,6 +10,9 @@ import pytest
 
 from grok.config import ArithmeticConfig
 from grok.errors import ConfigError
+from grok.execute.groups import prepare_runs
+from grok.execute.plan import make_plan
+from grok.execute.progress import plan_lines
 from grok.execute.worker import refuse_unclean
 from grok.store import Provenance, open_store
 from tests.doors.conftest import TINY, Door
@@ -47,6 +50,9 @@ def test_the_command_in_a_row_gives_its_run_again(door: Door, tmp_path: Path, wo
 def test_code_that_is_not_committed_is_refused_where_that_is_asked() -> None:
     """Also by a worker, which may run other code than its sweep; and where nobody can tell."""
     here, asked = Provenance.collect(), ArithmeticConfig(require_clean=True)
+    plan = make_plan(prepare_runs([ArithmeticConfig()]), None)
+    noted = [sum("git_dirty" in s for s in plan_lines(plan, None, replace(here, git_dirty=d))) for d in (True, False)]
+    assert noted == [1, 0], "the plan says it before it trains"
     refuse_unclean(replace(here, git_commit="0" * 40, git_dirty=False), asked)
     for dirty, says in ((True, "not committed"), (None, "no git checkout")):
         with pytest.raises(ConfigError, match=says):

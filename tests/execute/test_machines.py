@@ -95,6 +95,7 @@ def test_a_store_that_turns_read_only_loses_nothing(disk: Path, door: Door, tmp_
     assert ended.status == 2, ended
     assert "Read-only file system" in ended.err or "not writable" in ended.err
     assert "Traceback" not in ended.err
+    assert door(*words, "seed=range(0,4)", "dry_run=true").status == 0
     subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
     assert door(*words, "seed=range(0,4)").status == 0
     assert content(disk / "S") == undisturbed(door, tmp_path, "range(0,4)")

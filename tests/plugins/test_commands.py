@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -150,6 +153,14 @@ def test_own_code_that_ends_the_process_is_an_error(
     write(bye=f"import sys\nif sys.argv:\n  {function}\n    {ending}")
     ended = door(*TINY, "-m", "seed=3,4", f"{setting}._target_=bye.bye", "store.path=S", "executor=inline")
     assert ended.status == status and said in ended.out + ended.err, ended
+
+
+def test_a_crash_of_own_code_names_its_line(write: Write, tmp_path: Path) -> None:
+    """A single run is trained in the command's own process, which such a crash ends."""
+    write(crash="import ctypes\ndef crash():\n    ctypes.string_at(0)")
+    code = "from grok.commands.command import command; import crash; command()(lambda words: crash.crash())([])"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGSEGV and 'crash.py", line 3 in crash' in ended.stderr
 
 
 def test_a_store_is_read_where_the_code_is_missing_and_asks_to_train(

@@ -77,14 +77,22 @@ def test_a_layers_weights_are_redrawn_and_nothing_else(store: Path, capfd: pytes
         (["--times", "0"], "at least 1"),
         (["seeds.order=4"], "kept or redrawn"),
         (["--parents", "zz"], "zz"),
+        (["optim.lr=0.5"], "optim.lr=0.001"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(
     store: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert branch(["--store", str(store), "--at", "3", *words, *TINY]) == 2
+    assert branch(["--store", str(store), "--at", "3", *TINY, *words]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and said in error
+
+
+def test_only_master_seeds_are_parents(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scan = store.with_name("scan")
+    assert main(["-m", "seeds.init=range(0,3)", *TINY, f"store.path={scan}"]) == 0
+    assert branch(["--store", str(scan), "--at", "3", *TINY]) == 2
+    assert "3 of its runs have streams of their own" in capsys.readouterr().err
 
 
 def test_the_draws_of_branches_are_those_of_every_stored_branch() -> None:
