@@ -52,7 +52,7 @@ coverage: setup
 	rm -rf .coverage && mkdir .coverage
 	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=term --cov-report=html
 
-# Torch's CUDA build (about 5 GB, from PyPI) in an environment of its own: tests/benchmarks/test_generated.py examines
+# Torch's CUDA build (about 5 GB, from PyPI) in an environment of its own: tests/benchmarks/test_benchmarks.py examines
 # the code that is generated for a GPU with it, and needs no GPU. PIP_FIND_LINKS is emptied so that no CPU build wins.
 CUDA_VENV ?= .venv-cuda
 cuda-environment: $(CUDA_VENV)/.installed

@@ -1,7 +1,5 @@
 """What every test gets: one computing thread, and global random generators that refuse to be used."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import os

@@ -15,8 +15,6 @@ table: given again, it goes on from the chains in the table until there are N ki
 A chain that was not finished counts nothing. Exit status 0 when nothing was lost, doubled or changed; 1 otherwise.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

@@ -3,8 +3,6 @@
 A quarter of the fast tests compose settings; reading, copying and merging twenty files takes most of their time.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

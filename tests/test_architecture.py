@@ -1,7 +1,5 @@
 """docs/internals.md says what the code says: its modules and floors."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import tomllib

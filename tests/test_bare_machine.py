@@ -1,7 +1,5 @@
 """The tests for a GPU run where little more than torch and pytest is installed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every kind of work killed at random moments: the committed counts, and a few kills anew."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Secrets: hidden in every form that a URL, a connection string or a setting gives them; other text is left alone."""
 
-from __future__ import annotations
-
 import json
 from urllib.parse import quote
 

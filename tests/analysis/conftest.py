@@ -1,7 +1,5 @@
 """The report that several files look at."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,12 +1,4 @@
-"""Simulated stores with a known truth, written by the store's own code.
-
-The curves have the shape of grokking: accuracy rises around the run's time, validation
-loss climbs before a slow generalisation and not before a fast one, the weight norm
-falls before a slow one and after a fast one. Event times follow the engine's own
-definitions.
-"""
-
-from __future__ import annotations
+"""Simulated stores with a known truth, written by the store's own code, and questions asked of them."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from analysis import studies
+from analysis.figures import drawings
 from analysis.observations import CONDITION_SETTINGS, Observations
+from analysis.studies import QUESTIONS, Missing
+from analysis.studies.base import Question
 from grok.arithmetic.outcome import event_times
 from grok.config import Identity, RunConfig, flatten, identify, load_config
 from grok.records import CurvePoint, RunResult
@@ -27,6 +23,8 @@ from grok.store.designs import Design, Purpose, Purposes
 from grok.store.reader import to_pandas
 from grok.store.rows import to_shard
 from grok.store.schema import schema
+
+# Simulated stores with a known truth, written by the store's own code.
 
 NUMERICS = "cpu/plain/float32/1 thread/torch 2.13.0"
 MACHINE = Provenance(
@@ -375,3 +373,27 @@ def crossed(
             given = {**seeds, "perturb.ulps": 1, "seeds.perturb": r, "train.steps": 20_000, "eval.every": 100}
             truths.append(Truth(given, t, fast=t < 1500))
     return truths
+
+
+# A question of the report, asked of observations: its study, or what it says is missing.
+
+BY_NAME: dict[str, Question] = {q.name: q for q in QUESTIONS}
+RENDERED: set[str] = set()
+"""Figures of which this process has made a picture: one of each kind is enough, and takes longer than its study."""
+
+
+def ask(name: str, observations: Observations) -> Any:
+    """Return a study of a store; each of its figures has data, and the first of each name in this process a picture."""
+    answer = studies.ask(name, observations)
+    for drawing in drawings(answer):
+        assert len(drawing.data)
+        if drawing.name not in RENDERED:
+            assert drawing.png().startswith(b"\x89PNG")
+            RENDERED.add(drawing.name)
+    return answer
+
+
+def needs(name: str, observations: Observations) -> str:
+    answer = BY_NAME[name].ask(observations)
+    assert isinstance(answer, Missing), answer
+    return answer.needs

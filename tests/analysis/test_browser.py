@@ -1,7 +1,5 @@
 """The report in a real browser: light and dark, wide and narrow, no error, no request, nothing cut off."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec

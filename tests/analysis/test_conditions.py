@@ -1,15 +1,33 @@
-"""One setting at a time, on simulated stores whose truth is known."""
+"""Settings compared, prediction and measurements inside a network, on simulated stores whose truth is known."""
 
-from __future__ import annotations
+import itertools
+import json
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
+from analysis.criteria import DIARY
 from analysis.figures import drawings
-from analysis.statistics.estimate import NotEnoughData
-from analysis.studies import ask
+from analysis.observations import Observations
+from analysis.statistics import prediction
+from analysis.statistics.estimate import NotEnoughData, generator
+from analysis.statistics.prediction import (
+    OutOfFold,
+    auroc,
+    cross_validated,
+    cross_validated_auroc,
+    cross_validation_noise,
+    screen,
+    spearman,
+)
 from analysis.studies.conditions import Comparison, bound_of, ratio_of_times
-from tests.analysis.simulate import Truth, simulate
+from analysis.studies.mechanism import Mechanism
+from analysis.studies.val_shuffle import variance_ratio
+from tests.analysis.simulate import Truth, ask, census, simulate
+
+# One setting at a time, on simulated stores whose truth is known.
 
 
 def settings_study(name: str, setting: str, truths: list[Truth]) -> Comparison:
@@ -165,3 +183,258 @@ def test_a_scan_at_a_fixed_order_is_not_compared_with_random_seeds() -> None:
     study = ask("weight_decay", simulate([*scan, *other, *third]))
     assert [c.label for c in study.contrasts] == ["optim.weight_decay=2"]
     assert any("optim.weight_decay: 0 left out" in note for note in study.notes)
+
+
+# The validation-shuffling bug against order noise, where the truth is known.
+
+
+def val_shuffle(early: float, late: float, shift: float, rng: np.random.Generator, ways: int = 2) -> list[Truth]:
+    """Order noise before the first look is shared by coupled and uncoupled runs, later noise is drawn afresh."""
+    truths = []
+    for seed, base in enumerate(rng.normal(np.log(4000), 0.3, 6)):
+        for order in range(8):
+            shared = base + rng.normal(0, early)
+            for way in range(ways + 1):
+                given = {"seed": seed, "seeds.order": order, "train.steps": 12_000, "eval.every": 150}
+                if way:
+                    given |= {"eval.couple_order": True, "eval.passes": way}
+                truths.append(Truth(given, float(np.exp(shared + rng.normal(0, late) + (shift if way else 0.0)))))
+    return truths
+
+
+def test_the_bug_is_order_noise_unless_it_is_more() -> None:
+    rng = np.random.default_rng(16)
+
+    def estimates(truths: list[Truth]) -> dict[str, Any]:
+        study = ask("val_shuffle", simulate(truths))
+        assert study.shared_steps == 196  # epochs of 49 updates, the first look at step 150
+        return {f.label: f.estimate for f in study.findings}
+
+    found = estimates(val_shuffle(0.3, 0.2, 0.0, rng))
+    assert found["effect of the coupling"].low <= 0 <= found["effect of the coupling"].high
+    assert found["size against order noise"].low <= 1 <= found["size against order noise"].high
+    assert found["size against order noise"].high < 2.5
+    # Against whole order seeds the change looks smaller: 0.2² of 0.2² + 0.3².
+    whole = found["size against a whole order seed"]
+    assert whole.low <= 0.04 / 0.13 <= whole.high < 1
+    found = estimates(val_shuffle(0.3, 0.2, -0.8, rng))
+    assert found["effect of the coupling"].high < -0.5
+    assert found["size against order noise"].low > 1
+    # without a second way of coupling there is nothing to hold the size against
+    study = ask("val_shuffle", simulate(val_shuffle(0.3, 0.2, 0.0, rng, ways=1)))
+    assert not any("size against order noise" in f.label for f in study.findings)
+    assert any("eval.passes=1,2" in note for note in study.notes)
+
+
+@pytest.mark.slow
+def test_the_size_of_the_bug_covers() -> None:
+    rng = generator("bug size")
+    inside = 0
+    for _ in range(300):
+        off, one, two = rng.normal(0, 0.2, (3, 32))
+        e = variance_ratio(((one - off) ** 2)[:, None], ((one - two) ** 2)[:, None], "test")
+        inside += e.low <= 1 <= e.high
+    assert 0.92 < inside / 300 < 0.99
+
+
+# Measurements inside a network: what leads, what lags, and slingshots, where the truth is known.
+
+
+@pytest.fixture(scope="module")
+def measured() -> Observations:
+    """``early`` moves at half of the time to generalise, ``late`` at 1.5 times it, ``flat`` never."""
+    found = simulate(census(80, np.random.default_rng(2), steps=20_000, every=250))
+    curves = found.curves.copy()
+    rng = np.random.default_rng(17)
+    clock = curves["step"] / curves["run_id"].map(found.arithmetic["grokked_step"].astype(float)).fillna(40_000)
+    curves["metrics"] = [
+        json.dumps(
+            {"early": float(c > 0.5), "late": float(c > 1.5), "flat": rng.normal(), "logit_scale": 1 / (c + 0.1)}
+        )
+        for c in clock
+    ]
+    curves["block_norms"] = [json.dumps({"head": 10 + np.sin(s / 600)}) for s in curves["step"]]
+    return Observations(found.all_runs, curves)
+
+
+def test_what_leads_and_what_lags(measured: Observations) -> None:
+    study = ask("mechanism", measured)
+    assert isinstance(study, Mechanism)
+    table = study.tables[0].frame.set_index("metric")
+    assert table.loc["early", "at (of the time)"] == pytest.approx(0.5, abs=0.1)
+    text = " ".join(f.text for f in study.findings)
+    assert "early makes half of its total change before generalisation in most runs" in text
+    assert "late makes half of its total change after generalisation in most runs" in text
+    assert "meaning" not in table or table.loc["early", "meaning"] == "", "no name twice"
+    assert table.loc["early", "runs that generalised"] == study.generalised <= table.loc["early", "runs"] == study.runs
+    assert "flat leads" not in {f.label for f in study.findings}
+    assert "Slingshots: in 100%" in text
+    drawn = {d.name: d for d in drawings(study)}
+    assert set(drawn) == {f"inside_{n}" for n in ("early", "late", "flat", "logit_scale", "head_norm")}
+    assert drawn["inside_early"].title == "early"
+    early = drawn["inside_early"].data.set_index("clock")["median"]
+    assert early.loc[:0.4].max() == 0
+    assert early.loc[0.7:].min() == 1
+
+
+def test_a_level_that_follows_the_time_is_found(measured: Observations) -> None:
+    curves = measured.curves.copy()
+    rng = np.random.default_rng(17)
+    level = curves["run_id"].map(measured.arithmetic["grokked_step"].astype(float))
+    curves["metrics"] = [f'{{"logit_scale": {v + rng.normal(0, 500):.1f}, "collapse": null}}' for v in level]
+    study = ask("mechanism", Observations(measured.all_runs, curves.drop(columns="block_norms")))
+    (finding,) = study.findings
+    assert finding.estimate is not None
+    assert finding.estimate.low > 0.8
+    assert study.tables[0].frame["metric"].tolist() == ["logit_scale"]
+
+
+# The report's own numbers on simulated stores: scans and conditions, rates of 0.1 to 10%, with and without an effect.
+
+SEEDS = 150
+
+
+def store(kind: str, rates: tuple[float, float], rng: np.random.Generator) -> Observations:
+    """Return two populations whose seeds are super at ``rates``: two scans of init, or two weight decays."""
+    truths = []
+    for which, rate in enumerate(rates):
+        hits = rng.random(SEEDS) < rate
+        for i, hit in enumerate(hits):
+            seeds: dict[str, Any] = {"seeds.init": i, "seeds.order": 8 + which} if kind == "scans" else {"seed": i}
+            given = {**seeds, "train.steps": 3000, "eval.every": 1500}
+            if kind == "conditions":
+                given["optim.weight_decay"] = (0.1, 0.0)[which]
+            truths.append(Truth(given, 1500.0 if hit else 12_000.0))
+    return simulate(truths)
+
+
+def shares(kind: str, rates: tuple[float, float], draws: int) -> tuple[float, float, float]:
+    """Return how often shares hold their rate, ratios theirs, and how often the populations are said to differ."""
+    rng = generator(f"report {kind} {rates}")
+    inside, ratios, differs = [], [], 0
+    for _ in range(draws):
+        observations = store(kind, rates, rng)
+        census = ask("census", observations)
+        assert len(census.parts) == 2, "every population is named"
+        for part in census.parts:
+            rate = rates[list(part.population.condition.values()) == ["0"] or part.population.fixed.get("order") == 9]
+            inside.append(part.shares["super"].low <= rate <= part.shares["super"].high)
+        (said,) = [f.shown for f in census.findings if f.label == "populations that differ"]
+        differs += said.startswith("1 ")
+        if kind == "conditions":
+            study = ask("weight_decay", observations)
+            found = [f.estimate for f in study.findings if f.label.startswith("super seeds at") and f.estimate]
+            ratios += [e.low <= rates[1] / rates[0] <= e.high for e in found]
+    return float(np.mean(inside)), float(np.mean(ratios)) if ratios else float("nan"), differs / draws
+
+
+@pytest.mark.parametrize("kind", ["conditions", pytest.param("scans", marks=pytest.mark.slow)])
+def test_two_populations_of_one_rate_are_both_named_and_not_told_apart(kind: str) -> None:
+    inside, _, differs = shares(kind, (0.1, 0.1), 1)
+    assert inside == 1 and differs == 0
+    assert DIARY.horizon == 3000
+
+
+@pytest.mark.slow
+def test_every_share_and_ratio_covers_as_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["kind         rates            share holds  ratio holds  said to differ"]
+    pairs = [(0.001, 0.001), (0.01, 0.01), (0.1, 0.1), (0.01, 0.1), (0.1, 0.3)]
+    for kind, rates in itertools.product(("scans", "conditions"), pairs):
+        inside, ratios, differs = shares(kind, rates, 40)
+        lines.append(f"{kind:<12} {rates!s:<16} {inside:>11.3f}  {ratios:>11.3f}  {differs:>14.3f}")
+        assert inside >= 0.90, lines[-1]
+        assert not ratios < 0.87, lines[-1]
+        assert rates[0] != rates[1] or differs <= 0.15, lines[-1]
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
+
+
+# Prediction: AUROC covers, cross-validation does not flatter, the screen's miss rate is the true one.
+
+
+def sample(rng: np.random.Generator, n: int, shift: float, rate: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
+    labels = rng.random(n) < rate
+    return rng.normal(0, 1, n) + shift * labels, labels
+
+
+def test_auroc_covers_the_truth() -> None:
+    rng = generator("auroc")
+    truth = norm.cdf(1.0 / np.sqrt(2))
+    inside, draws = 0, 500
+    for _ in range(draws):
+        e = auroc(*sample(rng, 200, 1.0))
+        inside += e.low <= truth <= e.high
+    assert 0.92 < inside / draws < 0.98
+
+
+def test_auroc_of_a_known_table() -> None:
+    scores = np.concatenate([np.arange(10.0), np.arange(5.0, 15.0)])
+    labels = np.repeat([False, True], 10)
+    pairs = [(a > b) + 0.5 * (a == b) for a in scores[10:] for b in scores[:10]]
+    assert auroc(scores, labels).value == pytest.approx(np.mean(pairs))
+
+
+def test_learnt_noise_is_called_noise_at_the_stated_rate() -> None:
+    """DeLong's interval alone misses the noise of the models that were learnt: it was off chance too often."""
+    rng = generator("learnt noise")
+    labels = np.arange(60) < 12
+    ratios, above, below = [], 0, 0
+    for _ in range(16):
+        x = rng.normal(0, 1, (60, 5))
+        noise = cross_validation_noise(x, labels, rng, 6)
+        ratios.append(noise.mean())
+        e = cross_validated_auroc(cross_validated(x, labels, rng), labels, float(np.sqrt(max(1.0, noise.mean()))))
+        above, below = above + (e.low > 0.5), below + (e.high < 0.5)
+    assert above <= 2 and below <= 2  # 2.5% of 16 expected
+    assert 1.2 < np.mean(ratios) < 4
+
+
+def test_labels_that_luck_has_separated_have_a_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Perfect separation shows DeLong no variance to divide by; Mann and Whitney's is (m + n + 1) / 12mn."""
+    labels = np.arange(40) < 10
+    monkeypatch.setattr(prediction, "cross_validated", lambda x, shuffled, rng, k: OutOfFold(1.0 * shuffled, 1.0))
+    noise = cross_validation_noise(np.zeros((40, 1)), labels, generator("separated"), 3)
+    assert noise == pytest.approx(0.25 * 12 * 10 * 30 / 41)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "hits"), [(40, 10), (75, 15), (200, 20)])
+def test_meaningless_labels_are_off_chance_as_often_as_said(n: int, hits: int) -> None:
+    rng = generator(f"null {n}")
+    labels = np.arange(n) < hits
+    above = below = 0
+    draws = 300
+    for _ in range(draws):
+        x = rng.normal(0, 1, (n, 8))
+        widen = float(np.sqrt(max(1.0, cross_validation_noise(x, labels, rng, 12).mean())))
+        e = cross_validated_auroc(cross_validated(x, labels, rng), labels, widen, shuffles=12)
+        above, below = above + (e.low > 0.5), below + (e.high < 0.5)
+    print(f"n = {n}, {hits} hits: interval under chance {below / draws:.1%}, over {above / draws:.1%} (2.5% each)")
+    assert max(above, below) / draws < 0.05
+    assert (above + below) / draws < 0.075  # 5% and two standard deviations
+
+
+def test_a_signal_is_predicted_and_the_screen_misses_what_theory_says() -> None:
+    rng = generator("signal")
+    signal, labels = sample(rng, 20_000, 2.0, 0.1)
+    x = np.column_stack([signal, rng.normal(0, 1, 20_000)])
+    out = cross_validated(x, labels, rng)
+    assert cross_validated_auroc(out, labels).value == pytest.approx(norm.cdf(2 / np.sqrt(2)), abs=0.01)
+    scores = out.scores
+    found = screen(scores, labels, 0.2, 500, np.full(len(labels), 3000.0))
+    # The cut that keeps a fifth: 0.1 norm.sf(c - 2) + 0.9 norm.sf(c) = 0.2
+    cuts = np.linspace(-3, 5, 4001)
+    cut = cuts[np.argmin(np.abs(0.1 * norm.sf(cuts - 2) + 0.9 * norm.sf(cuts) - 0.2))]
+    assert found.missed.value == pytest.approx(norm.cdf(cut - 2), abs=0.03)
+    assert found.cost == pytest.approx(500 / 3000 + 0.2 * 2500 / 3000, abs=1e-3)
+
+
+def test_spearman_covers() -> None:
+    rng = generator("spearman")
+    truth = 6 / np.pi * np.arcsin(0.6 / 2)
+    inside, draws = 0, 500
+    for _ in range(draws):
+        x = rng.normal(0, 1, 60)
+        e = spearman(x, 0.6 * x + 0.8 * rng.normal(0, 1, 60))
+        inside += e.low <= truth <= e.high
+    assert 0.92 < inside / draws < 0.98

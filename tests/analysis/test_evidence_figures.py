@@ -1,7 +1,5 @@
 """Figures of the evidence pages on simulated seeds: the numbers behind them are the truth's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import matplotlib as mpl

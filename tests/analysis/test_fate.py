@@ -1,7 +1,5 @@
 """Fate: families that change in mid-run with a known half-fate step, and what counts them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -21,8 +19,7 @@ from analysis.statistics.estimate import NotEnoughData
 from analysis.statistics.halfway import Floats, halfway, isotonic
 from analysis.studies.fate import FORWARD, MOVED, REVERSE, START, Fate, equal_bits
 from grok.store.designs import Purpose
-from tests.analysis.questions import BY_NAME, ask, needs
-from tests.analysis.simulate import Planned, Truth, run_ids, simulate, sweep, write
+from tests.analysis.simulate import BY_NAME, Planned, Truth, ask, needs, run_ids, simulate, sweep, write
 
 STEPS = (49, 98, 196, 392, 784, 1568)
 SHARED = {"eval.every": 250}

@@ -1,18 +1,30 @@
-"""Colours that stay apart for every eye; pictures that say what they are; charts that hold the same numbers."""
+"""Figures, papers and searches: the numbers that are drawn and claimed are those of the runs."""
 
-from __future__ import annotations
-
+import json
 import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from analysis.figures import drawings
 from analysis.figures.curves import seed_curves, time_histogram
 from analysis.figures.evidence import census_iconic
 from analysis.figures.style import LIGHT, PALETTE, Drawing
-from tests.analysis.questions import ask
-from tests.analysis.simulate import Truth, simulate
+from analysis.observations import Observations, as_text, differing_settings
+from analysis.statistics.estimate import NotEnoughData, generator
+from analysis.statistics.proportions import paired
+from analysis.studies import Study
+from analysis.studies.papers import PAPERS, _moves
+from grok.commands.compose import compose
+from grok.config import flatten, load_config
+from grok.store import StoreWriter
+from tests.analysis.simulate import BY_NAME, Truth, ask, simulate
+
+# Colours that stay apart for every eye; pictures that say what they are; charts that hold the same numbers.
 
 SERIES = ("grey", "blue", "amber", "teal", "rose", "violet")
 Floats = NDArray[np.float64]
@@ -62,3 +74,265 @@ def test_seeds_that_did_not_generalise_stand_where_their_runs_ended() -> None:
     assert bar["not by their last step"] == 40
     assert bar["step from"] < 3_000 <= bar["step to"] < 4_000
     assert titled(drawing) == 60 == drawing.charts[0].drawn
+
+
+# Runs at the settings of papers: which count, and what the verdicts say of long, short and cut ones.
+
+ARMS = {arm.name: dict(arm.settings) for paper in PAPERS for arm in paper.arms}
+ADAM = ARMS["EMA filter, Adam"]
+EMA = ARMS["EMA filter, AdamW"]
+OPENAI = ARMS["x/y mod 97"]
+
+
+def typed(text: str) -> Any:
+    """Return a setting's value from what is typed."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def runs(settings: dict[str, str], times: list[float], steps: int = 3000, **more: Any) -> list[Truth]:
+    values = {name: typed(text) for name, text in settings.items()}
+    return [
+        Truth({**values, "seed": seed, "train.steps": steps, "eval.every": 50, **more}, time)
+        for seed, time in enumerate(times)
+    ]
+
+
+def claims(truths: list[Truth]) -> pd.DataFrame:
+    study = BY_NAME["papers"].ask(simulate(truths))
+    assert isinstance(study, Study)
+    (table,) = [t.frame for t in study.tables if t.name == "papers"]
+    return table.set_index("claim")
+
+
+def test_every_paper_has_a_panel_and_every_run_is_in_the_figures_data() -> None:
+    truths = runs(ADAM, [900, 1000]) + runs(OPENAI, [900], **{"task.train_fraction": 0.7})
+    study = ask("papers", simulate(truths))
+    (drawing,) = drawings(study)
+    assert drawing.data["run_id"].nunique() == 3
+    titles = [axes.get_legend().get_title().get_text() for axes in drawing.figure.axes]
+    assert titles == ["Lee et al. 2024 (Grokfast)", "Power et al. 2022"]
+
+
+def test_a_papers_step_agrees_where_one_more_run_might_have_it() -> None:
+    claim = "EMA filter, Adam: steps to 95%"
+    assert claims(runs(ADAM, [800, 900, 1000, 1100])).loc[claim, "verdict"].startswith("agrees: one more run of ours")
+    assert claims(runs(ADAM, [2000, 2100, 2200, 2300])).loc[claim, "verdict"].startswith("disagrees: one more run")
+    assert "none of 4 seeds by 3.3 times" in claims(runs(ADAM, [9e9] * 4)).loc[claim, "verdict"]
+    assert claims(runs(ADAM, [9e9] * 4, steps=500)).loc[claim, "verdict"].startswith("not decided: runs ended at")
+    for times, words in (
+        ([900, 1000], "2 of 2 seeds generalised; at least 3 seeds are needed"),
+        ([900, 1000, 1100, 9e9], "3 of 4 seeds generalised; more steps are needed"),
+        ([900, 9e9], "1 of 2 seeds generalised; at least 3 seeds and more steps are needed"),
+    ):
+        assert claims(runs(ADAM, times)).loc[claim, "verdict"] == f"not decided: {words}"
+
+
+def test_a_ratio_to_runs_that_were_cut_is_a_bound() -> None:
+    slow = ARMS["no filter, no decay"]
+    claim = "EMA filter, Adam, over no filter, no decay: times sooner"
+    fast = runs(ADAM, [900, 1000, 1100])
+    row = claims(fast + runs(slow, [9e9] * 2, steps=8000)).loc[claim]
+    assert row["ours"].startswith("at least ") and "ended at step 8,000; about 40,000 steps" in row["verdict"]
+    assert row["verdict"].startswith("not decided")
+    row = claims(fast + runs(slow, [56_000, 58_000, 9e9], steps=60_000)).loc[claim]
+    assert "at least 44" < row["ours"] < "at least 50 in these runs"
+    assert row["verdict"].startswith("not decided: runs of no filter, no decay ended at step")
+    row = claims(fast + runs(slow, [44_000, 46_000, 48_000], steps=60_000)).loc[claim]
+    assert row["verdict"].startswith("agrees: the interval holds")
+    row = claims(fast + runs(slow, [4000, 4100, 4200], steps=8000)).loc[claim]
+    assert row["verdict"].startswith("disagrees")
+
+
+WORDS = {
+    "EMA filter, Adam": "experiment=grokfast optim.plugin._target_=torch.optim.Adam",
+    "EMA filter, AdamW": "experiment=grokfast",
+    "MA filter, AdamW": "experiment=grokfast optim.grokfast=ma optim.grokfast_lamb=5 optim.weight_decay=0.01",
+    "no filter, no decay": "experiment=grokfast optim.grokfast=none optim.weight_decay=0",
+    "no filter, AdamW": "experiment=grokfast optim.grokfast=none",
+    "x/y mod 97": "experiment=openai",
+    "products in S5": "experiment=openai task.operation=ab task.modulus=120",
+    "x+y mod 113": "experiment=nanda",
+    "norm kept at 0.8 of the usual start": "experiment=nanda model.init_scale=0.8 optim.norm_clamp=1 "
+    "optim.weight_decay=0",
+    "softmax": "experiment=nanda task.train_fraction=0.4 optim.weight_decay=0 train.batch_size=5107",
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_an_arm_is_what_its_experiment_composes(name: str) -> None:
+    (arm,) = [arm for paper in PAPERS for arm in paper.arms if arm.name == name]
+    config = flatten(load_config(compose(WORDS[name].split())))
+    row = pd.Series({f"config.{k}": v for k, v in config.items()})
+    composed = {k: as_text(v) for k, v in differing_settings(row).items() if k not in arm.free}
+    assert composed == arm.settings
+
+
+def test_the_progress_measures_are_held_against_validation_accuracy() -> None:
+    step = np.arange(1, 101) * 100.0
+    curve = pd.DataFrame(
+        {
+            "step": step,
+            "final_restricted_loss": 10 / (1 + np.exp((step - 3000) / 300)),
+            "final_excluded_loss": np.abs(step - 1400) / 1000,
+            "val_acc": 1 / (1 + np.exp((7000 - step) / 200)),
+        }
+    )
+    moves = _moves(curve)
+    assert moves["turn"] == 1400 and moves["val_acc"] == 7000
+    assert 2900 <= moves["final_restricted_loss"] <= 3100 and moves["final_excluded_loss"] == pytest.approx(
+        5700, abs=100
+    )
+    assert np.isnan(_moves(curve.assign(val_acc=0.02))["val_acc"])
+
+
+# The search section: the best is not believed, the pinned comparison decides, a null result stays null.
+
+SEARCH = Path(__file__).parents[2] / "results/search"
+
+
+def trials(n: int, second: bool = False) -> dict[str, Any]:
+    rng = generator("trials")
+    found = []
+    for i in range(n):
+        lr = float(np.exp(rng.uniform(np.log(5e-4), np.log(5e-2))))
+        value = 400 + 300 * abs(np.log(lr / 5e-3)) + rng.normal(0, 30)
+        found.append(
+            {
+                "number": i,
+                "state": "pruned" if i == 3 else "complete",
+                "best": i == 5,
+                "params": {"optim.lr": lr, "optim.weight_decay": float(rng.uniform(0.1, 3)), "model.norm": "none"},
+                "values": None if i == 3 else [value, 1e9 / value] if second else [value],
+                "runs": [[s, "x", value] for s in range(8)],
+            }
+        )
+    objectives = [{"name": "median_time", "direction": "minimize"}]
+    if second:
+        objectives.append({"name": "compute", "direction": "minimize"})
+    return {
+        "version": 1,
+        "name": "quickstart",
+        "objectives": objectives,
+        "default": {"optim.lr": 5e-3, "optim.weight_decay": 1.0},
+        "trials": found,
+    }
+
+
+def compared(shift: float) -> dict[str, Any]:
+    rng = generator("compared")
+    default = [[i, "a", float(rng.normal(500, 60))] for i in range(32)]
+    best = [[i, "b", score + shift + float(rng.normal(0, 40))] for i, _, score in default]
+    pinned = {
+        "study": "quickstart",
+        "trial": 5,
+        "steps": 1000,
+        "default": {"optim.lr": 5e-3, "optim.weight_decay": 1.0},
+        "best": {"optim.lr": 4e-3, "optim.weight_decay": 2.0},
+    }
+    return {"pinned": pinned, "runs": {"default": default, "best": best}}
+
+
+def store_of(folder: Path, *files: dict[str, Any]) -> Observations:
+    with StoreWriter(folder):
+        pass
+    observations = Observations.read(folder)
+    observations.searches = files
+    return observations
+
+
+def test_a_real_difference_and_a_null_one(tmp_path: Path) -> None:
+    real = ask("search", store_of(tmp_path / "real", trials(40), compared(-100)))
+    (finding,) = [f for f in real.findings if f.label.endswith("against default")]
+    assert finding.estimate.low <= -100 <= finding.estimate.high
+    assert "better than the default" in finding.text
+    null = ask("search", store_of(tmp_path / "null", trials(40), compared(0)))
+    (finding,) = [f for f in null.findings if f.label.endswith("against default")]
+    assert "no difference beyond seed noise" in finding.text
+    tables = {t.name: t.frame for t in null.tables}
+    assert len(tables["trials_quickstart"]) == 10
+    assert set(tables["importance_quickstart"]["setting"]) == {"optim.lr", "optim.weight_decay"}
+    sides = tables["comparison_quickstart"].set_index("setting")
+    assert list(sides["seeds"]) == [32, 32]
+    assert (sides["low"] < sides["median_time on fresh seeds"]).all()
+    assert sides.loc["best", "in the search"] == trials(40)["trials"][5]["values"][0]
+    for drawing in drawings(null):
+        assert drawing.png()
+
+
+def test_without_a_comparison_the_best_is_not_called_better(tmp_path: Path) -> None:
+    study = ask("search", store_of(tmp_path / "store", trials(12, second=True)))
+    assert "study.compare=32" in " ".join(study.notes)
+    assert "too optimistic" in study.findings[0].text
+    assert any(d.name.startswith("search_front") for d in drawings(study))
+
+
+def test_shares_are_compared_as_shares(tmp_path: Path) -> None:
+    """Eight of 32 seeds gained and none lost: better, though the median seed does not move."""
+    data, against = trials(20), compared(0)
+    data["objectives"] = [{"name": "generalised_share", "direction": "maximize"}]
+    for trial in data["trials"]:
+        trial["values"] = trial["values"] and [0.5]
+        trial["runs"] = [[s, "x", float(s % 2)] for s in range(8)]
+    against["runs"] = {"default": [[i, "a", float(i < 16)] for i in range(32)]}
+    against["runs"]["best"] = [[i, "b", float(i < 24)] for i in range(32)]
+    study = ask("search", store_of(tmp_path / "store", data, against))
+    (finding,) = [f for f in study.findings if f.label.endswith("against default")]
+    assert "better than the default" in finding.text
+    assert finding.estimate.value == 0.25
+    assert 0.05 < finding.estimate.low < 0.25 < finding.estimate.high < 0.5
+
+
+def test_what_late_seeds_leave_open_has_no_end(tmp_path: Path) -> None:
+    """A seed that did not generalise is later than the budget, by nobody knows how much: 2 x budget is no time."""
+    data, against = trials(20), json.loads((SEARCH / "quickstart.compared.json").read_text())
+    data["trials"][5]["number"], data["trials"][5]["params"] = 58, against["pinned"]["best"]
+    for trial in data["trials"]:
+        trial["params"].setdefault("model.init_scale", 1.0)
+    study = ask("search", store_of(tmp_path / "store", data, against))
+    (finding,) = [f for f in study.findings if f.label.endswith("against default")]
+    e = finding.estimate
+    assert e is not None and (e.value, e.low, e.high) == (-18.75, -325, np.inf)
+    assert finding.shown == "-18.75 (-325 and above)"
+    assert "Hodges-Lehmann" in finding.text and "7 seeds of the default and 10 of the best" in finding.text
+    sides = {t.name: t.frame for t in study.tables}["comparison_quickstart"].set_index("setting")
+    assert list(sides["high"]) == [850.0, np.inf]
+    page = (SEARCH / "README.md").read_text()
+    assert "Hodges-Lehmann estimate) is -18.75 steps (95%: -325 and above" in page
+    assert all(drawing.png() for drawing in drawings(study))
+
+
+@pytest.mark.slow
+def test_paired_intervals_cover_and_the_null_holds() -> None:
+    rng = generator("paired coverage")
+    inside = alarms = 0
+    for _ in range(400):
+        a = rng.normal(0, 1, 20)
+        found = paired(a, a + 0.3 + rng.standard_t(4, 20))
+        inside += found.shift.low <= 0.3 <= found.shift.high
+        alarms += paired(a, a + rng.standard_t(4, 20)).p <= 0.05
+    assert 0.92 < inside / 400 < 0.98
+    assert 5 <= alarms <= 35
+    with pytest.raises(NotEnoughData):
+        paired(np.zeros(10), np.r_[np.ones(5), np.zeros(5)])
+
+
+@pytest.mark.parametrize("n", [6, *(pytest.param(n, marks=pytest.mark.slow) for n in (8, 12))])
+def test_paired_intervals_of_few_seeds_cover(n: int) -> None:
+    rng = generator(f"paired few {n}")
+    found = [paired(a, a + 0.5 + rng.normal(size=n)).shift for a in rng.normal(size=(500, n))]
+    assert np.mean([e.low <= 0.5 <= e.high for e in found]) >= 0.93  # exact: 0.95 or more
+
+
+@pytest.mark.slow
+def test_paired_share_intervals_cover() -> None:
+    rng = generator("paired shares")
+    inside = 0
+    for _ in range(200):
+        u = rng.uniform(size=40)
+        a, b = (u < 0.3).astype(float), ((u < 0.1) | ((u > 0.3) & (u < 0.65))).astype(float)  # 0.3 and 0.45
+        found = paired(a, b)
+        inside += found.shift.low <= 0.15 <= found.shift.high
+    assert 0.92 < inside / 200 < 0.99

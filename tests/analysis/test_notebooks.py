@@ -1,7 +1,5 @@
 """The notebooks run on any store, say what is missing, and define nothing of their own."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 
 from grok.store import StoreWriter
 from tests.analysis.simulate import census, crossed, write
-from tests.analysis.test_layers_study import transplant
+from tests.analysis.test_studies import transplant
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 ASKED = {"census": ["census", "survival", "regimes"], "crossed": ["crossed", "repeatability"], "layers": ["layers"]}

@@ -1,7 +1,5 @@
 """Each kind of command that a report proposes, really trained as pasted: the next report takes the runs in."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,9 @@
-"""Which runs of a store are counted together, and what is said of their streams."""
+"""What counts as one observation, which runs are counted together, and how each run is listed."""
 
-from __future__ import annotations
-
+import json
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,13 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.answers import provenance
-from analysis.observations import Observations
+from analysis.answers import compile_report, provenance
+from analysis.observations import Observations, differing_settings, is_random_seed
 from analysis.populations import FEWEST, RUN_STREAMS, Populations, populations
+from analysis.proposals import code_needed, proposal, rerun_command, rerun_commands
+from analysis.studies import QUESTIONS, seeds
+from analysis.studies.base import Missing
+from analysis.studies.regimes import ORDERS
+from analysis.writing import write_report
+from grok.commands.compose import compose
+from grok.config import identify, load_config
+from grok.config.values import literal
+from grok.records import CurvePoint, RunResult
+from grok.store import Row, StoreWriter, open_store
+from grok.store.contract import failed
 from grok.store.designs import Purpose
-from grok.streams import derive_seed
-from tests.analysis.questions import BY_NAME, ask
-from tests.analysis.simulate import Planned, Truth, census, crossed, simulate, sweep
+from grok.store.provenance import rerun_command as full_command
+from grok.streams import STREAMS, derive_seed
+from tests.analysis.simulate import BY_NAME, MACHINE, Planned, Truth, ask, census, crossed, row, simulate, sweep, write
+
+# Which runs of a store are counted together, and what is said of their streams.
 
 
 def of(truths: Sequence[Truth]) -> Populations:
@@ -201,3 +215,252 @@ def test_no_two_runs_of_a_population_share_a_drawn_seed(cells: list[tuple[int, i
         for stream in RUN_STREAMS:
             assert p.rows[f"seed_{stream}"].nunique() == (len(p) if stream in p.varies else 1)
         assert p.rows["config.optim.weight_decay"].nunique() == 1
+
+
+# What counts as one observation, which runs belong together, and when an event was.
+
+
+def test_a_trajectory_counts_once_and_its_longest_run_stands_for_it() -> None:
+    truths = [
+        Truth({"seed": 1, "train.steps": 3000}, 9000),
+        Truth({"seed": 1, "train.steps": 12_000}, 9000),
+        Truth({"seed": 1, "train.steps": 3000, "replicate": 1}, 9000),
+        Truth({"seed": 1, "train.steps": 3000, "eval.every": 500}, 9000),
+        Truth({"seed": 2, "train.steps": 3000}, 9000),
+    ]
+    rows = simulate(truths).arithmetic
+    assert rows["seed"].tolist() == [1, 2]
+    assert rows["steps"].tolist() == [12_000, 3000]
+
+
+def test_a_slower_repeat_does_not_stand_for_a_seed_that_stopped_early() -> None:
+    """Both may train to step 20,000, and stop when they have generalised: only chosen seeds have repeats."""
+    own = {"seed": 1, "train.steps": 20_000, "train.stop_when_generalised": True}
+    first = Truth(own, 1500)
+    repeat = Truth({**own, "replicate": 1000}, 9000, numerics="cpu/other path")
+    assert simulate([first, repeat]).arithmetic["steps"].tolist() == [3000]
+    assert simulate([Truth(own, 900, status="diverged"), repeat]).arithmetic["status"].tolist() == ["diverged"]
+
+
+def test_another_numerics_tag_is_another_computation_of_one_trajectory() -> None:
+    truths = [Truth({"seed": 1}, 900), Truth({"seed": 1, "replicate": 1}, 950, numerics="cuda/lanes 64")]
+    found = simulate(truths)
+    assert len(found.arithmetic) == 1
+    assert len(found.observed) == 2
+
+
+def test_failed_runs_are_no_observations_and_diverged_ones_never_generalise() -> None:
+    truths = [Truth({"seed": 0}, 900), Truth({"seed": 1}, 900, status="failed"), Truth({"seed": 2}, 900, "diverged")]
+    truths[2] = Truth({"seed": 2}, 900, status="diverged")
+    found = simulate(truths)
+    assert found.arithmetic["seed"].tolist() == [0, 2]
+    times = found.times(found.arithmetic)
+    assert times.seen.tolist() == [True, False]
+    assert times.left[1] == 3000  # at risk to the end of its budget, not only until it broke
+
+
+def test_times_lie_between_two_evaluations() -> None:
+    found = simulate([Truth({"seed": 0, "eval.every": 250}, 1101), Truth({"seed": 1, "eval.every": 250}, 99_999)])
+    times = found.times(found.arithmetic)
+    assert (times.left[0], times.right[0]) == (1000, 1250)
+    assert (times.left[1], times.right[1]) == (3000, np.inf)
+
+
+def test_conditions_ignore_seeds_length_and_evaluation_but_no_other_setting() -> None:
+    truths = [
+        Truth({"seed": 0}, 900),
+        Truth({"seed": 1, "train.steps": 500, "eval.every": 50}, 900),
+        Truth({"seed": 2, "seeds.init": 5, "perturb.ulps": 1}, 900),
+        Truth({"seed": 3, "optim.lr": 0.01}, 900),
+    ]
+    found = simulate(truths)
+    assert found.conditions(found.arithmetic).tolist() == [0, 0, 0, 1]
+    assert differing_settings(found.arithmetic.iloc[3]) == {"optim.lr": 0.01}
+    assert differing_settings(found.arithmetic.iloc[0]) == {}
+
+
+def test_random_seeds_are_told_by_their_streams_not_by_how_they_were_typed() -> None:
+    truths = [
+        Truth({"seed": 0}, 900),
+        Truth({"seed": 1, "seeds.init": derive_seed(1, "init")}, 900),
+        Truth({"seed": 2, "seeds.init": 7}, 900),
+        Truth({"seed": 3, "perturb.ulps": 1}, 900),
+        Truth({"seed": 4, "seeds.layers": {"head": 9}}, 900),
+    ]
+    rows = simulate(truths).arithmetic
+    assert is_random_seed(rows).tolist() == [True, True, False, False, False]
+
+
+def test_a_store_is_read_once(tmp_path) -> None:
+    from grok.errors import StoreError
+    from tests.analysis.simulate import write
+
+    write(census(3, np.random.default_rng(0)), tmp_path / "store")
+    found = Observations.read(tmp_path / "store")
+    assert len(found.arithmetic) == 3
+    assert len(found.curves) == 3 * 31
+    with pytest.raises(StoreError):
+        Observations.read(tmp_path / "nothing")
+
+
+# Every run is listed with its seeds, whatever was scanned, and the page's table says the same in fewer columns.
+
+RNG = np.random.default_rng
+
+
+def language_model(seed: int) -> Row:
+    settings = {"mode": "gpt", "experiment": "gpt/shakespeare_char", "seed": seed, "data": {"path": "d"}}
+    config = load_config({**settings, "train": {"steps": 20}})
+    identity = identify(config, "data")
+    result = RunResult(run_id=identity.run_id, status="completed", stop_reason="steps", steps=20, numerics="cpu")
+    result.curve = [CurvePoint(step=20, val_loss=2.5, train_loss=2.4)]
+    return Row(result, config, identity, MACHINE, "data")
+
+
+def test_the_table_agrees_with_the_census() -> None:
+    observations = simulate(census(60, RNG(1), steps=12_000))
+    table, study = seeds.seed_table(observations).set_index("run_id"), ask("census", observations)
+    assert len(table) == 60
+    assert table.loc[study.rows.index, "class_accuracy"].tolist() == study.rows["label"].tolist()
+    assert (table["judged_at_step"] == study.horizon).all()
+    supers = set(study.rows.index[study.by_time.is_early])
+    assert set(table.index[table["class_time"] == "early"]) == supers and supers
+    assert set(table["regime"]) <= {*ORDERS, "not yet"}
+
+
+def test_each_population_is_judged_by_its_own_median_whatever_its_runs_were_lengthened_to() -> None:
+    """A census around step 6,000 and a scan at a fast order around 900: no seed of the scan is early for that."""
+    rng = RNG(4)
+    census_runs = [
+        Truth({"seed": i, "train.steps": 20_000}, 6000 * float(np.exp(rng.normal(0, 0.1)))) for i in range(30)
+    ]
+    scan = [
+        Truth(
+            {"seed": 4, "seeds.order": 8, "seeds.init": i, "train.steps": 20_000 if i < 12 else 3000},
+            900 * float(np.exp(rng.normal(0, 0.1))),
+        )
+        for i in range(30)
+    ]
+    table = seeds.seed_table(simulate(census_runs + scan))
+    assert set(table["class_time"]) <= {"late", "not within 20,000 steps", "not within 3,000 steps"}
+    assert table["condition"].nunique() == 2, "the budget is told"
+    scanned = table[table["seed_order"] == 8]
+    assert (scanned["judged_at_step"] == 3000).all() and set(scanned["class_accuracy"]) <= {"super", "fast"}
+
+
+def test_conditions_name_every_value_the_default_too() -> None:
+    runs = census(3, RNG(1)) + census(3, RNG(2), optim__weight_decay=0.0)
+    table = seeds.seed_table(simulate(runs))
+    assert table["condition"].value_counts().to_dict() == {"optim.weight_decay=0": 3, "optim.weight_decay=0.1": 3}
+    assert set(seeds.seed_table(simulate(census(3, RNG(1))))["condition"]) == {"default"}
+    other = seeds.seed_table(simulate(census(3, RNG(1), task__modulus=97)))
+    assert set(other["condition"]) == {"task.modulus=97"}
+    assert other["class_accuracy"].isna().all(), "the diary's classes belong to its task"
+
+
+def test_every_run_of_a_mixed_store_is_in_the_file(tmp_path: Path) -> None:
+    store = write(census(6, RNG(3)), tmp_path / "S")
+    with StoreWriter(store) as writer:
+        writer.commit([failed(row(Truth({"seed": 77}, 100.0))), language_model(1), language_model(2)])
+    page = write_report(compile_report(Observations.read(store)), tmp_path / "out")
+    table = pd.read_csv(page.parent / "seeds.csv")
+    assert set(table["run_id"]) == open_store(store).run_ids()
+    assert table["status"].value_counts().to_dict() == {"completed": 8, "failed": 1}
+    assert table.loc[table["mode"] == "gpt", ["class_accuracy", "regime"]].isna().all(axis=None)
+    assert table.loc[table["status"] == "failed", "class_accuracy"].isna().all()
+    assert (table["seed_init"] == [derive_seed(s, "init") for s in table["seed"]]).all(), "no seed went through a float"
+    assert table["rerun"].str.startswith("python -m grok.run").all()
+    assert "Every seed" in page.read_text(encoding="utf-8")
+
+
+def test_short_commands_leave_out_what_the_master_seed_gives() -> None:
+    configs = [
+        load_config({"seed": 3}),
+        load_config({"seed": 3, "seeds": {"order": 8, "layers": {"head": 5}}}),
+        load_config({"seed": 9, "task": {"operation": "x/y if y odd else x-y"}, "model": {"init_scale": 0.5}}),
+    ]
+    runs = pd.DataFrame({"rerun": [full_command(c) for c in configs], "seed": [c.seed for c in configs]})
+    for config, command in zip(configs, rerun_commands(runs), strict=True):
+        derived = {f"seeds.{s}={derive_seed(config.seed, s)}" for s in STREAMS}
+        words = shlex.split(full_command(config))
+        assert shlex.split(command) == [word for word in words if word not in derived]
+    assert rerun_command(runs.iloc[0]) == "python -m grok.run seed=3"
+
+
+# Runs of changed code of the user's own are another condition, and proposed commands name the code.
+
+MINE = {"_target_": "mine.task", "bits": 6}
+METRIC = {"norm": {"_target_": "mine.norm"}}
+
+
+def store_of(codes: list[dict[str, str]]) -> Observations:
+    """Return 24 random seeds; run i has ``codes[i % len(codes)]``."""
+    simulated = simulate(census(24, np.random.default_rng(5), steps=300, every=25))
+    named = shlex.join([f"task.plugin={literal(MINE)}", f"eval.metric_plugins={literal(METRIC)}"])
+    runs = simulated.all_runs.assign(
+        own_code=[json.dumps(codes[i % len(codes)]) for i in range(24)],
+        rerun=simulated.all_runs["rerun"] + f" {named}",
+        **{"config.task.plugin": json.dumps(MINE), "config.eval.metric_plugins": json.dumps(METRIC)},
+    )
+    return Observations(runs, simulated.curves, designs=simulated.designs)
+
+
+def test_changed_code_is_another_condition() -> None:
+    observations = store_of(
+        [{"mine.task": "5c27bca497", "mine.norm": "aa"}, {"mine.task": "3828f112f6", "mine.norm": "aa"}]
+    )
+    grouped = populations(observations)
+    assert sorted(p.name for p in grouped.every) == ["own_code=mine.task 3828f112", "own_code=mine.task 5c27bca4"]
+    assert [len(p) for p in grouped.every] == [12, 12]
+
+
+@pytest.mark.parametrize("command", ["grok sweep sweep=crossed", "grok repeat --best 12"])
+def test_proposed_commands_name_the_code_as_hydra_reads_it(command: str) -> None:
+    words = shlex.split(proposal(command, store_of([{"mine.task": "5c", "mine.norm": "aa"}]), any_task=True))
+    named = [word for word in words if word.startswith(("task.plugin=", "eval.metric_plugins="))]
+    settings = compose(named)
+    assert (settings["task"]["plugin"], settings["eval"]["metric_plugins"]) == (MINE, METRIC)
+
+
+def test_commands_say_which_version_of_the_code_they_need() -> None:
+    """The code on the disk may have changed; the store has only its hashes."""
+    observations = store_of([{"mine.task": "5c27bca497"}, {"mine.task": "3828f112f6"}])
+    runs = observations.all_runs.drop(columns="config.own_code")
+    runs["started_at"] = pd.to_datetime(["2026-11-20", "2026-11-22"] * 12)
+    observations = Observations(runs, observations.curves, designs=observations.designs)
+    first, second = populations(observations).every
+    assert [code_needed(observations, p.rows) for p in (first, second)] == [
+        "mine.task 3828f112",
+        "mine.task 5c27bca4 (an older version: the store has later runs of 3828f112)",
+    ]
+    (gap,) = [q.ask(observations) for q in QUESTIONS if q.name == "repeatability"]
+    assert isinstance(gap, Missing)
+    assert "needs your code as the store's runs had it: mine.task 3828f112. With other code" in gap.code
+    (census_study,) = [q.ask(observations) for q in QUESTIONS if q.name == "census"]
+    assert any("needs your code as these runs had it: mine.task 5c27bca4 (an older" in n for n in census_study.notes)
+    assert set(seeds.seed_table(observations)["own_code"]) == {"mine.task 5c27bca497", "mine.task 3828f112f6"}
+
+
+def test_values_of_two_versions_of_a_metric_are_not_pooled() -> None:
+    """Twelve seeds were measured by both versions: the later run counts. Six have the older one only."""
+    simulated = simulate(census(18, np.random.default_rng(5), steps=300, every=25))
+    old = simulated.all_runs.assign(started_at=pd.Timestamp("2026-11-20"), own_code='{"mine.norm":"aa"}')
+    new = simulated.all_runs.iloc[:12].assign(started_at=pd.Timestamp("2026-11-22"), own_code='{"mine.norm":"bb"}')
+    new["run_id"] = [f"{run}new" if i % 2 else f"0{run}" for i, run in enumerate(new["run_id"])]
+    runs = pd.concat([old, new], ignore_index=True).assign(**{"config.eval.metric_plugins": json.dumps(METRIC)})
+    curves = [simulated.curves.assign(metrics=json.dumps({"norm": 1.0}))]
+    names = dict(zip(simulated.all_runs["run_id"][:12], new["run_id"], strict=True))
+    later = simulated.curves[simulated.curves["run_id"].isin(names)]
+    curves.append(later.assign(run_id=later["run_id"].map(names), metrics=json.dumps({"norm": 2.0})))
+    designs = simulated.designs
+    again = designs[designs["run_id"].isin(names)].assign(results_seen=True)
+    designs = pd.concat([designs, again.assign(run_id=again["run_id"].map(names), design_id="later")])
+    observations = Observations(runs, pd.concat(curves, ignore_index=True), designs=designs)
+    assert [len(p) for p in populations(observations).every] == [18], "it trained alike"
+    parts = {name: rows.index for name, rows in observations.by_condition()}
+    assert {name: len(ids) for name, ids in parts.items()} == {
+        "own_metrics=mine.norm aa": 6, "own_metrics=mine.norm bb": 12,
+    }  # fmt: skip
+    for version, value in (("aa", 1.0), ("bb", 2.0)):
+        texts = observations.curves_of(parts[f"own_metrics=mine.norm {version}"])["metrics"]
+        assert {json.loads(text)["norm"] for text in texts} == {value}

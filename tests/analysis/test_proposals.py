@@ -1,7 +1,5 @@
 """What the report proposes to type: for this store, with all settings of its runs, ready for a shell."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shlex

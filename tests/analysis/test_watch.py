@@ -1,7 +1,5 @@
 """The page of a growing store: written anew when there is something new, whole at every moment, ended by Ctrl-C."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable
 from pathlib import Path

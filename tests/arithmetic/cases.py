@@ -1,7 +1,5 @@
 """Settings and runs that several tests of the arithmetic mode share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The compiled step: the same numbers as the plain one up to rounding, and the same bits whatever is beside it."""
 
-from __future__ import annotations
-
 import _ctypes
 import ctypes
 import re

@@ -1,7 +1,5 @@
 """What must hold of every run: its bits depend on its own settings and on nothing beside it."""
 
-from __future__ import annotations
-
 import functools
 import json
 from typing import Any

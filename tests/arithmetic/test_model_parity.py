@@ -1,7 +1,5 @@
 """The lanes equal the readable model, and that equals torch's own layers, in float64 to 1e-12."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,6 +1,4 @@
-"""Runs in stacked lanes: the same as looped ones up to rounding, and the same bits whatever is beside them."""
-
-from __future__ import annotations
+"""Stacked lanes: the runs of looped ones up to rounding, the same bits whatever is beside them, and their memory."""
 
 import math
 from collections.abc import Sequence
@@ -9,20 +7,31 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.exc
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.profiler import profile
 
 from grok.arithmetic.engine import never, train
 from grok.arithmetic.gpu import train_stacked
-from grok.arithmetic.gpu.engine import Stack
+from grok.arithmetic.gpu.engine import Stack, memory_of, width_on
+from grok.arithmetic.gpu.lanes import StackedLanes
+from grok.arithmetic.gpu.optimizer import Coefficients
+from grok.arithmetic.gpu.state import GOLDEN, LaneState, dropout, keys_of, mixed, places
+from grok.arithmetic.gpu.step import EvaluationPass, TrainingStep
+from grok.arithmetic.optimizer import learning_rate
 from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.run import ArithmeticRun
-from grok.arithmetic.task import split
+from grok.arithmetic.task import FIRST_NUMBER, split
 from grok.arithmetic.weights import initial_parameters
 from grok.config import ArithmeticConfig
 from grok.records import Checkpoint, Event, Job, RunResult
+from grok.streams import Stream
 from tests.arithmetic import cases
-from tests.arithmetic.cases import STOPS_AT_40, checkpoints, curve, jobs, merge, results
+from tests.arithmetic.cases import FEW, STOPS_AT_40, VARIANTS, checkpoints, curve, default_config, jobs, merge, results
+
+# Runs in stacked lanes: the same as looped ones up to rounding, and the same bits whatever is beside them.
 
 
 def tiny(**over: Any) -> ArithmeticConfig:
@@ -290,3 +299,146 @@ def test_a_compiled_stack_equals_an_uncompiled_one_to_rounding_and_itself_to_the
         assert curve(alone)[step] == pytest.approx(values, rel=1e-4)
     assert alone.weights_hash == crowded.weights_hash and alone.curve == crowded.curve
     assert "compiled=whole" in alone.numerics
+
+
+# How many lanes a device is given, and the memory that they take.
+
+
+@pytest.mark.slow
+def test_the_width_follows_the_model_of_the_device_and_the_size_of_the_run() -> None:
+    h200 = 141 * 10**9
+    default = default_config()
+    assert width_on(default, "NVIDIA H200", h200) == 264
+    assert width_on(default, "NVIDIA H200 NVL", h200) == 264
+    assert width_on(default, "NVIDIA GH200 480GB", 96 * 10**9) == 264
+    assert width_on(default, "Some other device", h200) == 64
+    wider = width_on(default_config(model={"d_model": 64, "d_ff": 256}), "NVIDIA H200", h200)
+    narrower = width_on(default_config(model={"d_model": 256, "d_ff": 1024}), "NVIDIA H200", h200)
+    assert narrower < 264 < wider <= 1056
+    assert width_on(default, "NVIDIA H200", h200, 3) == 3
+
+
+@pytest.mark.parametrize("variant", FEW)
+def test_the_memory_estimate_is_what_a_step_takes(variant: str) -> None:
+    config = cases.tiny(**{**VARIANTS[variant], "precision": "float32"})
+    expected = memory_of(config, 8)
+    state = LaneState(config, 8, torch.device("cpu"))
+    assert expected.state == sum(t.untyped_storage().nbytes() for _, t in state.tensors())
+    for function, estimate in (
+        (TrainingStep(state, compile=False), expected.step),
+        (EvaluationPass(state, compile=False), expected.evaluation),
+    ):
+        function()
+        with profile(profile_memory=True) as taken:
+            function()
+        live = peak = 0
+        for event in taken.profiler.kineto_results.events():  # type: ignore[union-attr]
+            if event.name() == "[memory]":
+                live += event.nbytes()
+                peak = max(peak, live)
+        # what an operation takes inside itself is not seen by the estimate
+        assert estimate <= peak * 1.01 + 4096 and peak <= 1.25 * estimate + 65536
+
+
+# What a stack holds for every lane: its order, rates, decay and dropout; and sums of rows.
+
+
+@pytest.mark.parametrize("seeds", [{}, {"order": 7}])
+def test_the_device_finds_the_batches_of_the_order(seeds: dict[str, int]) -> None:
+    config = cases.tiny(seeds=seeds)
+    run = ArithmeticRun(jobs(config)[0])
+    state = LaneState(config, 2, torch.device("cpu"))
+    step = TrainingStep(state, compile=False)
+    generator = torch.Generator().manual_seed(0)
+    state.train_set.copy_(torch.randint(FIRST_NUMBER, FIRST_NUMBER + 11, state.train_set.shape, generator=generator))
+    for k in range(1, 10):  # three epochs of 25, 25 and 10 examples
+        if (k - 1) % run.order.batches_per_epoch == 0:
+            state.shuffle([(1, run.order.stream(*run.order.place(k)))])
+        index, size = run.order.padded_batch(k)
+        batch = step.batch()
+        expected = state.train_set[:, 1, torch.from_numpy(index)]
+        assert torch.equal(torch.stack([batch.a[1], batch.b[1], batch.answer[1]])[:, :size], expected[:, :size])
+        assert batch.share[1].tolist() == pytest.approx([1 / size] * size + [0] * (25 - size))
+        state.step += 1
+
+
+def test_long_orders_are_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grok.arithmetic.gpu.state.SORTED_AT_ONCE", 130)  # two lanes of 60 at a time
+    state = LaneState(cases.tiny(), 5, torch.device("cpu"))
+    streams = [Stream("order", s).at(3) for s in range(5)]
+    state.shuffle(list(enumerate(streams)))
+    for lane, stream in enumerate(streams):
+        assert state.order[lane].tolist() == stream.permutation(60).tolist()
+
+
+def test_the_learning_rate_follows_each_lanes_own_step() -> None:
+    configs = [cases.tiny(optim={"lr": 3e-4, "warmup_steps": w}) for w in (0, 1, 7, 10)]
+    state = LaneState(cases.tiny(precision="float64"), 4, torch.device("cpu"))
+    for lane, config in enumerate(configs):
+        state.instruct(lane, config.optim)
+    for k in range(1, 13):
+        state.step.fill_(k - 1)
+        found = Coefficients.of(state).lr.tolist()
+        assert found == [learning_rate(config.optim, k) for config in configs]
+
+
+def test_decay_is_each_lanes_own() -> None:
+    state = LaneState(cases.tiny(), 2, torch.device("cpu"))
+    state.instruct(0, cases.tiny(optim={"weight_decay": 0.3}).optim)
+    state.instruct(1, cases.tiny(optim={"weight_decay": 0.2, "decay": "matrices"}).optim)
+    decay = dict(zip(state.names, state.decay().T.tolist()[0], strict=True))
+    matrices = dict(zip(state.names, state.decay().T.tolist()[1], strict=True))
+    assert set(decay.values()) == {0.3}
+    assert matrices["head.weight"] == 0.2 and matrices["head.bias"] == 0.0
+
+
+@given(
+    lanes=st.integers(1, 4),
+    rows=st.integers(1, 9),
+    examples=st.integers(1, 17),
+    width=st.integers(1, 5),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=40, deadline=None)
+def test_rows_that_were_taken_often_get_the_sum_in_order(
+    lanes: int, rows: int, examples: int, width: int, dtype: torch.dtype, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randint(rows, (lanes, examples), generator=generator)
+    grad = torch.randn(lanes, examples, width, generator=generator, dtype=torch.float64).to(dtype)
+    x = torch.randn(lanes, rows, width, generator=generator, dtype=torch.float64).to(dtype).requires_grad_()
+    taken = StackedLanes().take(x, index)
+    (found,) = torch.autograd.grad(taken, [x], grad)
+    whole = torch.float64 if dtype == torch.float64 else torch.float32
+    expected = torch.zeros(lanes, rows, width, dtype=whole)
+    for lane in range(lanes):
+        for i, row in enumerate(index[lane].tolist()):
+            assert torch.equal(taken[lane, i], x[lane, row])
+            expected[lane, row] += grad[lane, i]
+    assert torch.equal(found, expected.to(dtype))
+
+
+def test_dropout_words_are_those_of_splitmix64() -> None:
+    words = mixed(torch.arange(1, 4) * GOLDEN)
+    # the generator's first three words from state 0, as its authors publish them
+    assert [word % 2**64 for word in words.tolist()] == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+
+
+def test_dropout_keeps_its_share_and_differs_by_lane_place_and_step() -> None:
+    model = cases.tiny(model={"dropout": 0.3}).model
+    keys = torch.tensor([keys_of(model, seed) for seed in (0, 1)]).T
+    ones = torch.ones(2, 40, 250, dtype=torch.float64)
+
+    def kept(place: str, step: int) -> Tensor:
+        found = dropout(model, keys, torch.tensor([step, step]))(place, ones)
+        assert set(found.unique().tolist()) == {0.0, 1 / 0.7}
+        return (found > 0).flatten(1).double()
+
+    seen = [kept(place, step)[lane] for place in places(model) for step in (0, 1, 2999) for lane in (0, 1)]
+    assert len(seen) == 30
+    for mask in seen:
+        assert abs(mask.mean() - 0.7) < 5 * (0.7 * 0.3 / 10_000) ** 0.5
+    alike = torch.corrcoef(torch.stack(seen)).fill_diagonal_(0).abs().max()
+    assert alike < 5 / 10_000**0.5
+    assert torch.equal(kept("embedding", 7), kept("embedding", 7))

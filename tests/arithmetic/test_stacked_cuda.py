@@ -1,7 +1,5 @@
 """What only a CUDA device can show: the same numbers captured or not, the same bits whatever is beside a lane."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

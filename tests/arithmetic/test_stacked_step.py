@@ -1,7 +1,5 @@
 """What a captured graph asks of a step, held on every device: buffers in, buffers out, not a word with the host."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A change in mid-run: the run equals its trunk up to the step of the switch, and has one change after it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

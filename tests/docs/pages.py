@@ -1,7 +1,5 @@
 """The pages that people read, and the commands, links and Python in them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

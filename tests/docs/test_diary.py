@@ -1,7 +1,5 @@
 """The commands that trained results/diary: the committed store has all of their runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

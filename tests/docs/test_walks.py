@@ -1,7 +1,5 @@
 """The three walks of the documentation, walked: every command in its order, and what it prints has the page's form."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Running the doors: in this process where that is enough, as commands where processes matter."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

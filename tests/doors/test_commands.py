@@ -1,8 +1,9 @@
-"""The documented commands, end to end, with the real engine and the real store."""
-
-from __future__ import annotations
+"""The documented commands, end to end, with the real engine and the real store; and the same from Python."""
 
 import json
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,11 +11,25 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import torch
 
+import grok
+from grok.checkpoints import checkpoint_steps, load_weights, run_folder
+from grok.commands.compose import values_of
+from grok.commands.store import main as store_command
 from grok.config import RunConfig
 from grok.execute import Outcome
+from grok.gpt.hf import load_hf_folder
+from grok.gpt.training.engine import GptRun
+from grok.run import _as_words
 from grok.store import open_store
-from tests.doors.conftest import TINY, Door
+from grok.text.preparation import Request, prepare
+from tests.analysis.simulate import census, write
+from tests.doors.conftest import TINY, Door, environment
+from tests.gpt.conftest import prepare_text, text_of
+from tests.gpt.test_hf import their_model
+
+# The documented commands, end to end, with the real engine and the real store.
 
 INLINE = "executor=inline"
 FACTS = ["run_id", "trajectory_id", "config_id", "seed", "seed_init", "status", "steps", "weights_hash", "val_loss"]
@@ -183,3 +198,178 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_row_is_stored(door: Do
             file.unlink()
     assert door(*words, "store.path=S").status == 0
     assert runs(tmp_path / "S")["weights_hash"].tolist() == before["weights_hash"].tolist()
+
+
+# ``import grok`` for notebooks and scripts: few names, loaded when used, equal to the commands.
+
+
+def test_importing_it_imports_nothing() -> None:
+    code = "import sys; before = set(sys.modules); import grok; dir(grok); print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert [name for name in done.stdout.split() if name.startswith("grok")] == ["grok", "grok.version"]
+    assert not {"torch", "numpy", "pandas", "hydra"} & set(done.stdout.split())
+
+
+def test_run_gives_the_row_that_the_command_stores(door: Door, tmp_path: Path) -> None:
+    row = grok.run(*TINY, seed=3, store="mine, and only mine")
+    assert (row["seed"], row["status"], row["steps"]) == (3, "completed", 6)
+    assert door(*TINY, "seed=3", "store.path=command").status == 0
+    stored = grok.open_store("command").runs().iloc[0]
+    assert row["run_id"] == stored["run_id"]
+    assert row["weights_hash"] == stored["weights_hash"]
+    again = grok.run(*TINY, seed=3, store="mine, and only mine")
+    pd.testing.assert_series_equal(again, row)
+
+
+def test_sweep_gives_a_row_a_run_in_the_order_of_the_product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = grok.sweep(*TINY, INLINE, seed=range(0, 3), optim__lr=[1e-3, 2e-3], optim__betas=[0.9, 0.95], store="S")
+    assert rows["seed"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert rows["config.optim.lr"].tolist() == [1e-3, 2e-3] * 3
+    assert set(rows["config.optim.betas"]) == {"[0.9,0.95]"}
+    part = grok.sweep(*TINY, INLINE, "seed=2,1", "optim.lr=2e-3", "optim.betas=[0.9,0.95]", store=Path("S"))
+    assert part["run_id"].tolist() == [rows["run_id"][5], rows["run_id"][3]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sed": 3}, "did you mean 'seed'"),
+        ({"model__heads": 3}, "model.heads=3"),
+        ({"seed": [1, 2]}, "seed=1,2"),
+        ({"seed": []}, "seed=.* is empty"),
+        ({"seed": object()}, "expected a number, text, or a list of them, not object"),
+        ({"store": ""}, "store.path='' is empty"),
+    ],
+)
+def test_what_the_command_refuses_is_refused(
+    settings: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(grok.GrokError, match=message):
+        grok.run(**settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_are_typed_as_people_type_them() -> None:
+    given = {
+        "experiment": "gpt/shakespeare_char", "data__path": "my data", "seeds__layers": {"head": 1},
+        "resume__run": None,
+        "eval__metrics": [["fourier"], []], "precision": ("float32", "float64"),
+    }  # fmt: skip
+    assert _as_words(given) == [
+        "experiment=gpt/shakespeare_char", 'data.path="my data"', "seeds.layers={head:1}", "resume.run=null",
+        "eval.metrics=['fourier'],[]".replace("'", ""), "precision=float32,float64",
+    ]  # fmt: skip
+
+
+def test_text_stays_text_and_numbers_may_be_given_as_text() -> None:
+    given = {"store": "2024_11", "eval__prompt": ["1e3", "true", "x\\d+"], "optim__lr": "1e-3", "seed": "7"}
+    words = _as_words({**given, "resume__run": "12345e67", "task__plugin": {"_target_": "a.b", "size": "1e3"}})
+    assert values_of([word for word in words if "eval.prompt" not in word]) == {
+        "store.path": "2024_11", "optim.lr": 1e-3, "seed": 7, "resume.run": "12345e67",
+        "task.plugin": {"_target_": "a.b", "size": "1e3"},
+    }  # fmt: skip
+    assert words[1] == 'eval.prompt="1e3","true","x\\d+"'
+
+
+class TestStudies:
+    def test_of_a_store_are_data_frames(self, tmp_path: Path) -> None:
+        import numpy as np
+
+        store = write(census(30, np.random.default_rng(5), steps=20_000, every=500), tmp_path / "S")
+        studies = grok.studies(store)
+        assert len(studies["census"].table("best_seeds")) > 0
+        findings = studies["census"].findings
+        assert ((findings["low"] <= findings["value"]) & (findings["value"] <= findings["high"]))[
+            findings["value"].notna()
+        ].all()
+        assert set(studies.findings["study"]) >= {"census", "survival"}
+        assert studies.overview.set_index("study")["answered"]["census"]
+        assert studies["census"].table("no_such_table").empty
+
+
+# A budget of hours ends with a checkpoint, says so, and can be continued.
+
+SMALL = ("mode=gpt", "experiment=gpt/shakespeare_char", "model.layers=1", "model.d_model=16", "model.heads=2",
+         "train.steps=6", "train.batch_size=2", "eval.every=2", "eval.windows=2", "eval.sample_tokens=0",
+         "train.threads=1", "numerics.compile=false", "save=none")  # fmt: skip
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> tuple[str, ...]:
+    out = tmp_path / "fables"
+    prepare(Request(form="fables", inputs=("20:0",), out=out, tokenizer="char"))
+    return (*SMALL, f"data.path={out}")
+
+
+def test_a_run_that_has_used_its_hours_continues_with_more(
+    door: Door,
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A clock that counts a step as an hour; the third command has no limit."""
+    with monkeypatch.context() as patched:
+        patched.setattr(GptRun, "seconds", lambda self: 3600.0 * self.step)
+        for hours, step in ((2, 2), (2, 2), (5, 5)):
+            paused = door(*words, f"train.hours={hours}", "store.path=S")
+            assert paused.status == 1
+            assert (
+                f"train.hours={hours} is used at step {step} of 6: the same command with more train.hours" in paused.out
+            )
+            assert paused.out.splitlines()[-1].startswith("Paused: 0 of 1 run stored in S (0 new). Of run ")
+            store = open_store(tmp_path / "S")
+            (folder,) = store.layout.checkpoints.iterdir()
+            assert len(store.runs()) == 0 and checkpoint_steps(folder)[0] == step
+        assert store_command(["status", str(tmp_path / "S")]) == 0
+        assert "1 runs have a checkpoint and no row" in capfd.readouterr().out
+        assert door(*words, "store.path=S").status == 0
+    assert door(*words, "train.hours=1000", "store.path=T").status == 0
+    (ours,), (theirs,) = (open_store(tmp_path / s).runs().to_dict("records") for s in "ST")
+    assert (ours["run_id"], ours["weights_hash"], ours["steps"]) == (theirs["run_id"], theirs["weights_hash"], 6)
+    assert not checkpoint_steps(run_folder(tmp_path / "S", ours["run_id"]))
+
+
+# Going on from a Hugging Face GPT-2: the command names what changes, the weights name the run.
+
+SHORT = ("optim.lr=1e-3", "train.steps=3", "train.batch_size=2", "train.threads=1", "eval.every=3", "eval.windows=2",
+         "eval.sample_tokens=0", "numerics.compile=false", "log.quiet=true", "save=init,final")  # fmt: skip
+
+
+@pytest.fixture
+def from_hf(tmp_path: Path) -> tuple[str, ...]:
+    """A command that goes on from the model in ``hf``, made by transformers; one of its options is unusual."""
+    with torch.random.fork_rng():
+        their_model(tmp_path / "hf", layer_norm_epsilon=1e-3)
+    (tmp_path / "text").mkdir()
+    corpus = prepare_text(tmp_path / "text", text_of(600))
+    return ("mode=gpt", "init_from=hf", f"data.path={corpus.path}", "store.path=S", *SHORT)
+
+
+def test_a_run_begins_with_their_weights(door: Door, tmp_path: Path, from_hf: tuple[str, ...]) -> None:
+    """Nothing of the model is typed. A change of the weights is another run, their place is none."""
+    assert door(*from_hf).status == 0
+    (row,) = open_store("S").runs().to_dict("records")
+    assert (row["config.model.layers"], row["config.model.context"], row["config.model.norm_eps"]) == (3, 32, 1e-3)
+    theirs = dict(load_hf_folder(tmp_path / "hf").named_parameters())
+    kept = load_weights(run_folder("S", row["run_id"]), "init")
+    assert all(torch.equal(kept[name], w) for name, w in theirs.items())
+    moved = load_weights(run_folder("S", row["run_id"]), "final")
+    assert not torch.equal(moved["token_embedding.weight"], theirs["token_embedding.weight"])
+    shutil.copytree("hf", "elsewhere")
+    assert "1 stored" in door(*from_hf, "init_from=elsewhere", "dry_run=true").out
+    assert door("--again", row["run_id"], "--store", "S").last.startswith("same bits")
+    shutil.rmtree("hf")
+    with torch.random.fork_rng():
+        their_model(tmp_path / "hf", layer_norm_epsilon=1e-3, scale_attn_by_inverse_layer_idx=True)
+    assert "0 stored" in door(*from_hf, "dry_run=true").out, "other weights under the same settings"
+
+
+def test_fewer_positions_and_a_padded_vocabulary(door: Door, tmp_path: Path, from_hf: tuple[str, ...]) -> None:
+    assert door(*from_hf, "model.context=16", "model.vocab_multiple=64").status == 0
+    kept = load_weights(run_folder("S", open_store("S").runs().run_id[0]), "init")
+    theirs = dict(load_hf_folder(tmp_path / "hf").named_parameters())
+    assert torch.equal(kept["position_embedding.weight"], theirs["position_embedding.weight"][:16])
+    assert kept["token_embedding.weight"].shape == (64, 64) and not kept["token_embedding.weight"][50:].any()

@@ -1,7 +1,5 @@
 """The command ``grok``: what it lists, whose modules it takes, how commands end, and completion in a real shell."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

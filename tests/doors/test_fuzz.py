@@ -1,7 +1,5 @@
 """Whatever the arguments of a command: no traceback, one line for a refusal, nothing else changed, no row lost."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.doors.conftest import environment
-from tests.doors.fuzz import World, fingerprint, problems, try_case
-from tests.doors.odd_lines import Case
+from tests.doors.fuzz import Case, World, fingerprint, problems, try_case
 
 FEW = 15
 MANY = 2000

@@ -1,7 +1,5 @@
 """What ``grok.run`` says and refuses in ``mode=gpt``: how far a command goes from its preset, data it cannot use."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -130,7 +128,7 @@ def test_a_run_that_diverged_is_gone_on_from_under_another_rate(door: Door, fabl
     assert (branch.parent_run_id, branch.branch_step, branch.steps) == (run["run_id"], int(first), 200)
 
 
-@pytest.mark.slow  # streams in `tests/gpt/test_engine.py`, reports of such runs in `tests/analysis/test_gpt_study.py`
+@pytest.mark.slow  # streams: `tests/gpt/test_engine.py`, reports: `tests/analysis/test_language_studies.py`
 def test_a_sweep_over_seeds_and_single_streams_is_reported(door: Door, fables: Path, tmp_path: Path) -> None:
     """Seeds, initial weights alone and order alone: each a row with a curve and a log, each in the report."""
     words = (

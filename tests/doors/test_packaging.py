@@ -1,7 +1,5 @@
 """An installed wheel finds its settings and its Hydra plugins from any folder."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import subprocess

@@ -1,12 +1,25 @@
-"""Bad input: one line that says what was asked and what would do, exit status 2, nothing trained, nothing written."""
+"""Settings as people type them: files that plan, Hydra's habits, and refusals in one line."""
 
-from __future__ import annotations
-
+import importlib
+import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
-from tests.doors.conftest import Door, Ended, command
+from grok.commands.compose import conf_source
+from grok.commands.store import main as store_main
+from grok.config import ArithmeticConfig, flatten, load_config, load_configs
+from grok.errors import ConfigError
+from grok.store import StoreWriter
+from grok.store.contract import example_rows
+from grok.untrusted import HIDDEN
+from tests.doors.conftest import TINY, Door, Ended, command
+
+# Bad input: one line that says what was asked and what would do, exit status 2, nothing trained, nothing written.
 
 CASES = {
     # unknown keys and misspelt names
@@ -119,3 +132,227 @@ def test_the_traceback_is_there_when_asked_for(tmp_path: Path, monkeypatch: pyte
     assert ended.status != 0
     assert "Traceback" in ended.err
     assert "seed=-1" in ended.err
+
+
+# Values that no command can use: one line at once, before any work is done or anything is written.
+
+LONG = "x" * 300
+RUN = [
+    "--recipient",
+    "0",
+    "--donor",
+    "1",
+    "task.modulus=7",
+    "task.operation=x+y",
+    "train.batch_size=12",
+    "model.d_model=8",
+]
+SEARCH = ["study=quickstart", "dry_run=true"]
+GPT = ["experiment=gpt/shakespeare_char", "data.path=C"]
+
+REFUSED = {
+    "layers: ten layers": ("sweeps.layers", [*RUN, "model.layers=10"], "16,777,216 runs are too many"),
+    "layers: a donor below 0": ("sweeps.layers", ["--recipient", "0", "--donor", "-1"], "at least 0"),
+    "prepare: vocabulary": (
+        "grok.prepare",
+        ["text", "--input", "text.txt", "--tokenizer", "bpe", "--out", "P", "--vocab-size", "1000000000"],
+        "at most 1,000,000",
+    ),
+    "search: trials": ("sweeps.search.__main__", [*SEARCH, "study.trials=1e12"], "at most 1000000"),
+    "find: a folder in a file": ("grok.find", ["lr", *GPT, "--out", "text.txt/x"], "text.txt is no folder"),
+    "report: a long name": ("analysis.report", ["S", "--out", LONG], "File name too long"),
+    "merge: into nothing": ("grok.commands.store", ["merge", "S", "T", "--into", ""], "a store is empty"),
+    "merge: into a folder of itself": ("grok.commands.store", ["merge", "S", "--into", "S/inner"], "inside the store"),
+    "a sweep into a store's folder": ("grok.run", ["store.path=S/inner", "dry_run=true"], "inside the store"),
+    "a store that is an address": ("grok.run", ["store.path=s3://bucket/S", "dry_run=true"], "a store is a folder"),
+    "merge: into itself": ("grok.commands.store", ["merge", "S", "--into", "S"], "cannot be merged into itself"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_in_one_line_before_any_work(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, words, says = REFUSED[case]
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("some text\n" * 100)
+    before = sorted(tmp_path.rglob("*"))
+    if any(word == "S" or "=S/" in word for word in words):
+        with StoreWriter("S") as writer:
+            writer.commit(example_rows(range(1)))
+        before = sorted(tmp_path.rglob("*"))
+    assert importlib.import_module(module).main(words) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1, printed.err
+    assert says in printed.err
+    assert not printed.out
+    assert sorted(tmp_path.rglob("*")) == before, "something was written"
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        *(("store.path", name) for name in ("2024_11_21", "1.10", "inf", ".5", "-1", "é")),
+        *(("--store", name) for name in ("2024_11_21", "1e3", "null", "true", "a\\b", "a\\", "é")),
+    ],
+)
+def test_a_store_has_the_name_that_was_typed(door: Door, option: str, name: str) -> None:
+    """To Hydra 2024_11_21 is the number 20241121, and 1.10 is 1.1."""
+    ended = door(*([option, name] if option == "--store" else [f"{option}={name}"]), "dry_run=true")
+    assert ended.last.endswith(f" The store would be {name}."), ended
+
+
+def test_a_password_is_shown_nowhere(door: Door, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for word in ("+model.layers={}", "store.path={}x", "data.path={}", "{}", "task.operation={}"):
+        ended = door(word.format("postgresql://me:se/cret@host/db"), "dry_run=true")
+        assert "se/cret" not in ended.err + ended.out, ended
+    for name in ("status", "verify", "compact", "migrate", "restore"):
+        assert store_main([name, "postgresql://me:se/cret@host/db"]) == 2
+        shown = capfd.readouterr().err
+        assert "se/cret" not in shown and HIDDEN in shown
+    assert HIDDEN in door("model.layers=postgresql://me:se/cret@host/db").err
+
+
+# The files in conf/: equal to the dataclasses' defaults, each opening with its command, each able to run.
+
+CONF = Path(conf_source())
+EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
+
+
+def settings_of(*overrides: str) -> ArithmeticConfig:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = OmegaConf.to_container(compose("config", list(overrides)), resolve=True)
+    assert isinstance(composed, dict)
+    config = load_config({str(k): v for k, v in composed.items()})
+    assert isinstance(config, ArithmeticConfig)
+    return config
+
+
+def test_the_files_say_what_the_code_defaults_to() -> None:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        composed = OmegaConf.to_container(compose("config"), resolve=True)
+    assert isinstance(composed, dict)
+    flat: dict[str, object] = {}
+
+    def walk(node: dict[object, object], prefix: str) -> None:
+        for key, value in node.items():
+            if isinstance(value, dict) and value:
+                walk(value, f"{prefix}{key}.")
+            else:
+                flat[f"{prefix}{key}"] = value
+
+    walk(dict(composed), "")
+    defaults = flatten(ArithmeticConfig())
+    assert flat.keys() == defaults.keys() - {"experiment"}, "every setting stands in a file, and nothing else"
+    assert flatten(settings_of()) == defaults
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_an_experiment_opens_with_its_own_command_which_plans(door: Door, name: str) -> None:
+    lines = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
+    assert lines[0] == "# @package _global_"
+    words = shlex.split(lines[1].removeprefix("#"))
+    assert words[:2] == ["grok", "sweep"]
+    assert f"experiment={name}" in words
+    planned = door("-m", *words[2:], "dry_run=true", "store.path=S")
+    assert planned.status == 0, planned
+
+
+def test_jobs_that_share_groups_of_settings_are_checked_as_each_alone() -> None:
+    shared = {"lr": 0.5}
+    jobs: list[dict[str, Any]] = [{"seed": seed, "optim": shared, "train": {"steps": 3 + seed}} for seed in range(3)]
+    jobs.append({"mode": "arithmetic", "seed": 9, "optim": dict(shared), "log": {}})
+    configs = load_configs(jobs)
+    assert configs == [load_config(job) for job in jobs]
+    assert configs[0].optim is configs[1].optim is not configs[3].optim  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"optim\.lr"):
+        load_configs([*jobs, {"optim": {"lr": -1}}])
+
+
+# What people who know Hydra type, and what it does here.
+
+MINE = """# @package _global_
+defaults:
+  - quickstart
+  - override /mode: arithmetic
+experiment: mine
+optim:
+  lr: 0.02
+"""
+
+
+def axes(ended: Ended) -> list[str]:
+    return [line.removeprefix("#   ") for line in ended.out.splitlines() if line.startswith("#   ")]
+
+
+def test_a_word_replaces_the_axis_of_the_named_sweep(door: Door, tmp_path: Path) -> None:
+    assert axes(door("-m", "--cfg", "job", "sweep=census", "seed=range(0,5)")) == ["seed=range(0,5)"]
+    assert axes(door("-m", "--cfg", "job", "sweep=census", "seed=5", "optim.lr=1,2")) == ["optim.lr=1,2"]
+    (tmp_path / "mine/sweep").mkdir(parents=True)
+    (tmp_path / "mine/sweep/wide.yaml").write_text(
+        "# @package _global_\nhydra:\n  sweeper:\n    params:\n      seed: 1,2\n"
+    )
+    assert axes(door("-m", "--cfg", "job", "--config-dir", "mine", "sweep=wide")) == ["seed=1,2"]
+    (tmp_path / "mine/sweep/none.yaml").write_text("# @package _global_\nseed: 3\n")
+    ended = door("-m", "--cfg", "job", "--config-dir", "mine", "sweep=none")
+    assert axes(ended) == [] and "\nseed: 3\n" in ended.out
+
+
+def test_a_launcher_is_answered_with_the_executor_to_use(door: Door) -> None:
+    for launcher in ("submitit_slurm", "basic"):
+        ended = door(*TINY, "-m", "seed=1,2", f"hydra/launcher={launcher}")
+        assert ended.status == 2 and "loky, dask, ray or slurm" in ended.err and ended.err.count("\n") == 1
+
+
+def test_set_ups_of_a_folder_of_ones_own(door: Door, tmp_path: Path) -> None:
+    (tmp_path / "conf/experiment").mkdir(parents=True)
+    (tmp_path / "conf/experiment/mine.yaml").write_text(MINE)
+    assert "1 to train" in door("--config-dir", "conf", "experiment=mine", "dry_run=true").out
+    assert "1 to train" in door(f"hydra.searchpath=[file://{tmp_path}/conf]", "experiment=mine", "dry_run=true").out
+    assert "experiment=mine\n" in door("--help", "--config-dir", "conf").out
+    assert "mine, nanda" in door("--config-dir", "conf", "experiment=absent", "dry_run=true").err
+
+
+CALLBACK = """
+from hydra.experimental.callback import Callback
+
+class Tell(Callback):
+    def __getattribute__(self, name):
+        if not name.startswith("on_"):
+            return super().__getattribute__(name)
+        return lambda config, **more: print("callback", name, config.hydra.job.name)
+"""
+
+
+def test_callbacks_and_job_names(door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is a job; the runs of a sweep are trained together, so that none is a job of its own."""
+    (tmp_path / "tell.py").write_text(CALLBACK)
+    monkeypatch.syspath_prepend(tmp_path)
+    told = ["+hydra.callbacks.tell._target_=tell.Tell", "hydra.job.name=mine", "dry_run=true"]
+    for words, expected in (
+        ([], ["on_run_start", "on_job_start", "on_job_end", "on_run_end"]),
+        (["-m", "seed=1,2"], ["on_multirun_start", "on_multirun_end"]),
+    ):
+        ended = door(*TINY, *words, *told)
+        calls = [line.split() for line in ended.out.splitlines() if line.startswith("callback")]
+        assert [(name, job) for _, name, job in calls] == [(name, "mine") for name in expected], ended
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        # a batch or job would replace the outcome of the one before: a failure, Ctrl-C and rows were lost
+        (["-m", "seed=1,2", "hydra.sweeper.max_batch_size=1"], "hydra.sweeper.max_batch_size: .* one plan"),
+        (["-m", "seed=1,2", "hydra/launcher=basic", "hydra/sweeper=basic"], "hydra/launcher=basic: .*executor="),
+        # what jobs have, and a plan has not
+        (["-m", "seed=1,2", "+hydra.job.env_set.FOO=1"], "hydra.job.env_set: .*FOO=1 grok sweep"),
+        (["-m", "seed=1,2", "+hydra.job.env_copy=[PATH]"], "hydra.job.env_set: "),
+        (["-m", "seed=1,2", "hydra.job.chdir=true"], "hydra.job.chdir: .*store.path"),
+        (["--experimental-rerun", "x"], "--experimental-rerun .*expected --again RUN"),
+        (["-m", "model.layers=range(1,3),5"], "model.layers=range\\(1,3\\),5: a range among other values"),
+    ],
+)
+def test_what_a_plan_cannot_do_is_refused(door: Door, tmp_path: Path, words: list[str], says: str) -> None:
+    ended = door(*TINY, *words)
+    assert ended.status == 2 and re.search(says, ended.err) and ended.err.count("\n") == 1, ended
+    assert not (tmp_path / "results").exists(), "a store was made"

@@ -1,7 +1,5 @@
 """Small runs for the execution's tests."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

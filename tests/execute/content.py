@@ -1,7 +1,5 @@
 """All that a store says about its runs, bit by bit, but when and where it was made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

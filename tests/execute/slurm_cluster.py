@@ -4,8 +4,6 @@
 which its commands work; Ctrl-C ends it. Needs root.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

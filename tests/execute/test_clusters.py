@@ -1,7 +1,5 @@
 """A Dask cluster that others started, as a user finds it: it is used, it may be lost, it may not be there."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal

@@ -1,7 +1,5 @@
 """What each command says that its runs are for: the rows of its design against the truth."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """The same sweep on every executor gives the same store. Clusters are real ones on this machine."""
 
-from __future__ import annotations
-
 import atexit
 import importlib.util
 import sys

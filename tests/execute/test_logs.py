@@ -1,7 +1,5 @@
 """A sweep's runs in logs beside the store: a row per run while it trains, whoever trained it, and never at its cost."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is planned, what is skipped, and how runs are grouped."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 from pathlib import Path

@@ -1,24 +1,51 @@
-"""What a running sweep shows, and what its workers say to each other."""
+"""What a sweep shows, how long it is, what its rows repeat, and its store in other tools."""
 
-from __future__ import annotations
-
+import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyte
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from grok import plan
+from grok.commands.compose import gpt_settings
+from grok.commands.store import main as store_command
+from grok.commands.words import presets
+from grok.config import ArithmeticConfig, GptConfig
+from grok.errors import ConfigError
+from grok.execute.export import export
+from grok.execute.groups import prepare_runs
 from grok.execute.live import LiveFolder
-from grok.execute.progress import ProgressView, Standing
+from grok.execute.plan import make_plan
+from grok.execute.progress import ProgressView, Standing, plan_lines
 from grok.execute.retry import Totals
+from grok.execute.worker import refuse_unclean
+from grok.gpt.initial import build_model
+from grok.gpt.log import Log
+from grok.gpt.training.optimizer import batch_ramp
+from grok.gpt.training.schedules import Ramp
+from grok.records import RunResult
+from grok.store import Provenance, StoreWriter, open_store
+from grok.store.contract import example_design, example_rows
 from grok.store.reader import OWNER
-from tests.doors.conftest import environment
+from grok.text.corpus import Corpus, open_corpus
+from grok.text.preparation import Request, prepare
+from tests.doors.conftest import TINY, Door, environment
+from tests.gpt.test_sinks import scalars
+
+# What a running sweep shows, and what its workers say to each other.
 
 
 def standing(finished: int, *flying: tuple[int, int], total: int = 10, seconds: float = 60.0) -> Standing:
@@ -116,3 +143,283 @@ def test_the_whole_status_is_on_the_screen_at_every_width(tmp_path: Path) -> Non
             process.stdin.flush()
     os.close(ours)
     assert process.returncode == 0
+
+
+# A length in epochs or tokens is a number of steps, and names the run that those steps name.
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    out = tmp_path_factory.mktemp("data") / "fables"
+    prepare(Request(form="fables", inputs=("60:0",), out=out, tokenizer="char"))
+    return open_corpus(out)
+
+
+def planned_steps(corpus: Corpus, *words: str) -> tuple[int, str]:
+    preset = [] if words and words[0].startswith("experiment=") else ["experiment=gpt/shakespeare_char"]
+    (run,) = prepare_runs([gpt_settings(["mode=gpt", *preset, f"data.path={corpus.path}", *words])])
+    assert isinstance(run.config, GptConfig)
+    return run.config.train.steps, run.run_id
+
+
+def test_an_epoch_is_every_block_once(corpus: Corpus) -> None:
+    blocks = (corpus.split("train")["tokens"] - 1) // 64
+    steps, run_id = planned_steps(corpus, "train.epochs=2")
+    assert steps == -(-2 * blocks // 12)
+    assert planned_steps(corpus, f"train.steps={steps}") == (steps, run_id)
+
+
+def test_at_random_offsets_an_epoch_is_every_start_once(corpus: Corpus) -> None:
+    steps, _ = planned_steps(corpus, "train.epochs=1", "data.sampling=random")
+    assert steps == -(-(corpus.split("train")["tokens"] - 64) // 12)
+
+
+def test_tokens_heed_the_ramp_of_the_batch(corpus: Corpus) -> None:
+    assert planned_steps(corpus, "train.tokens=7680")[0] == 10
+    assert planned_steps(corpus, "train.tokens=7680", "train.batch_ramp=[4,4,40]")[0] > 10
+
+
+def test_a_preset_leaves_the_length_to_the_command(corpus: Corpus) -> None:
+    """gpt_mini_v0 had a length in epochs, which took the place of steps and excluded tokens."""
+    for name in presets():
+        train = gpt_settings(["mode=gpt", f"experiment=gpt/{name}"]).train
+        assert (train.epochs, train.tokens) == (None, None), name
+    preset = "experiment=gpt/gpt_mini_v0"
+    assert planned_steps(corpus, preset, "train.steps=100")[0] == 100
+    assert planned_steps(corpus, preset, "train.tokens=1e6")[0] == -(-1_000_000 // (256 * 128))
+
+
+@given(st.integers(1, 8), st.integers(1, 6), st.integers(0, 5), st.integers(1, 300), st.integers(1, 3000))
+def test_the_steps_of_a_ramp_are_the_first_that_consume_enough(
+    first: int, increment: int, increments: int, samples: int, wanted: int
+) -> None:
+    ramp = Ramp(first, increment, samples, first + increments * increment)
+    steps = ramp.steps(wanted)
+    assert ramp.consumed(steps) >= wanted > ramp.consumed(steps - 1)
+
+
+def test_a_ramp_is_in_the_tokens_of_the_plan_and_of_the_first_lines(
+    corpus: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """10 steps of 12 sequences are 7,680 tokens; with the ramp they are fewer, and more steps take as many."""
+    preset = ["experiment=gpt/shakespeare_char", f"data.path={corpus.path}"]
+    assert plan.main([*preset, "train.steps=10"]) == 0
+    assert "7,680 = 10 steps of 768\n" in capsys.readouterr().out
+    assert plan.main([*preset, "train.steps=10", "train.batch_ramp=[4,4,40]"]) == 0
+    # 5 steps of 4 sequences, 3 of 8 (44 sequences), then 12
+    assert f"{64 * (5 * 4 + 3 * 8 + 2 * 12):,} in 10 steps of up to 768\n" in capsys.readouterr().out
+    assert plan.main([*preset, "train.steps=10", "train.context_ramp=[16,16,40]"]) == 0
+    assert "at most 7,680 in 10 steps of up to 768\n" in capsys.readouterr().out
+
+    words = ["train.steps=10", "train.batch_ramp=[4,4,40]", "numerics.compile=false"]
+    config = gpt_settings(["mode=gpt", *preset, *words])
+    model = build_model(config, vocab_size=corpus.vocab_size, device=torch.device("cpu"), dtype=torch.float32)
+    log = Log("a" * 20, config, corpus, model, torch.device("cpu"), from_step=0)
+    log.start("", [], batch_ramp(config).consumed(10))
+    tokens = corpus.split("train")["tokens"]
+    assert f"10 steps of up to 768 tokens are {4352 / tokens:.2f} epochs of {tokens:,}" in capsys.readouterr().err
+
+
+# Freed memory stays with the process.
+
+COUNT = """
+import resource
+import torch
+from grok.execute.worker import keep_freed_memory
+
+def page_faults():
+    for turn in range(20):
+        if turn == 10:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        held = torch.ones(10 << 20)  # 40 MiB: more than glibc ever keeps by itself
+        del held
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+print(page_faults(), keep_freed_memory(), page_faults())
+"""
+
+
+@pytest.mark.slow
+def test_what_is_freed_is_not_mapped_again() -> None:
+    done = subprocess.run([sys.executable, "-c", COUNT], check=True, capture_output=True, text=True)
+    plain, agreed, kept = done.stdout.split()
+    if agreed == "False":
+        pytest.skip("this C library has no mallopt")
+    pages = 10 * (40 << 20) // 4096
+    assert int(kept) < pages / 100
+    assert int(plain) > pages / 100, "the C library keeps freed memory by itself: nothing is tested"
+
+
+LARGE = """
+import re
+import torch
+from pathlib import Path
+from grok.execute.worker import use_large_pages
+
+agreed = use_large_pages()
+held = torch.ones(10 << 20)  # 40 MiB
+found = ""
+for block in re.split(r"\\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
+    start, end = (int(x, 16) for x in re.match(r"([0-9a-f]+)-([0-9a-f]+)", block).groups())
+    if start <= held.data_ptr() + (20 << 20) < end:  # its middle: its ends may share a large page with others
+        found = re.search(r"VmFlags:(.*)", block)[1]
+print(agreed, " hg" in found)
+"""
+
+
+@pytest.mark.slow
+def test_tensors_lie_where_large_pages_were_asked_for() -> None:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.exists() or "[never]" in setting.read_text():
+        pytest.skip("this kernel gives no large pages")
+    done = subprocess.run([sys.executable, "-c", LARGE], check=True, capture_output=True, text=True)
+    agreed, advised = done.stdout.split()
+    if agreed == "False":
+        pytest.skip("this C library or kernel has no say in it")
+    assert advised == "True"
+
+
+# Anyone can check a row: its command gives the same bits again, from committed code where that is asked.
+
+SETTINGS = {
+    "layers, replicate and streams": [
+        "seed=3,4", "seeds.layers={head:9,blocks.0.mlp:11}", "replicate=2", "seeds.order=77", "model.dropout=0.1",
+        "seeds.dropout=123456789012345678", "perturb.ulps=3", "seeds.perturb=5",
+    ],
+    "numbers and choices": [
+        "seed=5", "task.operation=x^2+xy+y^2+x", "optim.betas=[0.8,0.95]", "optim.lr=1e-05", "precision=float64",
+        "seeds.split=1", "eval.shuffle=true", "eval.passes=2", "seeds.eval=9",
+    ],
+    "words": ["seed=6", "task.operation='x/y if y odd else x-y'", "save=init,final", "eval.couple_order=true"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, marks=[pytest.mark.slow] * (name == "words"), id=name) for name, words in SETTINGS.items()],
+)
+def test_the_command_in_a_row_gives_its_run_again(door: Door, tmp_path: Path, words: list[str]) -> None:
+    assert door("-m", *TINY, *words, "store.path=S", "executor=inline").status == 0
+    rows = open_store(tmp_path / "S").runs().set_index("run_id")
+    for command in rows["rerun"]:
+        python, option, module, *overrides = shlex.split(command)
+        assert (python, option, module) == ("python", "-m", "grok.run")
+        ended = door(*overrides, "store.path=again")
+        assert ended.status == 0, ended
+    again = open_store(tmp_path / "again").runs().set_index("run_id")
+    assert again["weights_hash"].to_dict() == rows["weights_hash"].to_dict()
+    assert rows["weights_hash"].notna().all()
+
+
+def test_code_that_is_not_committed_is_refused_where_that_is_asked() -> None:
+    """Also by a worker, which may run other code than its sweep; and where nobody can tell."""
+    here, asked = Provenance.collect(), ArithmeticConfig(require_clean=True)
+    plan = make_plan(prepare_runs([ArithmeticConfig()]), None)
+    noted = [sum("git_dirty" in s for s in plan_lines(plan, None, replace(here, git_dirty=d))) for d in (True, False)]
+    assert noted == [1, 0], "the plan says it before it trains"
+    refuse_unclean(replace(here, git_commit="0" * 40, git_dirty=False), asked)
+    for dirty, says in ((True, "not committed"), (None, "no git checkout")):
+        with pytest.raises(ConfigError, match=says):
+            refuse_unclean(replace(here, git_dirty=dirty), asked)
+        refuse_unclean(replace(here, git_dirty=dirty), ArithmeticConfig())
+
+
+# A finished store in other tools: a run there for each run here, with the same numbers.
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    with StoreWriter("S") as writer:
+        written = writer.commit(example_rows(range(3))).written
+        writer.record_design(example_design(written[1:], kind="branch", parent=written[0]))
+    return "S"
+
+
+class Memory:
+    """A sink that remembers."""
+
+    def __init__(self, run_id: str, settings: Mapping[str, Any]) -> None:
+        self.run_id, self.settings = run_id, settings
+        self.numbers: dict[tuple[str, int], float] = {}
+        self.ended: RunResult | None = None
+
+    def write(self, values: dict[str, float], step: int) -> None:
+        self.numbers |= {(name, step): value for name, value in values.items()}
+
+    def finish(self, result: RunResult) -> None:
+        self.ended = result
+
+    def close(self) -> None:
+        assert self.ended is not None
+
+
+def test_every_run_is_written_with_its_curve_and_its_outcome(store: str) -> None:
+    sinks: list[Memory] = []
+
+    def opened(run_id: str, settings: Mapping[str, Any]) -> Memory:
+        sinks.append(Memory(run_id, settings))
+        return sinks[-1]
+
+    content = open_store(store)
+    assert export(content, [opened], lambda number, of: None) == (3, 3)
+    runs, curves = content.runs().set_index("run_id"), content.curves()
+    assert {sink.run_id for sink in sinks} == set(runs.index)
+    for sink in sinks:
+        assert sink.settings["seed"] == runs["seed"][sink.run_id]
+        assert sink.settings["store"] == str(Path(store).resolve())
+        mine = content.designs().query("run_id == @sink.run_id").to_dict("records")
+        assert sink.settings["design"] == ("branch child" if mine else "unknown")
+        for number, purpose in enumerate(mine):
+            shown = json.loads(sink.settings[f"design.{number}"])
+            assert (shown["parent_run_id"], shown["unit"]) == (purpose["parent_run_id"], purpose["unit"])
+        for _, point in curves[curves["run_id"] == sink.run_id].iterrows():
+            assert sink.numbers["val/loss", point["step"]] == point["val_loss"]
+            if point["step"]:  # there is no mini-batch at step 0
+                assert sink.numbers["train/loss", point["step"]] == point["train_loss"]
+
+
+def test_a_second_export_to_tensorboard_adds_only_what_is_missing(
+    store: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tensorboard")
+    words = ["export", store, "--tensorboard", "tb"]
+    assert store_command(words) == 0
+    assert capsys.readouterr().out == "3 runs written\n"
+    files = {file: file.read_bytes() for file in Path("tb").glob("*/*")}
+    first, *others = sorted(files)
+    before = scalars(first.parent)
+    assert store_command(words) == 0
+    assert capsys.readouterr().out == "0 runs written, 3 were there already\n"
+    assert {file: file.read_bytes() for file in Path("tb").glob("*/*")} == files
+    shutil.rmtree(first.parent)
+    assert store_command(words) == 0
+    assert capsys.readouterr().out == "1 runs written, 2 were there already\n"
+    assert scalars(first.parent) == before and all(file.read_bytes() == files[file] for file in others)
+
+
+def test_tensorboard_has_settings_seeds_outcome_and_the_store(store: str) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    assert store_command(["export", store, "--tensorboard", "tb"]) == 0
+    for row in open_store(store).table("runs", None, None).to_pylist():
+        events = EventAccumulator(f"tb/seed={row['seed']}-{row['run_id']}")
+        events.Reload()
+        settings = events.Tensors("run/settings/text_summary")[0].tensor_proto.string_val[0].decode()
+        for name, value in (
+            ("optim.lr", 0.001),
+            ("seed", row["seed"]),
+            ("seed_init", row["seed_init"]),
+            ("store", Path(store).resolve()),
+        ):
+            assert f"| {name} | {value} |" in settings
+        outcome = events.Tensors("run/outcome/text_summary")[0].tensor_proto.string_val[0].decode()
+        assert "| status | completed |" in outcome and f"| seconds | {row['seconds']} |" in outcome
+        if row["grokked_step"] is not None:
+            assert events.Scalars("outcome/grokked_step")[0].value == row["grokked_step"]
+        content = events.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+        shown = HParamsPluginData.FromString(content).session_start_info.hparams
+        assert shown["optim.lr"].number_value == 0.001
+        assert shown["seed"].number_value == row["seed"] and "seed_init" not in shown

@@ -4,8 +4,6 @@ The executor here is real in all but its processes: it trains nothing, commits t
 and loses every group in flight when a poisoned run kills a worker, as loky does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

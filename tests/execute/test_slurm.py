@@ -1,7 +1,5 @@
 """The same sweep on a real SLURM cluster: the same store, whatever happens to its jobs."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal

@@ -7,8 +7,6 @@ names of runs (``identity.json``): they may not change at all within one version
 because every store that people have is addressed by them.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

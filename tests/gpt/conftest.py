@@ -1,7 +1,5 @@
 """A small corpus of characters, small settings, and a run from start to end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path

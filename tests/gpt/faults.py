@@ -3,8 +3,6 @@
 ``python -m tests.gpt.faults`` prints the table of ``results/faults/language_models.md``.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ first, and say why in ``CHANGELOG.md``. Hashes of other processors and torch ver
 the version is the same.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What only a CUDA device can show of language models: bits that repeat, numbers near the processor's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run from start to end: what moves it, what cannot, and what it says."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every injected failure is caught by what its row says, survived, and reported."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Bits are compared where the golden file knows this processor, torch and path; lo
 everywhere, to the rounding that another processor may add.
 """
 
-from __future__ import annotations
-
 import json
 
 import pytest

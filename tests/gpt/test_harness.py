@@ -1,7 +1,5 @@
 """Tasks of lm-evaluation-harness on local files: its figures are the product's own, and an exported model's."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,27 +1,136 @@
-"""Hugging Face's GPT-2 and ours give the same logits, whoever's the weights are."""
+"""Hugging Face: theirs and ours give the same logits and ids, or a folder is refused in one line."""
 
-from __future__ import annotations
-
+import json
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from grok import evaluate
+from grok.commands.compose import gpt_settings
+from grok.commands.words import presets
+from grok.config import load_config
 from grok.config.gpt import GptConfig
+from grok.errors import CheckpointError
 from grok.gpt.hf import load_hf_folder, save_hf_folder
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
+from grok.hf import imported_run_id
 from grok.hf import main as hf_door
 from grok.streams import Stream
 from grok.text.corpus import Corpus
+from grok.text.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, gpt2_tokenizer, tokenizer_files, train_bpe
+
+# What is imported computes what ``transformers`` computes, or is refused: never something else without a word.
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-Build = Callable[..., GptConfig]
 V = 50
+TOKENS = torch.from_numpy(Stream("eval", 6).integers(3 * 16, V).reshape(3, 16))
+transformers = pytest.importorskip("transformers", reason="the extra `hf` is not installed")
+transformers.utils.logging.disable_progress_bar()
+
+
+def their_model(folder: Path, *, shard: str | None = None, **settings: Any) -> Any:
+    """Write a small GPT-2 of theirs, every tensor random, and return it."""
+    shape = {"vocab_size": V, "n_positions": 32, "n_embd": 64, "n_layer": 3, "n_head": 4}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**(shape | settings))).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.from_numpy(Stream("eval", 5).at(name).normal(p.numel())).reshape(p.shape)
+            p.copy_(0.3 * noise.float() + (1.0 if "ln" in name and name.endswith("weight") else 0.0))
+    model.save_pretrained(str(folder), **({"max_shard_size": shard} if shard else {}))
+    return model
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"layer_norm_epsilon": 0.1},
+        {"tie_word_embeddings": False},
+        {"scale_attn_by_inverse_layer_idx": True},
+        {"scale_attn_weights": False},
+        {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False, "tie_word_embeddings": False},
+        {"activation_function": "relu", "n_inner": 100},
+        {"activation_function": "gelu_pytorch_tanh"},
+    ],
+    ids=lambda settings: ",".join(settings) or "plain",
+)
+def test_our_model_computes_what_theirs_does(settings: dict[str, Any], tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        theirs = their_model(tmp_path, **settings)
+    ours = load_hf_folder(tmp_path).double()  # in float32 unscaled scores round too much to be compared
+    with torch.no_grad():
+        torch.testing.assert_close(ours(TOKENS), theirs.double()(TOKENS).logits, rtol=0, atol=1e-5)
+
+
+def test_a_sharded_folder_is_read(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        theirs = their_model(tmp_path, shard="50KB")
+    assert not (tmp_path / "model.safetensors").exists()
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    with torch.no_grad():
+        ours = load_hf_folder(tmp_path).double()
+        torch.testing.assert_close(ours(TOKENS), theirs.double()(TOKENS).logits, rtol=0, atol=1e-5)
+    next(tmp_path.glob("model-00001-*.safetensors")).unlink()
+    with pytest.raises(CheckpointError, match=r"model-00001-.*cannot be read"):
+        load_hf_folder(tmp_path)
+
+
+def test_weights_as_pickles_are_refused_with_the_way_to_convert_them(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        their_model(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"pickles.*from_pretrained\(.*\)\.save_pretrained\(DIR\)"):
+        load_hf_folder(tmp_path)
+
+
+def test_half_precision_weights_are_read_in_float32(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        theirs = their_model(tmp_path).bfloat16()
+    theirs.save_pretrained(str(tmp_path))
+    ours = load_hf_folder(tmp_path)
+    assert ours.token_embedding.weight.dtype == torch.float32
+    assert torch.equal(ours.final_norm.bias, theirs.transformer.ln_f.bias.float())
+
+
+def test_what_ours_does_not_have_is_refused(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        their_model(tmp_path)
+    file = tmp_path / "config.json"
+    settings = json.loads(file.read_text())
+
+    def refused(**changes: Any) -> str:
+        file.write_text(json.dumps(settings | changes))
+        with pytest.raises(CheckpointError) as error:
+            load_hf_folder(tmp_path)
+        return str(error.value)
+
+    assert "add_cross_attention=True" in refused(add_cross_attention=True)
+    assert "no whole number for n_layer" in refused(n_layer="three")
+    assert "model_type=llama" in refused(model_type="llama")
+    file.write_text("[")
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read"):
+        load_hf_folder(tmp_path)
+
+
+def test_a_tied_model_with_another_head_in_its_file_is_refused(tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        their_model(tmp_path, tie_word_embeddings=False)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"tie_word_embeddings": True}))
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight differs from transformer\.wte\.weight"):
+        load_hf_folder(tmp_path)
+
+
+# Hugging Face's GPT-2 and ours give the same logits, whoever's the weights are.
+
+Build = Callable[..., GptConfig]
 
 
 @pytest.fixture
@@ -41,12 +150,12 @@ def tokens() -> torch.Tensor:
     return torch.from_numpy(Stream("eval", 6).integers(3 * 16, V).reshape(3, 16))
 
 
-def transformers() -> Any:
+def hf_transformers() -> Any:
     return pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 
 
 def test_their_model_reads_ours(model: GPT, tokens: torch.Tensor, tmp_path: Path) -> None:
-    library = transformers()
+    library = hf_transformers()
     save_hf_folder(tmp_path, model)
     theirs = library.GPT2LMHeadModel.from_pretrained(str(tmp_path)).eval()
     with torch.no_grad():
@@ -55,7 +164,7 @@ def test_their_model_reads_ours(model: GPT, tokens: torch.Tensor, tmp_path: Path
 
 
 def test_our_model_reads_theirs(tokens: torch.Tensor, tmp_path: Path) -> None:
-    library = transformers()
+    library = hf_transformers()
     config = library.GPT2Config(vocab_size=V, n_positions=32, n_embd=48, n_layer=3, n_head=4)
     with torch.random.fork_rng():
         theirs = library.GPT2LMHeadModel(config).eval()
@@ -88,3 +197,180 @@ def test_doors_carry_weights_both_ways(
     )
     assert hf_door(["import", str(tmp_path / "none"), "--data", str(corpus.path), "--store", store]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+# Every preset's model, with its tokeniser, is read by ``transformers`` and gives the same logits and the same ids.
+
+transformers.utils.logging.disable_progress_bar()
+
+TEXT = "The cat's 1,000 naïve 猫 said «miaou» 🐈‍⬛👩🏽‍🚀\r\nTabs\tand  spaces \r\n\r\n\x00NUL\x00 日本語。 end \n"
+SMALL = ["model.layers=3", "model.d_model=48", "model.heads=6", "model.d_ff=192", "model.context=32"]
+
+
+LLAMA = {"model__positions": "rotary", "model__norm_type": "rmsnorm", "model__activation": "swiglu"}
+
+
+def random_model(config: GptConfig, vocab_size: int) -> GPT:
+    """Return a model with every tensor random, biases and norms too."""
+    model = build_model(config, vocab_size=vocab_size, device=torch.device("cpu"), dtype=torch.float32)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.from_numpy(Stream("eval", 5).at(name).normal(p.numel())).reshape(p.shape)
+            p.add_(0.2 * noise.float())
+    return model.eval()
+
+
+def logits_of_theirs(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(str(folder), trust_remote_code=True).eval()
+    with torch.no_grad():
+        logits: torch.Tensor = theirs(tokens).logits
+    return logits
+
+
+@pytest.fixture(autouse=True)
+def own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that a folder brings is copied to a cache: not to the user's."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_a_presets_model_gives_the_same_logits(preset: str, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        config = gpt_settings(["mode=gpt", f"experiment=gpt/{preset}", *SMALL])
+    model = random_model(config, vocab_size=61)
+    save_hf_folder(tmp_path / "out", model)
+    tokens = torch.from_numpy(Stream("eval", 6).integers(2 * 32, 61).reshape(2, 32))
+    with torch.no_grad():
+        ours = model(tokens)
+    torch.testing.assert_close(logits_of_theirs(tmp_path / "out", tokens), ours, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model__positions": "rotary", "model__bias": False, "model__tied": False, "model__activation": "gelu"},
+        {"model__positions": "alibi", "model__bias": False, "model__activation": "gelu", "model__norm_eps": 1e-3},
+        {"model__positions": "learned", "model__tied": False, "model__norm_eps": 1e-3, "model__activation": "relu"},
+        LLAMA | {"model__bias": False, "model__norm_eps": 1e-3},
+        LLAMA | {"model__kv_heads": 1, "model__tied": False, "model__d_ff": 40},
+    ],
+    ids=["rotary", "alibi", "learned", "llama", "llama with grouped queries"],
+)
+def test_other_options_give_the_same_logits(changes: dict[str, Any], settings: Build, tmp_path: Path) -> None:
+    model = random_model(settings(**changes, model__vocab_multiple=16), vocab_size=50)
+    save_hf_folder(tmp_path / "out", model)
+    tokens = torch.from_numpy(Stream("eval", 6).integers(2 * 16, 50).reshape(2, 16))
+    with torch.no_grad():
+        torch.testing.assert_close(logits_of_theirs(tmp_path / "out", tokens), model(tokens), rtol=0, atol=1e-5)
+
+
+def tokenizers(samples: Callable[[str], Path]) -> dict[str, Tokenizer]:
+    return {
+        "char": CharTokenizer(TEXT),
+        "char with ends": CharTokenizer(TEXT, end_of_text=True),
+        "byte": ByteTokenizer(),
+        "bpe": train_bpe([TEXT * 3], 300),
+        "gpt2": gpt2_tokenizer(samples("gpt2")),
+    }
+
+
+@pytest.mark.parametrize("kind", ["char", "char with ends", "byte", "bpe", "gpt2"])
+def test_a_tokeniser_gives_the_same_ids(kind: str, samples: Callable[[str], Path], tmp_path: Path) -> None:
+    ours = tokenizers(samples)[kind]
+    for name, text in tokenizer_files(ours, context=32).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    texts = [TEXT, TEXT[:17], "\n", "\r\n"] + ([f"{TEXT}<|endoftext|>{TEXT}"] if ours.eot_id is not None else [])
+    for text in texts:
+        ids = ours.encode(text).tolist()
+        assert theirs(text)["input_ids"] == ids
+        assert theirs.decode(ids) == ours.decode(ids) == text
+    assert theirs.eos_token_id == ours.eot_id
+    assert len(theirs) == ours.vocab_size
+
+
+# A folder that is no model of Hugging Face's is refused in one line, and nothing is written.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("theirs")
+    with torch.random.fork_rng():
+        their_model(path)
+    return path
+
+
+def weights_of(path: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    tensors = load_file(path / "model.safetensors")
+    change(tensors)
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+
+
+def as_index(path: Path, content: Any) -> None:
+    (path / "model.safetensors").unlink()
+    (path / "model.safetensors.index.json").write_text(json.dumps(content))
+
+
+HARM: dict[str, Callable[[Path], Any]] = {
+    "empty weights": lambda p: (p / "model.safetensors").write_bytes(b""),
+    "half the weights": lambda p: (p / "model.safetensors").write_bytes((p / "model.safetensors").read_bytes()[:5000]),
+    "a header of 2^60 bytes": lambda p: (p / "model.safetensors").write_bytes((2**60).to_bytes(8, "little") + b"{}"),
+    "weights that are text": lambda p: (p / "model.safetensors").write_text("hello"),
+    "a folder of that name": lambda p: ((p / "model.safetensors").unlink(), (p / "model.safetensors").mkdir()),
+    "no weights": lambda p: (p / "model.safetensors").unlink(),
+    "no settings": lambda p: (p / "config.json").unlink(),
+    "settings as a list": lambda p: (p / "config.json").write_text("[]"),
+    "settings in no JSON": lambda p: (p / "config.json").write_bytes(b"\xff\xfe{"),
+    "settings 100,000 deep": lambda p: (p / "config.json").write_text("[" * 100_000),
+    "a tensor is missing": lambda p: weights_of(p, lambda t: t.pop(sorted(t)[3])),
+    "a tensor of another shape": lambda p: weights_of(p, lambda t: t.update({sorted(t)[3]: torch.zeros(7)})),
+    "a tensor of whole numbers": lambda p: weights_of(
+        p, lambda t: t.update({sorted(t)[3]: torch.zeros(t[sorted(t)[3]].shape, dtype=torch.int64)})
+    ),
+    "weights that are not finite": lambda p: weights_of(p, lambda t: t[sorted(t)[3]].fill_(float("nan"))),
+    "a tensor too many": lambda p: weights_of(p, lambda t: t.update({"transformer.h.99.x": torch.zeros(3)})),
+    "an index that leads outside": lambda p: as_index(p, {"weight_map": {"x": "../secret.safetensors"}}),
+    "a shard that is a pipe": lambda p: (as_index(p, {"weight_map": {"x": "a"}}), os.mkfifo(p / "a")),
+    "an index of numbers": lambda p: as_index(p, {"weight_map": {"x": 3}}),
+    "an index without a map": lambda p: as_index(p, {"weight_map": []}),
+    "an index of nothing": lambda p: as_index(p, {"weight_map": {}}),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_harmed_folder_is_refused_in_one_line(
+    folder: Path, corpus: Corpus, tmp_path: Path, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harmed = copy_of(folder, tmp_path)
+    HARM[harm](harmed)
+    assert import_of(harmed, corpus, tmp_path) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1), said.err
+    assert len(said.err) < 1500 and not (tmp_path / "store").exists()
+
+
+def copy_of(folder: Path, room: Path) -> Path:
+    (room / "theirs").mkdir()
+    for file in folder.iterdir():
+        (room / "theirs" / file.name).write_bytes(file.read_bytes())
+    return room / "theirs"
+
+
+def import_of(folder: Path, corpus: Corpus, room: Path) -> int:
+    return hf_door(["import", str(folder), "--data", str(corpus.path), "--store", str(room / "store")])
+
+
+# The run_id of an imported model stays what it was: other runs name it in ``resume.run``.
+
+SETTINGS = {"mode": "gpt", "experiment": "gpt/imported", "data": {"path": "corpus"}, "model": {"vocab_size": 50}}
+
+
+def test_an_import_keeps_its_run_id() -> None:
+    """The literal is from the version in which the command was new. A new setting belongs into ``_ADDED``."""
+    config = load_config({**SETTINGS, "numerics": {"compile": False}})
+    assert isinstance(config, GptConfig)
+    assert imported_run_id("weights", "corpus", config) == "74a93919fe33f5769842"
+    changed = load_config({**SETTINGS, "numerics": {"compile": False}, "model": {"vocab_size": 51}})
+    assert isinstance(changed, GptConfig)
+    assert imported_run_id("weights", "corpus", changed) != "74a93919fe33f5769842"

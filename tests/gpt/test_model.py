@@ -1,7 +1,5 @@
 """The model is GPT-2 exactly; every option keeps causality, the cache and its own formula."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every preset holds the values of the public document that it is named after; what departs from one says why."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any, Final
 

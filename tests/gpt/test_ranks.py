@@ -1,7 +1,5 @@
 """Several processes that share each batch equal one: DDP and FSDP2, their checkpoints, and another number of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,7 @@
 """Stopping and going on equals never stopping, to the bit; changed settings are refused unless named."""
 
-from __future__ import annotations
-
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +10,22 @@ from typing import Any
 import pytest
 import torch
 
+import grok.gpt.training.trainer as trainer_module
+from grok import average
 from grok.checkpoints import DamagedCheckpointWarning, load_checkpoint, run_folder, save_checkpoint
+from grok.commands.trained import find_run
 from grok.config.gpt import EvalConfig, GptConfig
-from grok.errors import CheckpointError
+from grok.errors import CheckpointError, DataError
 from grok.execute.resume import named_checkpoint
 from grok.gpt import parts
+from grok.gpt.log import Log
 from grok.gpt.training.checkpoint import from_checkpoint
 from grok.gpt.training.engine import train
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
-from grok.records import Checkpoint, Job, RunResult
-from tests.gpt.conftest import RUN, differences, result_of, run
+from grok.records import Checkpoint, Job, Progress, RunResult, StepPoint
+from grok.store import StoreWriter
+from tests.gpt.conftest import RUN, differences, prepare_text, result_of, run, text_of
 
 Build = Callable[..., GptConfig]
 
@@ -286,3 +291,193 @@ def test_the_moments_change_their_precision_with_the_weights(settings: Build, be
     whole = result_of(run(settings(precision=before, **same)))
     assert result.step_log[4].train_loss == pytest.approx(whole.step_log[4].train_loss, rel=1e-2)
     assert result.steps == 8
+
+
+# Computing again in the backward pass gives the same bits; checkpoints that stay.
+
+
+@pytest.mark.parametrize("what", ["attention", "blocks"])
+def test_the_same_bits(settings: Build, what: str) -> None:
+    config = settings(model__dropout=0.1, train__steps=4)
+    again = settings(model__dropout=0.1, train__steps=4, train__recompute=what)
+    assert differences(result_of(run(config)), result_of(run(again))) == []
+
+
+def test_less_is_kept(settings: Build) -> None:
+    """Fewer bytes between the passes, the fewest with whole blocks."""
+    from grok.gpt.initial import build_model
+
+    config = settings().model
+    kept = {}
+    for what in ("none", "attention", "blocks"):
+        model = build_model(settings(), vocab_size=20, device=torch.device("cpu"), dtype=torch.float32)
+        model.use_recompute(what)
+        sizes: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor, sizes: dict[int, int] = sizes) -> torch.Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        tokens = torch.zeros(4, config.context, dtype=torch.long)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss = model.loss(tokens, tokens)
+        kept[what] = sum(sizes.values())
+        assert torch.isfinite(loss)
+    assert kept["blocks"] < kept["attention"] < kept["none"]
+
+
+# A run keeps to the data that names it, whatever happens to the folder meanwhile.
+
+
+def test_a_new_corpus_in_the_same_folder_does_not_move_a_run_in_flight(settings: Build, tmp_path: Path) -> None:
+    corpus = prepare_text(tmp_path, text_of(600))
+    config = settings(data__path=str(corpus.path))
+    undisturbed = [p.val_loss for p in result_of(run(config)).curve]
+    losses = []
+    for event in train([Job(run_id=RUN, config=config)]):
+        if isinstance(event, Progress) and event.step < 10:
+            prepare_text(tmp_path, text_of(600, seed=2))
+        if isinstance(event, RunResult):
+            losses = [p.val_loss for p in event.curve]
+    assert losses == undisturbed
+
+
+def test_tokens_overwritten_in_place_end_the_run_with_a_reason(settings: Build, tmp_path: Path) -> None:
+    corpus = prepare_text(tmp_path, text_of(600))
+    events = train([Job(run_id=RUN, config=settings(data__path=str(corpus.path)))])
+    next(events)
+    file = corpus.path / "train.bin"
+    content = bytearray(file.read_bytes())
+    content[0] ^= 1
+    with file.open("r+b") as opened:
+        opened.write(content)
+    with pytest.raises(DataError, match=r"train\.bin was overwritten while it was in use"):
+        list(events)
+
+
+# A step's log that is completed by the next step, as on a GPU: the same records, in the same order.
+
+RUNS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "fp16": {"precision": "fp16"},
+    "rolls back": {
+        "optim__lr": 0.5,
+        "train__steps": 20,
+        "stability__policy": "new_data_seed",
+        "stability__snapshot_every": 2,
+        "stability__spike": 0.05,
+        "stability__window": 4,
+        "stability__sigma": 0.1,
+        "stability__margin": 1,
+    },
+}
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool, str | None]]:
+    """Return what sinks are told of steps: the step, whether its log is whole, its event."""
+    steps: list[tuple[int, bool, str | None]] = []
+
+    def tell(self: Log, what: str, *record: Any) -> None:
+        if what == "step":
+            (point,) = record
+            assert isinstance(point, StepPoint)
+            steps.append((point.step, point.param_norm == point.param_norm, point.event))
+
+    monkeypatch.setattr(Log, "_tell", tell)
+    return steps
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_late_numbers_are_the_same_numbers(
+    name: str, settings: Build, monkeypatch: pytest.MonkeyPatch, told: list[tuple[int, bool, str | None]]
+) -> None:
+    config = settings(eval__every=7, **RUNS[name])
+    at_once = run(config)
+    first = [*told]
+    told.clear()
+    monkeypatch.setattr(trainer_module, "logs_late", lambda numerics: True)
+    late = run(config)
+    assert differences(result_of(at_once), result_of(late)) == []
+    assert told == first and all(whole for _, whole, _ in told)
+    assert name != "rolls back" or any(event for _, _, event in told)
+
+
+def test_a_checkpoint_holds_a_whole_log(settings: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole = result_of(run(settings()))
+    monkeypatch.setattr(trainer_module, "logs_late", lambda numerics: True)
+    checkpoint = run(settings(), stop_at=4)[-1]
+    assert isinstance(checkpoint, Checkpoint)
+    assert differences(whole, result_of(run(settings(), checkpoint))) == []
+
+
+# The mean of kept checkpoints is a checkpoint that evaluation, sampling and export read.
+
+
+@pytest.fixture
+def store(settings: Build, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a run's checkpoints of steps 3, 6 and 9; its states to roll back to are inside them."""
+    trained = tmp_path_factory.getbasetemp() / "averaged"
+    if not trained.exists():
+        new = tmp_path / "new"
+        StoreWriter(new).close()
+        config = settings(checkpoint__keep_every=3, checkpoint__minutes=0, stability__policy="cut_lr",
+                          stability__snapshot_every=2)  # fmt: skip
+        for event in run(config):
+            if isinstance(event, Checkpoint):
+                save_checkpoint(run_folder(new, RUN), event, keep=1, keep_every=3)
+        new.rename(trained)
+    shutil.copytree(trained, tmp_path / "store")
+    return tmp_path / "store"
+
+
+def averaged(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert average.main([RUN[:6], *words]) == 0
+    return capsys.readouterr().out.split()[1]
+
+
+@pytest.mark.parametrize(("words", "steps"), [((), (3, 6, 9)), (("--last", "2"), (6, 9)), (("--steps", "9,3"), (3, 9))])
+def test_it_is_the_mean(
+    store: Path, words: tuple[str, ...], steps: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = averaged(capsys, "--store", str(store), *words)
+    weights = find_run(name, str(store)).weights("last")["last"]
+    parts = [load_checkpoint(run_folder(store, RUN), step).tensors for step in steps]
+    for n, mean in weights.items():
+        expected = torch.stack([part[f"model.{n}"].double() for part in parts]).mean(0)
+        torch.testing.assert_close(mean.double(), expected, rtol=0, atol=1e-7)
+    assert all(f"model.{n}" in parts[0] for n in weights) and weights
+    assert not any(n.startswith(("kept.", "optim.")) for n in load_checkpoint(run_folder(store, name)).tensors)
+
+
+def test_going_back_to_any_kept_checkpoint_repeats_the_run(settings: Build, store: Path) -> None:
+    """``resume.run`` and ``resume.step`` name it; from there the same steps have the same bits."""
+    changes = {"checkpoint__minutes": 0, "stability__policy": "cut_lr", "stability__snapshot_every": 2}
+    whole = result_of(run(settings(**changes)))
+    for step in (3, 6):
+        config = settings(**changes, resume__run=RUN, resume__step=step)
+        again = result_of(run(config, load_checkpoint(run_folder(store, RUN), step)))
+        assert again.weights_hash == whole.weights_hash
+        assert (again.parent_run_id, again.branch_step) == (RUN, step)
+
+
+def test_checkpoints_of_an_abandoned_branch_are_left_out(
+    settings: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rollback from a later step to step 4; the branch has come to step 6, so steps 6 and 9 are of two branches."""
+    config = settings(checkpoint__keep_every=3, checkpoint__minutes=0, stability__policy="cut_lr",
+                      stability__snapshot_every=2)  # fmt: skip
+    StoreWriter(tmp_path).close()
+    folder = run_folder(tmp_path, RUN)
+    made = {event.step: event for event in run(config) if isinstance(event, Checkpoint)}
+    for step in (3, 6, 9):
+        save_checkpoint(folder, made[step], keep=1, keep_every=3)
+    branch = json.loads(json.dumps(made[6].state)) | {"tries": 1, "left": [4]}
+    branch["moments"][0]["state"]["branch"] |= {"number": 1, "step": 4}
+    save_checkpoint(folder, replace(made[6], state=branch), keep=1, keep_every=3)
+    assert average.main([RUN, "--store", str(tmp_path), "--last", "2"]) == 0
+    told = capsys.readouterr().out
+    assert "the mean of run" in told and "at 2 steps, 3, 6; those at steps 9 are of a branch that a rollback" in told
+    assert average.main([RUN, "--store", str(tmp_path), "--steps", "6,9"]) == 2
+    assert "no checkpoint of step 9; checkpoints of run" in (told := capsys.readouterr().err)
+    assert "kept at steps 3, 6; those at steps 9 are of a branch" in told

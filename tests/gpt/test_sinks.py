@@ -1,7 +1,5 @@
 """Each sink's own reader reads back what the run logged, under names that stay."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

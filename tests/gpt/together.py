@@ -3,8 +3,6 @@
 torchrun --nproc-per-node=2 -m tests.gpt.together RUNS.json RESULTS.json
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Hydra's own launcher suite, run against this project's sweeper and launcher with foreign task functions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

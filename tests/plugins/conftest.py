@@ -1,7 +1,5 @@
 """A folder of code of one's own, as a user has it."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A module of the user's own code, as text, and the tiny settings that name parts of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from grok.config import ArithmeticConfig

@@ -1,16 +1,42 @@
-"""Code of the user's own: found in a folder, named by its text, imported from that text alone."""
-
-from __future__ import annotations
+"""Code of the user's own: found, named by its text, imported from that text alone; examples, lane models, reports."""
 
 import importlib.metadata
+import json
+import re
+import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from grok.errors import ConfigError
-from grok.plugins import activate, build, code_of, load
+from analysis.answers import own_studies
+from analysis.observations import Observations
+from analysis.writing import write_studies
+from grok.__main__ import main
+from grok.arithmetic.engine import seat, train
+from grok.arithmetic.lanes import no_noise
+from grok.arithmetic.model import MLP, Transformer
+from grok.arithmetic.task import shapes_of, split
+from grok.arithmetic.user import OwnLaneProgram, tokens_of
+from grok.commands.compose import compose
+from grok.config import ArithmeticConfig, load_config
+from grok.errors import ConfigError, GrokError
+from grok.execute.groups import prepare_runs
+from grok.execute.refusals import refuse_unusable_code
+from grok.plugins import Operation, activate, build, code_of, label, load
+from grok.records import Checkpoint, Job, RunResult
+from grok.store import Purpose, Purposes, StoreWriter
+from grok.store.contract import example_rows
+from tests.analysis.simulate import census, simulate
+from tests.arithmetic.cases import curve, events, results, tiny
 from tests.plugins.conftest import Write
+
+# Code of the user's own: found in a folder, named by its text, imported from that text alone.
 
 
 def fingerprint(folder: Path, target: str = "mine.f") -> str:
@@ -98,3 +124,331 @@ def test_installed_code_is_named_by_its_version_and_does_not_travel(tmp_path: Pa
 def test_the_standard_library_is_never_replaced(tmp_path: Path, write: Write) -> None:
     write(mine="import json\ndef f(): return json.dumps(1)", json="raise SystemExit")
     assert set(code_of(tmp_path, ["mine.f"]).modules) == {"mine"}
+
+
+# What stands in examples/ does what it says.
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MODULES = sorted(EXAMPLES.glob("*.py"))
+
+
+def command(file: Path) -> list[str]:
+    """Return the words behind ``grok sweep``, ``grok report`` or ``grok prepare`` in a module's docstring."""
+    text = file.read_text(encoding="utf-8").replace("\\\\\n", " ").replace("\\\n", " ")
+    match = re.search(r"^ {4}grok (sweep|report|prepare) (.*)$", text, re.MULTILINE)
+    assert match is not None, f"{file.name} opens with its own command"
+    return [match[1], *shlex.split(match[2])]
+
+
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.stem)
+def test_an_example_is_short_and_its_command_can_be_carried_out(file: Path) -> None:
+    assert len(file.read_text(encoding="utf-8").splitlines()) < 100
+    kind, *words = command(file)
+    if kind == "report":
+        target = words[words.index("--with") + 1]
+        assert target.startswith(f"{file.stem}.")
+        return
+    if kind == "prepare":  # carried out by tests/text/test_own_text.py
+        assert words[0].startswith(f"{file.stem}.")
+        return
+    one = [word for word in words if not word.startswith("seed=")]
+    config = load_config(compose([*one, f"plugin_path={EXAMPLES}", "numerics.compile=false"]))
+    prepare_runs([config])
+    refuse_unusable_code([config])
+
+
+def test_the_dihedral_table_is_a_group_that_does_not_commute() -> None:
+    activate(code_of(EXAMPLES, ["dihedral.dihedral"]))
+    operation = build({"_target_": "dihedral.dihedral", "n": 5})
+    assert isinstance(operation, Operation)
+    table = operation.table
+    everything = np.arange(10)
+    assert (table[0] == everything).all() and (table[:, 0] == everything).all()
+    assert all(sorted(row) == list(everything) for row in (*table, *table.T))
+    assert (table[table] == table[np.arange(10)[:, None, None], table[None]]).all(), "associative"
+    assert (table != table.T).any()
+
+
+def test_muon_moves_matrices_along_orthogonal_directions() -> None:
+    activate(code_of(EXAMPLES, ["muon.Muon", "muon.orthogonalised"]))
+    matrix = torch.randn(6, 9, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(build({"_target_": "muon.orthogonalised"}, matrix))
+    assert values.min() > 0.5 and values.max() < 1.3
+    hidden, head = (torch.nn.Parameter(torch.zeros(4, 4)) for _ in range(2))
+    optimizer = build({"_target_": "muon.Muon", "lr": 0.1, "momentum": 0.0}, [("hidden", hidden), ("head", head)])
+    for p in (hidden, head):
+        p.grad = torch.eye(4) * torch.tensor([1.0, 10.0, 100.0, 1000.0])
+    optimizer.step()
+    assert torch.linalg.svdvals(hidden.detach()).max() < 0.13
+    torch.testing.assert_close(head.detach().diagonal(), torch.full((4,), -0.01))
+
+
+def test_examples_are_written_into_a_folder_and_never_over_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "new")
+    assert main(["examples", out]) == 0
+    assert {file.name for file in (tmp_path / "new").iterdir()} == {file.name for file in MODULES}
+    assert "margin.py: Your own metric" in capsys.readouterr().out
+    mine, lost = tmp_path / "new" / "margin.py", tmp_path / "new" / "words.py"
+    mine.write_text("mine")
+    lost.unlink()
+    assert main(["examples", out]) == 0
+    assert mine.read_text() == "mine" and lost.exists()
+
+
+# An architecture of one's own on the lanes' contract: right, independent of its neighbours, redrawn by name.
+
+MINE = """
+from grok.arithmetic.weights import parameter_shapes
+from grok.arithmetic.lanes import LaneModel
+from dataclasses import replace
+
+class Same(LaneModel):
+    @staticmethod
+    def parameter_shapes(config):
+        return parameter_shapes(replace(config, model=replace(config.model, plugin={})))
+
+class Silent(LaneModel):
+    pass
+
+class Broken(Same):
+    def mlp(self, p, name, x):
+        return p[name + "absent"]
+"""
+
+
+def own(target: str = "gated.Gated", **over: Any) -> ArithmeticConfig:
+    """Return the tiny config with a lane model of one's own, ready to be imported."""
+    model = {**over.pop("model", {}), "plugin": {"_target_": target}}
+    folder = str(EXAMPLES) if target.startswith("gated.") else "."
+    config = tiny(model=model, plugin_path=folder, **over)
+    prepare_runs([config])
+    return config
+
+
+class GatedMLP(MLP):
+    """The same arithmetic as a plain module, for the reference."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.gate = torch.nn.Linear(config.d_model, config.d_ff, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        projected: Tensor = self.down(F.gelu(self.up(x)) * self.gate(x))
+        return projected
+
+
+@pytest.mark.parametrize("model", [{}, {"norm": "pre", "bias": False, "positions": "sinusoidal"}, {"layers": 1}])
+def test_its_losses_and_gradients_are_those_of_a_plain_module(
+    model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = own(model=model, precision="float64")
+    lane = seat(Job(run_id="run0", config=config), {})
+    assert isinstance(lane.program, OwnLaneProgram)
+    batch = lane.batch(1)
+    loss, accuracy, gradients = lane.program.gradients(lane.parameters, batch, no_noise)
+
+    shapes = shapes_of(config.task)
+    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float64)  # of the table of sines
+    module = Transformer(config.model, vocab_size=shapes.tokens, length=shapes.length).double()
+    for block in module.blocks:
+        block.mlp = GatedMLP(config.model).double()
+    module.load_state_dict({name: p.detach() for name, p in lane.parameters.items()})
+    train_set, _ = split(config.task, config.stream_seeds().split)
+    inputs, answers = tokens_of(train_set, config.task, torch.float64)
+    rows = torch.from_numpy(lane.run.order.padded_batch(1)[0])
+    logits = module(inputs[rows])[:, -1]
+    expected = F.cross_entropy(logits, answers[rows])
+    expected.backward()
+    assert loss == pytest.approx(expected.item(), rel=1e-12)
+    assert accuracy == pytest.approx((logits.argmax(-1) == answers[rows]).double().mean().item())
+    slopes = {name: p.grad for name, p in module.named_parameters()}
+    assert slopes.keys() == gradients.keys() and any(".gate." in name for name in slopes)
+    for name, slope in slopes.items():
+        torch.testing.assert_close(gradients[name], slope, rtol=1e-9, atol=1e-12)
+
+
+def test_lanes_side_by_side_have_the_bits_of_one_run() -> None:
+    first, second, third = (own(seed=seed) for seed in (1, 2, 3))
+    alone = [results(config)[0] for config in (first, second, third)]
+    together = results(first, second, third, lanes=2)
+    assert [r.weights_hash for r in together] == [r.weights_hash for r in alone]
+    assert [curve(r) for r in together] == [curve(r) for r in alone]
+    assert len({r.weights_hash for r in alone}) == 3
+
+
+def test_it_goes_on_from_a_checkpoint_with_the_same_bits() -> None:
+    config = own(checkpoint={"every": 10})
+    whole = events(config)
+    (result,) = [e for e in whole if isinstance(e, RunResult)]
+    middle = next(e for e in whole if isinstance(e, Checkpoint) and e.step == 10)
+    (again,) = [e for e in train([Job(run_id="run0", config=config, resume=middle)]) if isinstance(e, RunResult)]
+    assert (again.weights_hash, curve(again)) == (result.weights_hash, curve(result))
+
+
+def test_the_ordinary_model_under_another_name_has_its_bits(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(mine=MINE)
+    monkeypatch.chdir(tmp_path)
+    (built_in,), (mine,) = results(tiny()), results(own("mine.Same"))
+    assert (mine.weights_hash, curve(mine)) == (built_in.weights_hash, curve(built_in))
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("mine.Silent", "without parameter_shapes"), ("mine.Broken", "a trial step fails")],
+)
+def test_one_that_cannot_train_is_refused_before_anything_is_trained(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, said: str
+) -> None:
+    write(mine=MINE)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(GrokError, match=said):
+        refuse_unusable_code([own(target)])
+
+
+# Figures and studies of the user's own in a report.
+
+OWN = """
+import pandas as pd
+from analysis.figures.style import Drawing, canvas
+from analysis.studies import Finding, Study
+
+def picture(observations):
+    "How many runs are there?"
+    figure, axes = canvas()
+    axes.plot([0, 1], [0, len(observations.arithmetic)])
+    return Drawing("picture", "Runs", "All of them.", figure, pd.DataFrame({"runs": [len(observations.arithmetic)]}))
+
+def study(observations):
+    return Study(name="mine", title="Mine", question="?", findings=[Finding("runs", "3", "Three.", headline=True)])
+
+def nothing(observations):
+    return None
+
+def broken(observations):
+    return observations.absent
+
+def number(observations):
+    return 3
+
+def named(name, data=None):
+    figure, axes = canvas()
+    return Drawing(name, "Title", "Caption.", figure, pd.DataFrame({"x": [1]}) if data is None else data)
+
+def spaces(observations):
+    return named("my figure/1")
+
+def escape(observations):
+    return named("../../escape")
+
+def builtin(observations):
+    return named("Accuracy_histogram")
+
+def twice(observations):
+    return [named("same"), named("same")]
+
+def mapping(observations):
+    return named("mapped", {"x": [1]})
+
+def census(observations):
+    return named("other")
+
+def outside(observations):
+    return Study(name="mine", title="Mine", question="?", files={"../outside.csv": pd.DataFrame({"x": [1]})})
+
+def unpictured(observations):
+    return Drawing("none", "Title", "Caption.", None, pd.DataFrame({"x": [1]}))
+
+def on_axes(observations):
+    return Drawing("axes", "Title", "Caption.", canvas()[1], pd.DataFrame({"x": [1]}))
+
+def one_text(observations):
+    return [named("fine"), "x"]
+
+def without():
+    return None
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a store of three runs, in a folder with code of one's own."""
+    monkeypatch.chdir(tmp_path)
+    write(own=OWN)
+    rows = example_rows(range(3))
+    with StoreWriter("S") as writer:
+        writer.record_design(Purposes("sweep", [Purpose()] * len(rows)).named([row.result.run_id for row in rows]))
+        writer.commit(rows)
+    return Path("S")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("own.number", "gave a int: expected an analysis.figures.style.Drawing"),
+        ("own.absent", "own has no 'absent'"),
+        ("absent.f", "there is no module 'absent' in"),
+        ("own.escape", "gave the figure name '../../escape': expected a plain name"),
+        ("own.spaces", "gave the figure name 'my figure/1': expected a plain name"),
+        ("own.outside", "gave the file name '../outside': expected a plain name"),
+        ("own.census", "gave the section name 'census', which the report uses itself"),
+        ("own.mapping", "gave a dict as the numbers of the figure 'mapped': expected a pandas DataFrame"),
+        (
+            "own.unpictured",
+            "at own.py:50 (the figure of the Drawing 'none' is a NoneType: expected a matplotlib Figure",
+        ),
+        ("own.on_axes", "at own.py:53 (the figure of the Drawing 'axes' is a Axes: expected a matplotlib Figure"),
+        ("own.one_text", "gave a str as element 1 of its list: expected an analysis.figures.style.Drawing"),
+        ("own.without", "--with own.without fails at"),
+        ("own.twice", "two figures of the report have the name 'same': give yours another name"),
+    ],
+)
+def test_names_and_numbers_are_checked_before_a_file_is_written(
+    store: Path, tmp_path: Path, target: str, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        (ask,) = own_studies([target], ".")
+        write_studies([ask(Observations.read(store))], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_example_figure_draws_conditions_apart() -> None:
+    """Neither two tasks nor two versions of own code are in one picture."""
+    tasks = [{"_target_": "knot.knot", "k": k} for k in (2, 3)]
+    simulated = simulate(census(30, np.random.default_rng(5), steps=30_000, every=1000))
+    kinds = [(label(tasks[0]), tasks[0], "aa"), (label(tasks[0]), tasks[0], "bb"), (label(tasks[1]), tasks[1], "bb")]
+    runs = simulated.all_runs.assign(
+        **{
+            "config.task.operation": [kinds[i % 3][0] for i in range(30)],
+            "config.task.plugin": [json.dumps(kinds[i % 3][1]) for i in range(30)],
+            "own_code": [json.dumps({"knot.knot": kinds[i % 3][2]}) for i in range(30)],
+        }
+    )
+    observations = Observations(runs, simulated.curves)
+    (ask,) = own_studies(["delay.delay"], str(EXAMPLES))
+    drawn = ask(observations).drawn
+    assert sorted(drawing.title for drawing in drawn) == [
+        "From memorising to generalising: task.operation=knot.knot(k=2), own_code=knot.knot aa",
+        "From memorising to generalising: task.operation=knot.knot(k=2), own_code=knot.knot bb",
+        "From memorising to generalising: task.operation=knot.knot(k=3), own_code=knot.knot bb",
+    ]
+    generalised = [rows["grokked_step"].notna().sum() for _, rows in observations.by_condition()]
+    assert [len(drawing.data) for drawing in drawn] == generalised and len({drawing.name for drawing in drawn}) == 3
+
+
+def test_the_study_of_the_documentation_is_written(tmp_path: Path) -> None:
+    text = (EXAMPLES.parent / "docs/plugins.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(import pandas.*?)```", text, re.DOTALL)
+    (tmp_path / "sections.py").write_text(code, encoding="utf-8")
+    (ask,) = own_studies(["sections.reached"], str(tmp_path))
+    study = ask(simulate(census(5, np.random.default_rng(5), steps=30_000, every=1000)))
+    write_studies([study], tmp_path / "out")
+    (table,) = (tmp_path / "out/tables").iterdir()
+    assert (table.name, table.read_text()) == (
+        "reached_conditions.csv",
+        "condition,runs,generalised\nall runs,5,5\n",
+    )
+    assert [finding.shown for finding in study.headlines] == ["5 of 5"]

@@ -1,7 +1,5 @@
 """Code of one's own on the command line: planned, trained, changed, trained anew, read by others."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

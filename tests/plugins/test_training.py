@@ -1,7 +1,5 @@
 """Runs that name code of the user's own equal what they must equal, bit by bit where that is promised."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

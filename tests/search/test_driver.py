@@ -1,7 +1,7 @@
-"""A study finds what is there, spends no run twice, stops what is hopeless, and compares on fresh seeds."""
+"""A study finds what is there, spends no run twice, and makes the same trials however often it is killed."""
 
-from __future__ import annotations
-
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,104 @@ from typing import Any
 import pytest
 
 from analysis.observations import searches
+from grok.config import ArithmeticConfig, identify, load_config
 from grok.errors import ConfigError, TrainingError
 from grok.plugins import Code, activate
-from grok.store import open_store
-from sweeps.search.config import FRESH
+from grok.store import Purposes, StoreWriter, open_store
+from grok.streams import Stream
+from sweeps.search.config import FRESH, StudyConfig, split_study
 from sweeps.search.driver import Comparison, Search
-from sweeps.search.space import SeedOutcome
-from tests.search.world import BASE, World
+from sweeps.search.record import StudyRecord
+from sweeps.search.space import Plain, SeedOutcome, read_space
+from tests.analysis.simulate import Truth, row
+
+# A world to search in: runs whose time to generalise is a known function of setting and seed.
+
+SPACE = {
+    "optim": {
+        "lr": {"low": 1e-4, "high": 1e-1, "log": True},
+        "weight_decay": {"low": 0.0, "high": 2.0},
+    }
+}
+BASE = {"optim": {"lr": 1e-3, "weight_decay": 0.1}, "train": {"steps": 1000}, "eval": {"every": 100}}
+
+
+def true_time(config: ArithmeticConfig) -> float:
+    """Return the step of generalisation: soonest at lr 1e-2 and weight decay 1, with seed noise."""
+    distance = math.log10(config.optim.lr / 1e-2) ** 2 + (config.optim.weight_decay - 1) ** 2
+    noise = float(Stream("order", config.seed).normal(1)[0])
+    return 250 * math.exp(0.6 * distance + 0.2 * noise)
+
+
+class World:
+    """Trains nothing, stores simulated runs, and counts them."""
+
+    def __init__(self, path: Path, fails: Callable[[ArithmeticConfig], bool] = lambda config: False) -> None:
+        self.path = path
+        self.fails = fails
+        self.calls = 0
+        self.designs: list[Purposes] = []
+        self.trained: list[str] = []
+        self.said: list[str] = []
+
+    def train(self, settings: Sequence[Plain], design: Purposes) -> bool:
+        self.calls += 1
+        self.designs.append(design)
+        configs = [load_config(one) for one in settings]
+        with StoreWriter(self.path, thorough=False) as writer:
+            new = {identify(config).run_id: config for config in configs}
+            claim = writer.claim(list(new))
+            rows = []
+            for run_id in claim.granted:
+                config = new[run_id]
+                assert isinstance(config, ArithmeticConfig)
+                overrides = {
+                    "seed": config.seed,
+                    "optim.lr": config.optim.lr,
+                    "optim.weight_decay": config.optim.weight_decay,
+                    "optim.warmup_steps": config.optim.warmup_steps,
+                    "optim.grokfast": config.optim.grokfast,
+                    "optim.grokfast_lamb": config.optim.grokfast_lamb,
+                    "train.steps": config.train.steps,
+                    "eval.every": config.eval.every,
+                }
+                status = "failed" if self.fails(config) else "completed"
+                rows.append(row(Truth(overrides, true_time(config), status=status)))
+            assert {r.identity.run_id for r in rows} == set(claim.granted)
+            writer.commit(rows)
+            self.trained += claim.granted
+        return True
+
+    def search(self, study: dict[str, Any] | None = None, space: Any = None, **base: Any) -> Search:
+        settings = {**BASE, **base, "study": {"name": "test", "trials": 12, "seeds": 4, "parallel": 3, **(study or {})}}
+        settings["store"] = {"path": str(self.path)}
+        config, _, plain = split_study(settings)
+        return Search(config, read_space(space or SPACE, "arithmetic"), plain, self.train, self.said.append)
+
+    def run(self, study: dict[str, Any] | None = None, space: Any = None) -> list[Any]:
+        """Carry a study out; return what its trials are."""
+        search = self.search(study, space)
+        record = search.record()
+        assert search.run(record)
+        return trials(record)
+
+
+def trials(record: StudyRecord) -> list[Any]:
+    """Return all that a trial is, but when it was made."""
+    return [
+        (t.number, t.state.name, t.params, t.values, t.intermediate_values, t.user_attrs, t.system_attrs)
+        for t in record.trials()
+    ]
+
+
+class Killed(BaseException):
+    """Ends a study wherever it is, as a kill would."""
+
+
+__all__ = ["BASE", "SPACE", "Killed", "StudyConfig", "World", "trials", "true_time"]
+
+
+# A study finds what is there, spends no run twice, stops what is hopeless, and compares on fresh seeds.
 
 STUDY = {"trials": 30, "seeds": 5, "parallel": 5, "sampler": {"startup": 8}}
 
@@ -157,3 +248,97 @@ def test_a_study_of_changed_code_is_refused(tmp_path: Path, monkeypatch: pytest.
             world.search(optim=optim).record()
     finally:
         activate(Code())
+
+
+# A study makes the same trials however often it is killed, and however many work on it.
+
+STUDIES: dict[str, dict[str, Any]] = {
+    "tpe": {"sampler": {"name": "tpe", "startup": 4}},
+    "random": {"sampler": {"name": "random"}},
+    "grid": {"sampler": {"name": "grid", "points": 3}},
+    "nsga2": {"sampler": {"name": "nsga2", "population": 4}, "objectives": ["median_time", "compute"]},
+    "wilcoxon": {"sampler": {"startup": 3}, "seeds": 6, "pruner": {"name": "wilcoxon", "first_seeds": 2, "p": 0.3}},
+}
+
+
+class Fuse:
+    """Raises before or after the n-th change of any study's record."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left: float = float("inf")
+        self.changes = 0
+        for name in ("add", "note", "report", "end"):
+            monkeypatch.setattr(StudyRecord, name, self._guarded(getattr(StudyRecord, name)))
+
+    def _guarded(self, change: Any) -> Any:
+        def guarded(*given: Any, **named: Any) -> Any:
+            if self.left <= 0:
+                raise Killed
+            self.left -= 1
+            self.changes += 1
+            return change(*given, **named)
+
+        return guarded
+
+
+FAST = ("tpe", "grid")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind not in FAST)) for kind in STUDIES]
+)
+def test_killed_anywhere_it_makes_the_same_trials(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fuse = Fuse(monkeypatch)
+    study = {"trials": 9, **STUDIES[kind]}
+    whole = World(tmp_path / "whole").run(study)
+    assert len(whole) == 9
+    if kind == "wilcoxon":
+        assert any(trial[1] == "PRUNED" for trial in whole)
+    changes, world = fuse.changes, World(tmp_path / "killed")
+    deaths = 0
+    while True:  # killed again and again, each time a little later
+        fuse.left = 8 + deaths % 3
+        try:
+            again = world.run(study)
+        except Killed:
+            deaths += 1
+            continue
+        break
+    assert deaths >= changes // 12
+    assert again == whole
+    assert len(world.trained) == len(set(world.trained)), "a stored run was trained again"
+
+
+def test_a_longer_study_begins_with_the_shorter_one(tmp_path: Path) -> None:
+    short = World(tmp_path / "short")
+    first = short.run({"trials": 6})
+    assert short.run({"trials": 12})[:6] == first
+    assert short.run({"trials": 12}) == World(tmp_path / "other").run({"trials": 12})
+
+
+def test_two_processes_on_one_study(tmp_path: Path) -> None:
+    """A second one that comes at any moment finds the same next trials, and the record takes each once."""
+    alone = World(tmp_path / "alone").run({"trials": 6})
+    world = World(tmp_path / "both")
+    first, second = world.search({"trials": 6}), world.search({"trials": 6})
+    here, there = first.record(), second.record()
+    plain_train = world.train
+
+    def train_while_the_other_finishes(settings: Any, design: Any) -> bool:
+        second.train = plain_train
+        assert second.run(there)
+        return plain_train(settings, design)
+
+    first.train = train_while_the_other_finishes
+    assert first.run(here)
+    assert trials(here) == trials(there) == alone
+
+
+def test_the_journal_survives_a_torn_last_line(tmp_path: Path) -> None:
+    world = World(tmp_path / "torn")
+    first = world.run({"trials": 3})
+    journal = tmp_path / "torn" / "search" / "test.journal"
+    with journal.open("ab") as file:
+        file.write(b'{"op_code":8,"worker_id":"x","tri')
+    assert world.run({"trials": 6})[:3] == first
+    assert world.run({"trials": 6}) == World(tmp_path / "other").run({"trials": 6})

@@ -1,7 +1,5 @@
 """A small store, and what a power cut would take from one."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable

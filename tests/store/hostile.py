@@ -1,7 +1,5 @@
 """Stores as somebody might make them who means harm: links, names that lead elsewhere, tables of other rows."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path

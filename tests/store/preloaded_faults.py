@@ -5,8 +5,6 @@ at a random place of one action. The action must succeed or be refused in one li
 the undisturbed one when it is done again.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import ctypes
@@ -34,7 +32,7 @@ from grok.store.contract import read_raw
 from grok.store.merge import restore
 from grok.store.schema import TABLES
 from grok.streams import Stream
-from tests.search.world import World
+from tests.search.test_driver import World
 from tests.store.kill_child import ACTIONS, prepare
 from tests.store.test_kills import assert_nothing_lost, go_on, held, reference_of, undisturbed
 

@@ -1,7 +1,16 @@
-"""Only shards of this schema count: what else lies among them is named and left alone, copies count once."""
+"""Only whole shards of this schema count: copies, foreign files, seals, quarantine, and reads that prove nothing."""
 
+import builtins
+import errno
+import json
 import os
+import random
 import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -11,13 +20,17 @@ import pytest
 
 from grok.commands.store import main
 from grok.errors import StoreError
+from grok.records import StepPoint
 from grok.store import DamagedShardWarning, ForeignFileWarning, StoreGone, StoreWriter, open_store
 from grok.store.contract import assert_contract, contents, example_row, example_rows, failed, with_other_bits
 from grok.store.layout import Layout
+from grok.store.merge import restore
 from grok.store.rows import Shard, to_shard
-from grok.store.schema import TABLES
-from grok.store.shards import SEAL_KEY, concat, read_whole, write_shard
+from grok.store.schema import TABLES, schema
+from grok.store.shards import SEAL_KEY, SealBroken, check_seal, concat, read_whole, write_shard
 from grok.store.upkeep import compact, verify
+
+# Only shards of this schema count: what else lies among them is named and left alone, copies count once.
 
 
 def foreign_files(store: Path) -> dict[str, Path]:
@@ -230,3 +243,315 @@ def test_a_marker_that_is_none_is_said(store: Path, text: str) -> None:
     for use in (open_store, StoreWriter, verify, compact):
         with pytest.raises(StoreError, match="cannot be read as a store's marker"):
             use(store)
+
+
+# What quarantine holds and is whole comes back; what is not stays.
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Six runs in two shards, one with a step log."""
+    with StoreWriter(tmp_path / "S") as writer:
+        writer.commit(example_rows(range(3)))
+        writer.commit([*example_rows(range(3, 5)), example_row(5, step_log=[StepPoint(step=1)])])
+    return tmp_path / "S"
+
+
+def put_aside(store: Path) -> list[str]:
+    """Do what an earlier version did to good shards."""
+    names = sorted({path.stem for path in (store / "runs").iterdir()})
+    for name in names:
+        for kind in TABLES:
+            path = store / kind / f"{name}.parquet"
+            if path.exists():
+                path.rename(store / "quarantine" / f"{kind}-{name}.parquet")
+        (store / "quarantine" / f"{name}.json").write_text(json.dumps({"shard": name, "reason": "no thread"}))
+    return names
+
+
+def test_everything_comes_back(store: Path) -> None:
+    whole = {kind: contents(store, kind) for kind in TABLES}
+    put_aside(store)
+    assert open_store(store).run_ids() == set()
+    done = restore(store)
+    assert (len(done.runs), done.stored, done.left, done.conflicts) == (6, 0, [], [])
+    assert_contract(store)
+    assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
+    assert not list((store / "quarantine").iterdir())
+    assert restore(store).runs == []
+
+
+def test_what_is_damaged_or_lacks_its_points_stays(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put_aside(store)
+    (step_log,) = (store / "quarantine").glob("steps-*")
+    second = step_log.stem.removeprefix("steps-")
+    (first,) = {path.stem for path in (store / "quarantine").glob("*.json")} - {second}
+    damaged = store / "quarantine" / f"curves-{first}.parquet"
+    sound = damaged.read_bytes()
+    damaged.write_bytes(sound[:-30])
+    assert main(["restore", str(store)]) == 0
+    said = capsys.readouterr().out
+    assert "3 runs restored, 0 already stored, 2 files left" in said
+    assert f"curves-{first}.parquet" in said and "the points of 3 of its runs are missing" in said
+    assert {p.name for p in (store / "quarantine").iterdir()} == {
+        f"runs-{first}.parquet", f"curves-{first}.parquet", f"{first}.json",
+    }  # fmt: skip
+    assert second not in said
+    assert_contract(store)
+    damaged.write_bytes(sound)  # from a backup
+    assert len(restore(store).runs) == 3
+    assert len(open_store(store).run_ids()) == 6
+    assert_contract(store)
+
+
+def test_a_shard_whose_tables_were_named_apart(store: Path) -> None:
+    whole = {kind: contents(store, kind) for kind in TABLES}
+    name = sorted(path.stem for path in (store / "runs").iterdir())[0]
+    (store / "runs" / f"{name}.parquet").rename(store / "runs" / "0123456789abcdef.parquet")
+    with StoreWriter(store) as writer:
+        assert len(writer.recovered) == 2
+    assert len(open_store(store).run_ids()) == 3
+    assert len(restore(store).runs) == 3
+    assert_contract(store)
+    assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
+
+
+def test_what_is_stored_is_compared(store: Path) -> None:
+    put_aside(store)
+    rows = example_rows(range(3))
+    with StoreWriter(store) as writer:
+        writer.commit([failed(rows[0]), rows[1], with_other_bits(rows[2], 50)])
+    done = restore(store)
+    assert (len(done.runs), done.stored) == (4, 1)  # the failed one is replaced
+    (conflict,) = done.conflicts
+    assert conflict.run_id == rows[2].result.run_id
+    assert list((store / "quarantine").glob("runs-*")), "the other bits are kept"
+    shutil.rmtree(store / "conflicts")
+    assert_contract(store)
+
+
+# A shard's seal: whatever byte of it changes, that is noticed before anything else reads it.
+
+
+def footer_of(whole: bytes) -> int:
+    """Return where the footer starts."""
+    return len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+
+
+def intact(path: Path) -> bool:
+    try:
+        return check_seal(path, thorough=True)
+    except SealBroken:
+        return False
+
+
+@pytest.mark.parametrize("apart", [9, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_byte_counts(store: Path, apart: int) -> None:
+    """The fast form changes each byte of the footer and every ninth of the rest."""
+    victim = sorted((store / "curves").iterdir())[0]
+    whole = victim.read_bytes()
+    assert intact(victim)
+    noticed = []
+    footer = footer_of(whole)
+    for at in [*range(0, footer, apart), *range(footer, len(whole))]:
+        victim.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        noticed.append(not intact(victim))
+    assert all(noticed)
+    for length in random.Random(0).sample(range(len(whole)), 100):
+        victim.write_bytes(whole[:length])
+        assert not intact(victim)
+
+
+@pytest.mark.parametrize("what", [b"val_acc", b"grok.schema_version\x18\x012", b"config.seeds.init"])
+def test_a_changed_footer_costs_its_shard_and_no_other(store: Path, what: bytes) -> None:
+    """A column or a version by another name was once taken for a store of another version, and all of it refused."""
+    victim = sorted((store / "runs").iterdir())[0]
+    whole = victim.read_bytes()
+    at = whole.index(what, footer_of(whole)) + len(what) - 1
+    victim.write_bytes(whole[:at] + bytes([whole[at] ^ 3]) + whole[at + 1 :])
+    with pytest.warns(DamagedShardWarning, match=victim.name):
+        assert len(open_store(store).runs()) == 3
+    assert any(victim.name in problem for problem in verify(store))
+    with StoreWriter(store, thorough=False) as writer:
+        (recovered,) = writer.recovered
+        assert recovered.name == victim.stem
+        assert len(writer.commit(example_rows(range(6))).written) == 3
+    assert_contract(store)
+
+
+def test_rows_that_a_changed_statistic_would_hide(store: Path) -> None:
+    """A reader of a few runs skips what the footer says they cannot be in."""
+    victim = sorted((store / "curves").iterdir())[0]
+    run_ids = sorted(set(pq.read_table(victim)["run_id"].to_pylist()))
+    whole = victim.read_bytes()
+    least = run_ids[0].encode()
+    at = whole.index(least, footer_of(whole))
+    victim.write_bytes(whole[:at] + b"z" + whole[at + 1 :])
+    with pytest.warns(DamagedShardWarning, match=victim.name):
+        open_store(store).curves([run_ids[0]])
+
+
+def test_shards_of_before_have_no_seal_and_are_read_as_they_are(store: Path) -> None:
+    before = open_store(store).runs()
+    for kind in ("runs", "curves"):
+        for path in (store / kind).iterdir():
+            with pq.ParquetFile(path) as file:
+                table, notes = file.read(), dict(file.metadata.metadata)
+            del notes[SEAL_KEY]
+            with pq.ParquetWriter(path, schema(kind).remove_metadata(), store_schema=False) as writer:
+                writer.write_table(table.replace_schema_metadata(None))
+                writer.add_key_value_metadata(notes)
+            assert not check_seal(path, thorough=True)
+    with StoreWriter(store) as writer:
+        assert writer.recovered == []
+    assert open_store(store).runs().equals(before)
+    assert_contract(store)
+
+
+# A read that fails for an outside reason proves nothing: no shard is moved, and the command says so in one line.
+
+
+def shards(store: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(store)): p.read_bytes() for kind in ("runs", "curves") for p in (store / kind).iterdir()}
+
+
+@contextmanager
+def refusing(monkeypatch: pytest.MonkeyPatch, victim: Path, number: int, times: int) -> Iterator[None]:
+    """Let the first ``times`` openings of ``victim`` fail as the system would, by Python and by Arrow."""
+    left = {"times": times}
+    real_open, real_file = os.open, pq.ParquetFile
+
+    def failing(name: object) -> None:
+        if isinstance(name, (str, Path)) and str(name) == str(victim) and left["times"] > 0:
+            left["times"] -= 1
+            raise OSError(number, os.strerror(number), str(victim))
+
+    def open_(path: object, *args: object, **more: object) -> int:
+        failing(path)
+        return real_open(path, *args, **more)  # type: ignore[arg-type]
+
+    def parquet(path: object, *args: object, **more: object) -> pq.ParquetFile:
+        failing(path)
+        return real_file(path, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_)
+        patch.setattr(pq, "ParquetFile", parquet)
+        yield
+
+
+USES: tuple[Callable[[Path], object], ...] = (
+    StoreWriter,
+    compact,
+    lambda path: StoreWriter(path, thorough=False).commit(example_rows(range(6, 8))),
+)
+REASONS = [
+    errno.EIO, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOLINK, errno.ELOOP, errno.ENXIO, errno.EBUSY, errno.ESTALE,
+    errno.EACCES, errno.EMFILE, errno.ENOMEM, errno.ETIMEDOUT, errno.EAGAIN, errno.EINVAL,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["runs", "curves"])
+def test_no_error_of_the_system_moves_a_shard(store: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    before, victim = shards(store), sorted((store / kind).iterdir())[0]
+    cases = [(StoreWriter, number, 99) for number in REASONS]
+    cases += [(use, errno.EIO, times) for use in USES for times in (1, 2, 99)]
+    for use, number, times in cases:
+        with refusing(monkeypatch, victim, number, times), pytest.raises(StoreError) as refused:
+            use(store)
+            raise StoreError("read after all")  # a look that was not needed
+        assert "\n" not in str(refused.value)
+    assert shards(store).items() >= before.items()
+    assert not list((store / "quarantine").iterdir())
+    with StoreWriter(store) as writer:
+        assert writer.recovered == []
+
+
+def test_an_error_of_arrows_own_about_sound_bytes_moves_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where no thread can be had: an ArrowException that once passed for damage."""
+    before = shards(store)
+
+    def fail(*args: object, **more: object) -> None:
+        raise pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pq.ParquetFile, "read", fail)
+        with pytest.raises(StoreError, match="its bytes are whole, so nothing was changed"):
+            StoreWriter(store)
+    assert shards(store) == before
+
+
+def test_bytes_that_change_between_two_looks_prove_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = sorted((store / "runs").iterdir())[0]
+    whole = victim.read_bytes()
+    victim.write_bytes(whole[: len(whole) // 2])
+    real, looks = builtins.open, []
+
+    def open_(file: object, *args: object, **more: object) -> object:
+        opened = real(file, *args, **more)  # type: ignore[call-overload]
+        if isinstance(file, int) and Path(f"/proc/self/fd/{file}").readlink() == victim:
+            looks.append(file)
+            victim.write_bytes(whole if len(looks) > 2 else whole[: len(whole) // 2])
+        return opened
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "open", open_)
+        with pytest.raises(StoreError, match="nothing was changed"):
+            StoreWriter(store)
+    assert victim.read_bytes() == whole
+    assert open_store(store).run_ids() == {row.result.run_id for row in example_rows(range(6))}
+
+
+IN_NEED = """
+import os, resource, sys
+import pandas, pyarrow.dataset
+from grok.commands.store import main
+os.getuid() == 0 and os.setuid(65534)
+what, limit = sys.argv[1], int(sys.argv[2])
+if limit >= 0:
+    resource.setrlimit(getattr(resource, what), (limit, limit))
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.fixture
+def open_folder(store: Path) -> Iterator[Path]:
+    """Return a folder that any user may enter, with a copy of ``store``.
+
+    Pytest's own folders are closed to others, and every session of pytest that starts closes them again.
+    """
+    folder = Path(tempfile.mkdtemp())
+    shutil.copytree(store, folder / "store")
+    subprocess.run(["chmod", "-R", "a+rwX", str(folder)], check=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("command", ["compact", pytest.param("merge", marks=pytest.mark.slow)])
+def test_a_process_that_may_have_no_thread(open_folder: Path, command: str) -> None:
+    """Reading with Arrow's threads hung for ever, and what came before had moved every shard."""
+    store = open_folder / "store"
+    before = shards(store)
+    words = [command, str(store), *([str(store), "--into", str(open_folder / "new")] if command == "merge" else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", IN_NEED, "RLIMIT_NPROC", "0", *words], capture_output=True, text=True, timeout=100,
+        check=False, cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1 and "refuses threads" in done.stderr, done.stderr
+    assert shards(store) == before and not list((store / "quarantine").iterdir())
+
+
+@pytest.mark.parametrize("command", ["compact", "verify", "status"])
+def test_a_store_whose_path_is_not_utf_8(store: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Eight rows once became none, with exit status 0."""
+    odd = Path(os.fsdecode(os.fsencode(str(store)) + b"\xff"))
+    try:
+        store.rename(odd)
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    before = shards(odd)
+    assert main([command, str(odd)]) == 2
+    said = capsys.readouterr()
+    assert "not UTF-8" in said.err and said.err.count("\n") == 1
+    assert shards(odd) == before

@@ -1,14 +1,16 @@
 """Whatever is done to a store: no traceback, no change outside it, no sound row lost."""
 
-from __future__ import annotations
-
 import io
+import json
+import os
+import random
 import shutil
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,12 +25,312 @@ from grok.show import main as show
 from grok.store import StoreWriter, open_store
 from grok.store.contract import example_design, example_row, example_rows
 from grok.store.designs import keys_of
-from grok.store.schema import KEYS, TABLES
-from grok.store.shards import SealBroken, check_seal
+from grok.store.schema import KEYS, KINDS, TABLES
+from grok.store.shards import SealBroken, check_seal, json_columns, write_parquet
 from sweeps.branch import main as branch
 from sweeps.repeat import main as repeat
 from tests.store.hostile import fill, outside_state
-from tests.store.mutations import Harm
+
+# Random harm done to a store: its bytes, names, links, JSON and schemas; the same seed does the same harm.
+
+ODD_NAMES = (
+    "empty.parquet", "notes.parquet", "0123456789abcdef.parquet", "x", ".hidden.parquet", "a b.parquet", "é.json",
+    "store.json", "ready.json", "lock", "n" * 200 + ".parquet", "x.tmp-1", "-rf.parquet",
+)  # fmt: skip
+ODD_VALUES: tuple[Any, ...] = (
+    None, True, -1, 0, 2**70, 1.5, "", "../../outside/secret", "/etc/passwd", "$x^{$", "\udcff",
+    "x" * 400, [], {}, [[]], {"a": None}, "nan", ["x"], "a\nb",
+)  # fmt: skip
+GARBAGE = (b"", b"{", b"[" * 100_000, b"\xff\xfe\x00", b"null", b"7", b'"x"', b"[]", b"{}", b"1" * 5000, b"NaN")
+JSON_COLUMNS = {*json_columns("runs"), *json_columns("curves"), "unit", "redrawn", "choice_detail"}
+ODD_TEXTS = (
+    *(json.dumps(value) for value in ODD_VALUES), "", "no JSON", "[" * 100_000, '{"a\\ud800": 1.0}', '{"a": true}',
+    '{"a": "text"}', '{"a":1' + "0" * 400 + "}", '{"a":{"b":1}}', '{"' + "n" * 200_000 + '":1}',
+    '["split", "no stream"]',
+)  # fmt: skip
+
+
+class Harm:
+    """One chain of mutations of the store at ``root``, with ``outside`` as where links lead."""
+
+    def __init__(self, root: Path, outside: Path, seed: int) -> None:
+        self.root, self.outside = root, outside
+        self.random = random.Random(seed)
+        self.done: list[str] = []
+        """What was done, in words."""
+
+    def do(self) -> None:
+        """Do one to three things."""
+        for _ in range(self.random.choice((1, 1, 2, 3))):
+            act = self.random.choice(ACTS)
+            said = act(self)
+            if said:
+                self.done.append(f"{act.__name__}: {said}")
+
+    def files(self) -> list[Path]:
+        return sorted(p for p in self.root.rglob("*") if p.is_file() and not p.is_symlink())
+
+    def folders(self) -> list[Path]:
+        return sorted(p for p in self.root.rglob("*") if p.is_dir() and not p.is_symlink())
+
+    def a_file(self, among: str = "") -> Path | None:
+        files = [path for path in self.files() if path.name.endswith(among)]
+        return self.random.choice(files) if files else None
+
+    def shown(self, path: Path) -> str:
+        return str(path.relative_to(self.root))[:80]
+
+
+def flip_bytes(harm: Harm) -> str:
+    if (path := harm.a_file()) is None or not path.stat().st_size:
+        return ""
+    content = bytearray(path.read_bytes())
+    for _ in range(harm.random.choice((1, 1, 3, 20))):
+        at = harm.random.randrange(len(content))
+        content[at] ^= 1 << harm.random.randrange(8)
+    path.write_bytes(content)
+    return harm.shown(path)
+
+
+def cut_short(harm: Harm) -> str:
+    if (path := harm.a_file()) is None:
+        return ""
+    path.write_bytes(path.read_bytes()[: harm.random.randrange(path.stat().st_size + 1)])
+    return harm.shown(path)
+
+
+def append(harm: Harm) -> str:
+    if (path := harm.a_file()) is None:
+        return ""
+    path.write_bytes(path.read_bytes() + harm.random.randbytes(harm.random.choice((1, 8, 1000))))
+    return harm.shown(path)
+
+
+def overwrite(harm: Harm) -> str:
+    if (path := harm.a_file()) is None:
+        return ""
+    path.write_bytes(harm.random.choice((*GARBAGE, harm.random.randbytes(300), b"PAR1" + bytes(20) + b"PAR1")))
+    return harm.shown(path)
+
+
+def remove(harm: Harm) -> str:
+    if (path := harm.a_file()) is None:
+        return ""
+    path.unlink()
+    return harm.shown(path)
+
+
+def remove_folder(harm: Harm) -> str:
+    folder = harm.random.choice(harm.folders())
+    shutil.rmtree(folder)
+    return harm.shown(folder)
+
+
+def rename(harm: Harm) -> str:
+    if (path := harm.a_file()) is None:
+        return ""
+    folder = harm.random.choice([path.parent, *harm.folders()])
+    target = folder / harm.random.choice((*ODD_NAMES, path.name))
+    if target.exists() or target == path:
+        return ""
+    path.rename(target)
+    return f"{harm.shown(path)} to {harm.shown(target)}"
+
+
+def copy(harm: Harm) -> str:
+    if (path := harm.a_file()) is None:
+        return ""
+    target = harm.random.choice([path.parent, *harm.folders()]) / harm.random.choice(ODD_NAMES)
+    if target.exists():
+        return ""
+    shutil.copy(path, target)
+    return f"{harm.shown(path)} to {harm.shown(target)}"
+
+
+def swap(harm: Harm) -> str:
+    first, second = harm.a_file(), harm.a_file()
+    if first is None or second is None or first == second:
+        return ""
+    aside = first.with_name("aside")
+    first.rename(aside)
+    second.rename(first)
+    aside.rename(second)
+    return f"{harm.shown(first)} and {harm.shown(second)}"
+
+
+def copy_shard(harm: Harm) -> str:
+    """All tables of a shard, under another name."""
+    path = harm.a_file(".parquet")
+    if path is None:
+        return ""
+    for kind in TABLES:
+        if not (harm.root / kind).is_dir():
+            continue
+        source = harm.root / kind / path.name
+        if source.is_file() and source.stem != "fedcba9876543210":
+            shutil.copy(source, harm.root / kind / "fedcba9876543210.parquet")
+    return harm.shown(path)
+
+
+def link_instead(harm: Harm) -> str:
+    """A link in the place of a file or folder, to somewhere outside, to itself, to nothing."""
+    path = harm.random.choice([*harm.files(), *harm.folders()])
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    target = harm.random.choice((harm.outside, harm.outside / "file", path, harm.outside / "nothing"))
+    path.symlink_to(target)
+    return f"{harm.shown(path)} to {target.name}"
+
+
+def link_more(harm: Harm) -> str:
+    folder = harm.random.choice(harm.folders())
+    path = folder / harm.random.choice(("more.parquet", "more.json", "more", "run-2", "compaction.00"))
+    if path.exists() or path.is_symlink():
+        return ""
+    path.symlink_to(harm.random.choice((harm.outside, harm.outside / "file", harm.outside / "x.json", path)))
+    return harm.shown(path)
+
+
+def other_kind(harm: Harm) -> str:
+    """A folder in the place of a file, a file or a pipe in the place of a folder."""
+    path = harm.random.choice([*harm.files(), *harm.folders()])
+    if path.is_dir():
+        shutil.rmtree(path)
+        os.mkfifo(path) if harm.random.random() < 0.5 else path.write_text("a file")
+    else:
+        path.unlink()
+        os.mkfifo(path) if harm.random.random() < 0.5 else path.mkdir()
+    return harm.shown(path)
+
+
+def change_json(harm: Harm) -> str:
+    """One value somewhere inside becomes another, or goes."""
+    path = harm.a_file(".json")
+    if path is None:
+        return ""
+    try:
+        content = json.loads(path.read_text())
+    except (ValueError, RecursionError):
+        return ""
+    places: list[tuple[Any, Any]] = []
+
+    def walk(value: Any) -> None:
+        keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+        for key in keys:
+            places.append((value, key))
+            walk(value[key])
+
+    walk(content)
+    if not places or harm.random.random() < 0.1:
+        content = harm.random.choice(ODD_VALUES)
+    else:
+        inside, key = harm.random.choice(places)
+        if harm.random.random() < 0.3:
+            del inside[key]
+        else:
+            inside[key] = harm.random.choice(ODD_VALUES)
+    path.write_text(json.dumps(content))
+    return harm.shown(path)
+
+
+def read_table(path: Path) -> tuple[pa.Table, dict[bytes, bytes]] | None:
+    """Return the rows and the notes of a shard, as far as it is one with columns."""
+    try:
+        with pq.ParquetFile(path) as file:
+            table, notes = file.read(), dict(file.metadata.metadata or {})
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+    return (table, notes) if table.num_columns else None
+
+
+def write_table(path: Path, table: pa.Table, notes: dict[bytes, bytes], *, sealed: bool) -> None:
+    notes = {key: value for key, value in notes.items() if key != b"grok.seal"}
+    with path.open("w+b") as file:
+        (write_parquet if sealed else pq.write_table)(table.replace_schema_metadata(notes), file)
+
+
+def change_text(harm: Harm) -> str:
+    """One JSON text of a shard becomes another, under a seal."""
+    path = harm.a_file(".parquet")
+    if path is None or (read := read_table(path)) is None:
+        return ""
+    table, notes = read
+    names = [name for name in table.column_names if name in JSON_COLUMNS]
+    if not names or not table.num_rows:
+        return ""
+    name, row = harm.random.choice(names), harm.random.randrange(table.num_rows)
+    texts = [*table[name].to_pylist()]
+    texts[row] = harm.random.choice(ODD_TEXTS)
+    table = table.set_column(table.column_names.index(name), name, pa.array(texts, pa.string()))
+    write_table(path, table, notes, sealed=True)
+    return f"{harm.shown(path)}, {name} is {texts[row][:40]}"
+
+
+def change_schema(harm: Harm) -> str:
+    """A shard of other columns, types or notes; sealed anew, or not."""
+    path = harm.a_file(".parquet")
+    if path is None or (read := read_table(path)) is None:
+        return ""
+    table, notes = read
+    at = harm.random.randrange(table.num_columns)
+    name, column = table.column_names[at], table.column(at)
+    what = harm.random.choice(
+        ("drop", "rename", "float", "text", "nulls", "add", "notes", "nothing", "foreign", "order")
+    )
+    if what == "drop":
+        table = table.remove_column(at)
+    elif what == "rename":
+        table = table.rename_columns([f"{n}_" if n == name else n for n in table.column_names])
+    elif what in ("float", "text"):
+        try:
+            table = table.set_column(at, name, column.cast(pa.float64() if what == "float" else pa.string()))
+        except pa.ArrowException:
+            return ""
+    elif what == "nulls":
+        table = table.set_column(at, name, pa.nulls(table.num_rows, column.type))
+    elif what == "add":
+        table = table.append_column("more", pa.nulls(table.num_rows, pa.string()))
+    elif what == "notes":
+        key = harm.random.choice(sorted(notes))
+        if harm.random.random() < 0.5:
+            del notes[key]
+        else:
+            notes[key] = harm.random.choice((b"", b"7", b"-1", b"x" * 300, b"runs", b"curves", b"designs", b"../x"))
+    elif what == "foreign":
+        table, notes = pa.table({"run_id": ["a", "b"], "seed": [1.5, None]}), {}
+    elif what == "order":
+        table = table.select(list(reversed(table.column_names)))
+    sealed = harm.random.random() < 0.5 and what != "foreign"
+    write_table(path, table, notes, sealed=sealed)
+    return f"{harm.shown(path)}, {what}, {'sealed' if sealed else 'unsealed'}"
+
+
+def half_compaction(harm: Harm) -> str:
+    folder = harm.root / "tmp" / f"compaction.{harm.random.randrange(100)}"
+    if not (harm.root / "tmp").is_dir() or folder.exists():
+        return ""
+    folder.mkdir()
+    for kind in KINDS:
+        if (harm.root / kind).is_dir() and harm.random.random() < 0.7:
+            shutil.copytree(harm.root / kind, folder / kind, symlinks=True, ignore=_pipes)
+            if harm.random.random() < 0.3:
+                aside = folder / "aside"
+                (folder / kind).rename(aside)
+                (harm.root / kind).rename(folder / kind)
+                aside.rename(harm.root / kind)
+    (folder / "ready.json").write_bytes(harm.random.choice((*GARBAGE, b'{"runs": [], "curves": [], "steps": []}')))
+    return harm.shown(folder)
+
+
+def _pipes(folder: str, names: list[str]) -> list[str]:
+    return [n for n in names if not ((Path(folder) / n).is_file() or (Path(folder) / n).is_dir())]
+
+
+ACTS: tuple[Callable[[Harm], str], ...] = (
+    flip_bytes, cut_short, append, overwrite, remove, remove_folder, rename, copy, swap, copy_shard, link_instead,
+    link_more, other_kind, change_json, change_json, change_schema, change_schema, change_text,
+    change_text, half_compaction,
+)  # fmt: skip
+
 
 Command = Callable[[Path, Path], int]
 

@@ -1,7 +1,5 @@
 """Small corpora of this project's own, and the published samples where they are at hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from grok.text.corpus import Corpus

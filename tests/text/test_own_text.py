@@ -1,7 +1,5 @@
 """A tokeniser and a text source of one's own: named by the command alone, its hash kept, changed code said."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Long documents come in pieces that have the ids of the whole, wherever the chunks of the file happen to end."""
 
-from __future__ import annotations
-
 import functools
 import time
 

@@ -1,6 +1,4 @@
-"""Text becomes the same tokens whatever its form, size, path or the number of workers; a changed cause rebuilds."""
-
-from __future__ import annotations
+"""Text becomes the same tokens whatever its form, size, path or workers; a changed cause rebuilds."""
 
 import itertools
 import json
@@ -21,16 +19,19 @@ from hypothesis import strategies as st
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.errors import DataError
+from grok.files import exchange
 from grok.gpt.training.batches import Batches
 from grok.gpt.training.stability import Branch
 from grok.processes import host_in_names
 from grok.text import preparation
-from grok.text.corpus import Corpus, check_vocabulary, open_corpus
+from grok.text.corpus import Corpus, check_vocabulary, open_corpus, refuse_other_tokenizer
 from grok.text.preparation import Request, prepare
 from grok.text.sources import documents as pieces
 from grok.text.sources.documents import write_fables
-from grok.text.tokenizers import END_OF_TEXT
+from grok.text.tokenizers import END_OF_TEXT, train_bpe
 from tests.text.conftest import ARTICLES
+
+# Text becomes the same tokens whatever its form, size, path or the number of workers; a changed cause rebuilds.
 
 
 def request(tmp_path: Path, *inputs: Path | str, out: str = "out", form: str = "text", **settings: Any) -> Request:
@@ -289,3 +290,169 @@ def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
         peaks.append(int(done.stdout.splitlines()[-1]) / 1000)
     assert peaks[1] < 400 and peaks[1] - peaks[0] < 30, peaks
+
+
+# What a second preparation into the same folder replaces, what it leaves, and what it refuses.
+
+
+def test_files_that_are_not_of_the_corpus_are_never_lost(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("text enough\n" * 20)
+    corpus, _ = prepare(request(tmp_path, tmp_path / "t.txt"))
+    prepare(request(tmp_path, tmp_path / "t.txt", out="out/inner"))
+    (corpus.path / "notes.md").write_text("precious")
+    assert prepare(request(tmp_path, tmp_path / "t.txt"))[1], "it is up to date, so nothing would be lost"
+    with pytest.raises(DataError, match=r"would be lost \(inner, notes\.md\): move them away"):
+        prepare(request(tmp_path, tmp_path / "t.txt", val_fraction=0.2))
+    assert open_corpus(corpus.path / "inner").hash == open_corpus(corpus.path).hash == corpus.hash
+    (site := tmp_path / "site").mkdir()
+    (site / "manifest.json").write_text('{"name": "a web page"}')
+    with pytest.raises(DataError, match=r"would be lost \(manifest\.json\)"):
+        prepare(request(tmp_path, tmp_path / "t.txt", out="site"))
+    assert [p.name for p in site.iterdir()] == ["manifest.json"]
+
+
+def test_a_new_corpus_replaces_the_old_one_without_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between two renames would leave no corpus under its name."""
+    (a := tmp_path / "a").mkdir()
+    try:
+        exchange(a, a)
+    except OSError:
+        pytest.skip("this file system cannot swap two folders")
+    a.rmdir()
+    (tmp_path / "t.txt").write_text("first text\n" * 30)
+    old, _ = prepare(request(tmp_path, tmp_path / "t.txt"))
+    rename = Path.rename
+
+    def checked(path: Path, target: Path) -> Path:
+        moved = rename(path, target)
+        assert old.path.is_dir()
+        return moved
+
+    monkeypatch.setattr(Path, "rename", checked)
+    new, _ = prepare(request(tmp_path, tmp_path / "t.txt", val_fraction=0.5))
+    assert new.hash != old.hash and sorted(p.name for p in tmp_path.iterdir()) == ["out", "t.txt"]
+
+
+def test_where_folders_cannot_be_swapped_two_renames_replace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(a: Path, b: Path) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr("grok.files._swap", refuse)
+    (tmp_path / "t.txt").write_text("first text\n" * 30)
+    old, _ = prepare(request(tmp_path, tmp_path / "t.txt"))
+    new, _ = prepare(request(tmp_path, tmp_path / "t.txt", val_fraction=0.5))
+    assert open_corpus(tmp_path / "out").hash == new.hash != old.hash
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "t.txt"]
+
+
+def test_the_same_bytes_read_in_another_way_are_another_corpus(tmp_path: Path) -> None:
+    lines = tmp_path / "s.txt"
+    lines.write_text("".join(json.dumps({"text": f"story {n}"}) + "\n" for n in range(18)))
+    plain, _ = prepare(request(tmp_path, lines))
+    table, was_there = prepare(request(tmp_path, lines.rename(tmp_path / "s.jsonl")))
+    assert not was_there and table.hash != plain.hash
+    assert table.split("train")["documents"] + table.split("val")["documents"] == 18
+    assert prepare(request(tmp_path, tmp_path / "s.jsonl"))[1]
+
+
+def test_another_end_token_is_another_corpus(tmp_path: Path) -> None:
+    definition = json.loads(train_bpe(["some text"], 270).to_json())
+    definition["added_tokens"].append({**definition["added_tokens"][0], "id": 280, "content": "<s>"})
+    (tmp_path / "two.json").write_text(json.dumps(definition))
+    (tmp_path / "t.txt").write_text(END_OF_TEXT.join(["some text"] * 20))
+    told = {"tokenizer": str(tmp_path / "two.json")}
+    first, _ = prepare(request(tmp_path, tmp_path / "t.txt", out="a", **told))
+    for out in ("a", "b"):
+        second, was_there = prepare(request(tmp_path, tmp_path / "t.txt", out=out, eot="<s>", **told))
+        assert not was_there and second.eot_id != first.eot_id
+    assert prepare(request(tmp_path, tmp_path / "t.txt", out="b", eot="<s>", **told))[1]
+    third, _ = prepare(request(tmp_path, tmp_path / "t.txt", out="c", **told))
+    with pytest.raises(DataError, match=r"another tokeniser .* with --tokenizer .*tokenizer\.json --eot '<s>'"):
+        refuse_other_tokenizer(third, second)
+
+
+# A corpus that is changed in use, or after it was written, is noticed; a new one in its place changes nothing.
+
+
+def prepared(out: Path, text: str) -> Corpus:
+    source = out.parent / "text.txt"
+    source.write_text(text, encoding="utf-8")
+    return prepare(Request(form="text", inputs=(str(source),), out=out, tokenizer="byte"))[0]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return prepared(tmp_path / "corpus", "a cat sat on a mat\n" * 200)
+
+
+def test_an_open_corpus_keeps_its_tokens_when_another_takes_its_place(corpus: Corpus, tmp_path: Path) -> None:
+    before = corpus.tokens("val")[:50].tolist()
+    other = prepared(tmp_path / "corpus", "the dog ran in the fog\n" * 200)
+    assert other.hash != corpus.hash
+    assert corpus.tokens("val")[:50].tolist() == before != other.tokens("val")[:50].tolist()
+    corpus.refuse_changed(["train", "val"])
+    corpus.verify()
+
+
+def test_tokens_that_are_overwritten_in_place_are_noticed(corpus: Corpus) -> None:
+    file = corpus.path / "train.bin"
+    content = file.read_bytes()
+    file.write_bytes(content)  # the same bytes again: no harm
+    corpus.refuse_changed(["train"])
+    file.write_bytes(content[:-2] + b"x\0")
+    with pytest.raises(DataError, match=r"train\.bin was overwritten while it was in use"):
+        corpus.refuse_changed(["train"])
+
+
+def change(corpus: Corpus, path: tuple[str, ...], value: Any) -> None:
+    """Write ``value`` to one place of the manifest."""
+    file = corpus.path / "manifest.json"
+    manifest = json.loads(file.read_text())
+    place = manifest
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    file.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("tokenizer", "vocab_size"), 259),
+        (("tokenizer", "eot_id"), None),
+        (("splits", "train", "sha256"), "0" * 64),
+        (("hash",), "0" * 64),
+        (("splits", "val", "words"), 7),
+        (("detokenizer",), "wikitext"),
+    ],
+)
+def test_a_changed_manifest_is_refused_before_anything_is_named_after_it(
+    corpus: Corpus, path: tuple[str, ...], value: Any
+) -> None:
+    change(corpus, path, value)
+    with pytest.raises(DataError, match=r"manifest\.json was changed after it was written: run `grok prepare` again"):
+        open_corpus(corpus.path)
+
+
+def test_a_manifest_of_before_is_held_against_the_hash_of_its_data(corpus: Corpus) -> None:
+    file = corpus.path / "manifest.json"
+    manifest = {k: v for k, v in json.loads(file.read_text()).items() if k != "manifest_sha256"}
+    file.write_text(json.dumps(manifest))
+    assert open_corpus(corpus.path).hash == corpus.hash
+    manifest["tokenizer"]["vocab_size"] += 1
+    file.write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=r"manifest\.json was changed after it was written"):
+        open_corpus(corpus.path)
+
+
+def test_prepare_repairs_a_damaged_corpus(corpus: Corpus) -> None:
+    """`run` says prepare again: the same command then makes the tokens anew instead of calling them up to date."""
+    request = Request(form="text", inputs=(str(corpus.path.parent / "text.txt"),), out=corpus.path, tokenizer="byte")
+    assert prepare(request)[1]
+    file = corpus.path / "val.bin"
+    good = file.read_bytes()
+    file.write_bytes(b"\1" * len(good))
+    lines: list[str] = []
+    again, was_there = prepare(request, say=lines.append)
+    assert not was_there and any("rebuilding" in line and "val.bin" in line for line in lines)
+    assert (again.path / "val.bin").read_bytes() == good and again.hash == corpus.hash

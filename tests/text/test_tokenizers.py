@@ -1,7 +1,5 @@
 """Text to ids and back, for every tokeniser; the end of a document is one id and never cut up."""
 
-from __future__ import annotations
-
 import json
 import os
 import unicodedata

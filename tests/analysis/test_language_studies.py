@@ -1,0 +1,350 @@
+"""Studies of language models: perplexities, crossed seeds and spikes, from simulated truth."""
+
+import functools
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.answers import compile_report
+from analysis.figures import drawings
+from analysis.observations import Observations
+from analysis.statistics.estimate import generator
+from analysis.statistics.excursions import RISE, excursions, heights, smoothed
+from analysis.studies.crossed import Crossed
+from analysis.studies.gpt import WIKITEXT_103, shares_seeds
+from analysis.writing import write_report
+from grok.config import identify, load_config
+from grok.records import CurvePoint, RunResult, StepPoint
+from grok.store import Row
+from grok.store.designs import Purpose, Purposes
+from grok.store.reader import to_pandas
+from grok.store.rows import to_shard
+from tests.analysis.simulate import MACHINE, ask, needs
+
+# The language-model section: perplexities, spread over seeds, samples, and what it refuses to claim.
+
+SAMPLE = "ROMEO:\nWhat <b>light</b> through yonder window breaks?"
+
+
+def run(
+    seed: int,
+    preset: str,
+    final: float,
+    *,
+    status: str = "completed",
+    parent: str | None = None,
+    data: str = "d" * 20,
+    metrics: dict[str, float] | None = None,
+    mixture: dict[str, float] | None = None,
+    **settings: Any,
+) -> Row:
+    config = load_config(
+        {
+            "mode": "gpt",
+            "experiment": preset,
+            "seed": seed,
+            "train": {"steps": 400},
+            "data": {"mixture_hashes": mixture or {}},
+            **settings,
+        }
+    )
+    identity = identify(config, data_hash=data)
+    curve = [
+        CurvePoint(
+            step=k,
+            val_loss=4.2 - (4.2 - final) * k / 300 if k <= 300 else final + 0.1,
+            sample=SAMPLE,
+            metrics={name: value - k / 1000 for name, value in (metrics or {}).items()},
+        )
+        for k in range(0, 401, 100)
+    ]
+    log = [
+        StepPoint(
+            step=k,
+            train_loss=4.2 * math.exp(-k / 300),
+            consumed_tokens=k * 768,
+            tokens_per_second=9000.0,
+            mfu=0.25 if k > 100 else 0.375,
+            peak_memory=1e9 + k * 1e6,
+            event="spike" if k == 250 else None,
+        )
+        for k in range(1, 401)
+    ]
+    result = RunResult(
+        run_id=identity.run_id + ("x" if parent else ""),
+        status=status,
+        stop_reason="steps",
+        steps=400,
+        curve=curve,
+        step_log=log,
+        started_at=1.7e9,
+        seconds=30.0,
+        parent_run_id=parent,
+        branch_step=200 if parent else None,
+    )
+    return Row(result, config, identity, MACHINE, data_hash=data)
+
+
+def store_of(rows: list[Row], kind: str = "sweep", role: str = "member") -> Observations:
+    """Return the observations of these runs, all of one design."""
+    shard = to_shard(rows)
+    frames = [to_pandas(name, shard.table(name)) for name in ("runs", "curves", "steps")]
+    table = Purposes(kind, [Purpose(role=role)] * len(rows)).named([row.result.run_id for row in rows]).table(())
+    return Observations(*frames, path=Path("simulated"), designs=to_pandas("designs", table))
+
+
+def test_best_not_last_and_the_spread_over_seeds() -> None:
+    losses = [1.50, 1.52, 1.48, 1.51]
+    study = ask("gpt", store_of([run(i, "gpt/shakespeare_char", x) for i, x in enumerate(losses)]))
+    assert sorted(study.runs["best_loss"]) == pytest.approx(sorted(losses))
+    assert (study.runs["best_step"] == 300).all()
+    (finding,) = [f for f in study.findings if f.headline]
+    values = [math.exp(x) for x in losses]
+    assert finding.estimate.value == pytest.approx(sum(values) / 4)
+    assert finding.estimate.low < finding.estimate.value < finding.estimate.high
+    assert study.runs["tokens"].tolist() == [400 * 768] * 4
+    (table,) = [t.frame for t in study.tables if t.name == "runs"]
+    assert table["MFU"].tolist() == [0.25] * 4
+    assert table["peak GB"].tolist() == [1.4] * 4
+    assert "4 spike" in " ".join(study.notes)
+    assert not any(t.name.startswith("published") for t in study.tables)
+    assert len(study.steps.groupby("run_id").size()) == 4
+    assert study.steps.groupby("run_id").size().max() <= 301
+    (drawing,) = drawings(study)
+    assert {"train_loss", "val_loss"} <= set(drawing.data)
+
+
+def test_further_validation_sets_and_tasks_have_tables() -> None:
+    measured = {"val_loss.wiki": 3.0, "val_acc.wiki": 0.9, "task.piqa.acc": 0.9, "task.piqa.acc_stderr": 0.41}
+    rows = [run(0, "gpt/shakespeare_char", 1.5, metrics=measured), run(1, "gpt/shakespeare_char", 1.6)]
+    tables = {t.name: t.frame for t in ask("gpt", store_of(rows)).tables}
+    (wiki,), (piqa,) = (tables[name].to_dict("records") for name in ("validation_sets", "tasks"))
+    assert (wiki["validation set"], wiki["best loss"], wiki["last loss"], wiki["at step"]) == ("wiki", 2.6, 2.6, 400)
+    assert (piqa["task"], piqa["metric"], piqa["score"], piqa["standard error"]) == ("piqa", "acc", "0.5", "0.01")
+    plain = ask("gpt", store_of(rows[1:]))
+    assert not {"validation_sets", "tasks"} & {t.name for t in plain.tables}
+
+
+def test_repeats_and_scans_of_one_seed_are_no_sample_of_seeds() -> None:
+    different = pd.DataFrame({"seed_init": [1, 2, 3], "seed_order": [4, 5, 6], "seed_dropout": [0, 0, 0]})
+    assert not shares_seeds(different), "no run draws from the dropout seed that all share"
+    assert shares_seeds(different.assign(seed_init=1)), "a scan of orders"
+    assert shares_seeds(different.assign(seed_init=1, seed_order=4)), "perturbed repeats of one seed"
+    assert shares_seeds(different.assign(seed_order=[4, 4, 6])), "part of a crossed design"
+
+
+def test_one_seed_has_no_interval() -> None:
+    study = ask("gpt", store_of([run(0, "gpt/shakespeare_char", 1.5)]))
+    (finding,) = [f for f in study.findings if f.headline]
+    assert finding.estimate is None
+    assert "no interval" in finding.text
+
+
+def test_published_results_stand_beside_a_wikitext_run_and_claim_nothing_for_it(tmp_path: Path) -> None:
+    rows = [run(0, "gpt/wikitext103_353m", 3.4), run(1, "gpt/wikitext103_353m", 3.5)]
+    parent = rows[0].result.run_id
+    rows.append(run(0, "gpt/wikitext103_353m", 3.9, status="rolled_back", parent=parent))
+    found = store_of(rows)
+    study = ask("gpt", found)
+    assert {"published", "published_on_the_way", "branches"} <= {t.name for t in study.tables}
+    assert "not a WikiText-103 result" in " ".join(study.notes)
+    assert set(WIKITEXT_103["perplexity"]) == {37.5, 26.37, 23.24, 18.18, 22.6}
+    assert dict(zip(WIKITEXT_103["perplexity"], WIKITEXT_103["per"], strict=True))[22.6] == "BPE of 50,304"
+    page = write_report(compile_report(found), tmp_path).read_text()
+    assert "<b>light" not in page
+    assert "&lt;b&gt;light" in page
+    assert "Seed census" not in page  # a store of language models is asked for no arithmetic run
+
+
+# Crossed seeds of language models: shares of the final loss, chaos among them, from simulated truth.
+
+STD = {"init": 0.04, "order": 0.02, "dropout": 0.0, "perturb": 0.01}
+"""True standard deviations of the final loss."""
+
+
+def crossed_store(rows: list[Row]) -> Observations:
+    return store_of(rows, "crossed", "cell")
+
+
+def crossed_run(seeds: dict[str, int], final: float, **settings: Any) -> Row:
+    config = load_config(
+        {
+            "mode": "gpt",
+            "experiment": "gpt/tinystories_sample",
+            "seeds": seeds,
+            "train": {"steps": 200},
+            "eval": {"every": 100},
+            "model": {"dropout": 0.1},
+            "perturb": {"ulps": 1},
+            **settings,
+        }
+    )
+    identity = identify(config, data_hash="d" * 20)
+    curve = [CurvePoint(step=k, val_loss=loss) for k, loss in ((0, 7.0), (100, 5.5), (200, final))]
+    result = RunResult(run_id=identity.run_id, status="completed", stop_reason="steps", steps=200, curve=curve)
+    return Row(result, config, identity, MACHINE, data_hash="d" * 20)
+
+
+def cross(std: dict[str, float], sizes: dict[str, int], **settings: Any) -> list[Row]:
+    rng = generator("crossed language models")
+    effects = {stream: rng.normal(0, std[stream], n) for stream, n in sizes.items() if stream != "perturb"}
+    return [
+        crossed_run(
+            dict(zip(sizes, cell, strict=True)),
+            4.5
+            + sum(effects[stream][level] for stream, level in zip(effects, cell, strict=False))
+            + rng.normal(0, std["perturb"]),
+            **settings,
+        )
+        for cell in itertools.product(*map(range, sizes.values()))
+    ]
+
+
+@functools.cache
+def language_cross() -> Observations:
+    return crossed_store(cross(STD, {"init": 6, "order": 6, "dropout": 2, "perturb": 2}))
+
+
+def test_the_shares_of_the_final_loss_hold_the_truth() -> None:
+    study = ask("language_crossed", language_cross())
+    assert isinstance(study, Crossed) and study.shares is not None
+    total = sum(s * s for s in STD.values())
+    for stream, name in (("init", "init"), ("order", "order"), ("dropout", "dropout"), ("perturb", "chaos")):
+        e = study.shares.shares[name]
+        assert e.low <= STD[stream] ** 2 / total <= e.high, name
+    assert study.shares.levels == {"init": 6, "order": 6, "dropout": 2} and study.shares.replicates == 2
+    assert study.scope.startswith("144 runs of gpt/tinystories_sample") and "validation loss at step 200" in study.scope
+    assert {d.name for d in drawings(study)} == {"language_crossed_variance_shares", "language_crossed_heat_map"}
+    words = " ".join(f.text for f in study.findings)
+    assert "diary" not in words and "lowest loss" in words and "split" not in words
+
+
+def test_a_store_of_language_models_says_nothing_of_splits_and_no_interval_over_shared_seeds() -> None:
+    observations = language_cross()
+    assert "runs of this study" in needs("crossed", observations)
+    (finding,) = ask("gpt", observations).findings
+    assert finding.estimate is None and "They share seeds" in finding.text
+
+
+# Spikes: what is one, which settings they follow, and what a store without them says.
+
+STEPS = 60
+
+
+def test_a_rise_that_lasts_is_an_excursion_with_its_places() -> None:
+    losses = np.r_[np.linspace(5, 4, 20), np.full(10, 6.0), np.full(10, 4.1)]
+    (found,) = excursions(losses)
+    assert (found.low, found.peak) == (found.onset - 2, found.onset) or losses[found.low] == pytest.approx(4, abs=0.1)
+    assert found.onset == 20 and found.back == 30
+    assert found.rise == pytest.approx(6 - smoothed(losses)[found.low])
+
+
+def test_one_hard_batch_is_none_and_a_loss_that_is_no_number_never_comes_back() -> None:
+    calm = np.full(40, 4.0)
+    calm[20] = 9.0
+    assert excursions(calm) == [] and heights(calm).argmax() == 20 and heights(calm).max() == 5.0
+    (found,) = excursions([4.0] * 20 + [math.nan] * 20)
+    assert found.rise == math.inf and found.back is None
+
+
+@pytest.mark.parametrize(("last", "diverged"), [(9.0, True), (math.nan, False), (math.inf, True)])
+def test_the_loss_that_ends_a_run_is_an_excursion_without_an_end(last: float, diverged: bool) -> None:
+    (found,) = excursions([*np.linspace(5, 4, 30), last], diverged=diverged)
+    assert (found.onset, found.peak, found.back) == (30, 30, None)
+    assert found.rise == (pytest.approx(5, abs=0.05) if math.isfinite(last) else math.inf)
+
+
+@given(st.lists(st.floats(0, 20), min_size=1, max_size=60))
+def test_excursions_follow_each_other_and_rise_above_all_before(losses: list[float]) -> None:
+    level = smoothed(losses)
+    found = excursions(losses)
+    for one, before in zip(found, [None, *found], strict=False):
+        quiet = level[max(one.low, (before and before.back) or 0) : one.onset]
+        assert one.low < one.onset <= one.peak and one.rise > RISE
+        assert level[one.low] == level[: one.onset].min()
+        assert level[one.onset] > level[one.low] + RISE and (quiet <= level[one.low] + RISE).all()
+        assert one.back is None or level[one.back] <= level[one.low] + RISE / 2
+    for one, after in itertools.pairwise(found):
+        assert one.back is not None and one.back <= after.onset
+    if not found:
+        assert (level <= np.minimum.accumulate(level) + RISE).all()
+
+
+def spiking_run(
+    seed: int,
+    *,
+    hot: bool,
+    std: str,
+    steps: int = STEPS,
+    status: str = "completed",
+    final: float | None = None,
+    data: str = "d" * 20,
+) -> Row:
+    """Return a run; ``final``: the training loss of its last step."""
+    config = load_config(
+        {
+            "mode": "gpt",
+            "experiment": "gpt/tinystories_sample",
+            "seed": seed,
+            "train": {"steps": steps},
+            "optim": {"lr": 0.03 if hot else 0.003, "warmup_steps": 10},
+            "model": {"init": std},
+        }
+    )
+    identity = identify(config, data_hash=data)
+    spikes = hot and std != "0.006"
+
+    def step(k: int) -> StepPoint:
+        high = spikes and 20 <= k < 30 + seed
+        return StepPoint(
+            step=k,
+            train_loss=5 - k / 100 + (2.0 + 0.1 * seed) * high,
+            lr=min(1, k / 10) * config.optim.lr,  # type: ignore[attr-defined]
+            grad_norm=8.0 if high else 1.0,
+            param_norm=30.0 if high else 10.0,
+            event="spike" if high and k == 20 else None,
+        )
+
+    curve = [CurvePoint(step=k, val_loss=5 - k / 100 + 0.4 * hot + 0.01 * seed) for k in (0, steps)]
+    log = [step(k) for k in range(1, steps + 1)]
+    if final is not None:
+        log[-1].train_loss = final
+    result = RunResult(
+        run_id=identity.run_id, status=status, stop_reason="steps", steps=steps, curve=curve, step_log=log
+    )
+    return Row(result, config, identity, MACHINE, data_hash=data)
+
+
+def grid(**changes: Any) -> Observations:
+    cells = itertools.product(range(4), (False, True), ("0.02", "0.006", "small"))
+    return store_of([spiking_run(seed, hot=hot, std=std, **changes) for seed, hot, std in cells])
+
+
+def test_who_spiked_when_and_why() -> None:
+    study = ask("spikes", grid())
+    assert study.factors == ["model.init", "optim.lr"]
+    runs = study.runs
+    assert set(runs[runs["spiked"]]["optim.lr"]) == {"0.03"} and int(runs["spiked"].sum()) == 8
+    assert set(runs[runs["spiked"]]["step"]) == {20} and (runs["weights"].dropna() == 3).all()
+    assert (runs["gradient norm"].dropna() == 8).all() and not runs["rising"].dropna().any()
+    assert sorted(runs["back_after"].dropna()) == [10, 10, 11, 11, 12, 12, 13, 13]
+    said = {f.label: f for f in study.findings}
+    assert said["runs that spiked"].shown == "8 of 24"
+    assert said["spikes by optim.lr"].shown == "0.003: 0 of 12; 0.03: 8 of 12" and said["spikes by optim.lr"].headline
+    assert said["runs with a jump"].shown == "6 of 24" and "all of them spiked" in said["runs with a jump"].text
+    assert said["seeds agree"].shown == "6 of 6"
+    table = next(t for t in study.tables if t.name == "spikes_by_setting").frame
+    hot = table[(table["setting"] == "optim.lr") & (table["value"] == "0.03")].iloc[0]
+    assert hot["difference to the first value"] == ""  # differences that do not differ have no interval
+    assert {t.name for t in study.tables} == {"spikes_by_setting", "spikes_by_cell", "spikes", "spike_events"}
+
+
+def calm(seed: int, **changes: Any) -> Row:
+    return spiking_run(seed, hot=False, std="0.02", **changes)

@@ -1,0 +1,517 @@
+"""Shares, verdicts and correlations: intervals cover at their level, known values, silence under the null."""
+
+import itertools
+import math
+from itertools import combinations
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.stats import norm
+
+from analysis.statistics.estimate import NotEnoughData, benjamini_hochberg, generator, holm
+from analysis.statistics.modes import LARGEST, dip, p_of_one_mode
+from analysis.statistics.prediction import explained, explained_by_groups, median_interval
+from analysis.statistics.proportions import (
+    RARE,
+    at_any_time,
+    clopper_pearson,
+    clustered_ratio,
+    confirmed_ratio,
+    heterogeneity,
+    ratio,
+    share,
+    unequal_rates,
+    wilson,
+)
+from analysis.statistics.repeatability import (
+    Counts,
+    Replication,
+    Verdict,
+    agreement,
+    mean_correlation,
+    mean_share,
+    more_often,
+    rank_scores,
+    replication,
+)
+
+# Shares: intervals cover at their nominal rate, known values, and the planner inverts them.
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 10), (3, 10), (18, 2073), (2073, 2073), (1, 1)])
+def test_intervals_are_those_of_their_definitions(hits: int, n: int) -> None:
+    """Wilson (1927): the shares that lie z standard errors from hits / n. Clopper and Pearson (1934): tails of 2.5%."""
+    score, exact = wilson(hits, n), clopper_pearson(hits, n)
+    z = NormalDist().inv_cdf(0.975)
+    middle, half = (hits + z * z / 2) / (n + z * z), z / (n + z * z) * math.sqrt(hits * (n - hits) / n + z * z / 4)
+    assert (score.low, score.high) == pytest.approx((middle - half, middle + half), abs=1e-10)
+    assert exact.low == 0 if hits == 0 else stats.binom.sf(hits - 1, n, exact.low) == pytest.approx(0.025)
+    assert exact.high == 1 if hits == n else stats.binom.cdf(hits, n, exact.high) == pytest.approx(0.025)
+    for interval in (score, exact):
+        assert interval.low <= interval.value == hits / n <= interval.high
+
+
+def test_few_misses_have_the_exact_interval_too_as_the_guide_says() -> None:
+    methods = [share(hits, 150).method for hits in (RARE - 1, RARE, 150 - RARE, 151 - RARE)]
+    assert methods == ["Clopper-Pearson", "Wilson", "Wilson", "Clopper-Pearson"]
+    guide = (Path(__file__).parents[2] / "docs/reading-the-report.md").read_text(encoding="utf-8")
+    assert RARE == 5 and "fewer than five hits or fewer than five misses, and all shares of repeats" in guide
+
+
+def exact_coverage(interval, shares: np.ndarray, n: int) -> np.ndarray:
+    """Return the exact coverage at each share: the binomial mass of the counts whose interval covers it."""
+    intervals = [interval(k, n) for k in range(n + 1)]
+    low, high = (np.array([getattr(e, side) for e in intervals]) for side in ("low", "high"))
+    p = shares[:, None]
+    mass = stats.binom.pmf(np.arange(n + 1), n, p)
+    return np.where((low <= p) & (p <= high), mass, 0).sum(axis=1)
+
+
+def test_coverage_is_nominal() -> None:
+    shares = np.linspace(0.02, 0.98, 49)
+    assert exact_coverage(clopper_pearson, shares, 60).min() >= 0.95
+    assert abs(exact_coverage(wilson, shares, 60).mean() - 0.95) < 0.01
+    assert exact_coverage(share, shares, 60).mean() >= 0.945
+
+
+def test_a_ratio_of_shares_covers() -> None:
+    rng = generator("ratio covers")
+    inside = 0
+    draws = 2000
+    for _ in range(draws):
+        r = ratio(int(rng.binomial(150, 0.3)), 150, int(rng.binomial(120, 0.2)), 120)
+        inside += r.low <= 1.5 <= r.high
+    assert 0.935 < inside / draws < 0.97
+
+
+def held(rate: float, other: float, n: int, m: int) -> tuple[float, float, float]:
+    """Return how often the interval of the ratio holds it, is above it, and below, given a hit on either side."""
+    weight = np.outer(stats.binom.pmf(range(n + 1), n, rate), stats.binom.pmf(range(m + 1), m, other))
+    cells = [(a, b) for a, b in np.argwhere(weight > 1e-6).tolist() if a + b]
+    intervals = [ratio(a, n, b, m) for a, b in cells]
+    chance = np.array([weight[a, b] for a, b in cells])
+    above = chance[[e.low > rate / other for e in intervals]].sum() / chance.sum()
+    below = chance[[e.high < rate / other for e in intervals]].sum() / chance.sum()
+    return 1 - above - below, above, below
+
+
+@pytest.mark.slow
+def test_a_ratio_of_rates_covers_counted_exactly() -> None:
+    for rate, other, n, m in [
+        *itertools.product((0.001, 0.01, 0.1, 0.3), (0.001, 0.01, 0.1, 0.3), (150,), (150,)),
+        (0.01, 0.02, 40, 400), (0.1, 0.3, 20, 20), (0.009, 0.009, 2000, 2000), (0.001, 0.01, 2000, 2000),
+    ]:  # fmt: skip
+        inside, above, below = held(rate, other, n, m)
+        print(f"{rate:.1%} of {n} over {other:.1%} of {m}: held {inside:.3f}, above {above:.3f}, below {below:.3f}")
+        assert inside >= 0.94
+
+
+def test_heterogeneity_is_silent_under_the_null_and_sees_a_real_difference() -> None:
+    rng = generator("heterogeneity")
+    groups = np.repeat(np.arange(8), 40)
+    alarms = sum(heterogeneity(rng.random(320) < 0.1, groups, rng, 199).p <= 0.05 for _ in range(200))
+    assert alarms <= 20  # 5% of 200 is 10; 20 is over three standard deviations away
+    rate = np.where(groups == 3, 0.5, 0.05)
+    assert heterogeneity(rng.random(320) < rate, groups, rng).p < 0.01
+
+
+def crossed_hits(
+    rng: np.random.Generator, main: float, interaction: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Hits of an order × init grid with four splits a cell that share the order × init interaction."""
+    order, init = (v.reshape(-1) for v in np.meshgrid(np.arange(8), np.arange(8), indexing="ij"))
+    z = main * rng.normal(size=8)[order] + interaction * rng.normal(size=64)
+    order, init, z = np.repeat(order, 4), np.repeat(init, 4), np.repeat(z, 4) + rng.normal(size=256)
+    return z > np.quantile(z, 0.75), order, init
+
+
+def test_an_interaction_is_not_taken_for_a_seed_of_its_own() -> None:
+    rng = generator("interaction rates")
+    naive = blocked = alarms = 0
+    for _ in range(60):
+        hit, order, init = crossed_hits(rng, 0.0, 2.0)
+        naive += heterogeneity(hit, order, rng, 99).p <= 0.05
+        found = heterogeneity(hit, order, rng, 99, blocks=[init])
+        blocked += found.p <= 0.05
+        alarms += min(found.p_of.values()) <= 0.05 / 8
+    assert naive > 15  # what permuting single runs would have called an effect of the order seed
+    assert blocked <= 9  # 3 expected
+    assert alarms <= 9
+    assert np.mean([heterogeneity(h, o, rng, 99, [i]).p for h, o, i in [crossed_hits(rng, 2.0, 0.5)] * 3]) < 0.05
+
+
+def test_a_ratio_between_clusters_covers() -> None:
+    rng = generator("clustered ratio")
+    inside, draws = 0, 0
+    for _ in range(400):
+        hit, order, init = crossed_hits(rng, 0.0, 2.0)
+        try:
+            e = clustered_ratio(hit, order == 0, [init])  # no order seed is better than another: the ratio is 1
+        except NotEnoughData:
+            continue  # the first order seed had no hit at all
+        draws += 1
+        inside += e.low <= 1 <= e.high
+    assert draws > 380
+    assert inside / draws > 0.92
+    with pytest.raises(NotEnoughData, match="four seeds"):
+        clustered_ratio(hit, order == 0, [init % 3])
+
+
+@pytest.mark.parametrize("interaction", ["order × init", "order × split", "all three"])
+def test_a_lucky_combination_is_not_confirmed_as_a_lucky_seed(interaction: str) -> None:
+    """Measured on other splits but the same weights, an order × weights interaction passed for an effect every time."""
+    rng = generator(f"confirmed {interaction}")
+    split, init, order = (v.reshape(-1) for v in np.meshgrid(*[np.arange(6)] * 3, indexing="ij"))
+    effect = {"order × init": order * 6 + init, "order × split": order * 6 + split, "all three": np.arange(216)}
+    alarms = draws = 0
+    for _ in range(200):
+        z = rng.normal(size=216)[effect[interaction]] + 0.3 * rng.normal(size=216)
+        try:
+            e = confirmed_ratio(z > np.quantile(z, 0.75), order, [split, init])
+        except NotEnoughData:
+            continue
+        draws += 1
+        alarms += not e.low <= 1 <= e.high
+    assert draws > 150
+    assert alarms / draws < 0.12  # 0.05 nominal; 0.07 where all the variance is one interaction
+    z = 2.0 * (order == 3) + rng.normal(size=216)
+    assert confirmed_ratio(z > np.quantile(z, 0.75), order, [split, init]).low > 1
+
+
+def test_ranks_tell_levels_apart_where_a_top_quarter_does_not() -> None:
+    """3 × 4 × 4 seeds, as committed: a quarter of the variance is that of the init seed."""
+    rng = generator("ranks")
+    split, init, order = (v.reshape(-1) for v in np.meshgrid(np.arange(3), np.arange(4), np.arange(4), indexing="ij"))
+    ranks = quarter = alarms = 0
+    for _ in range(60):
+        y = rng.normal(0, 0.5, 4)[init] + rng.normal(0, np.sqrt(0.75), 48)
+        ranks += heterogeneity(y, init, rng, 199, [4 * split + order]).p <= 0.05
+        quarter += heterogeneity(y < np.quantile(y, 0.25), init, rng, 199, [split, order]).p <= 0.05
+        alarms += heterogeneity(rng.normal(size=48), init, rng, 199, [4 * split + order]).p <= 0.05
+    assert ranks > 25 and quarter < 15 and alarms <= 9
+
+
+def test_looking_often_does_not_exclude_the_true_rate() -> None:
+    """A store of 2,000 seeds that is looked at every 50: one look's interval misses 10% in a quarter of stores."""
+    rng = generator("looks")
+    once = ever = 0
+    looks = np.arange(50, 2001, 50)
+    for _ in range(25):
+        hits = np.cumsum(rng.random(2000) < 0.1)[looks - 1]
+        once += any(not (e := share(int(k), int(n))).low <= 0.1 <= e.high for k, n in zip(hits, looks, strict=True))
+        ever += any(
+            not (e := at_any_time(int(k), int(n))).low <= 0.1 <= e.high for k, n in zip(hits, looks, strict=True)
+        )
+    assert once >= 3 and ever <= 3
+
+
+def test_the_confidence_sequence_inverts_its_martingale() -> None:
+    for hits, n in ((0, 50), (19, 1984), (50, 50), (3, 4)):
+        e = at_any_time(hits, n)
+        assert e.low <= hits / n <= e.high
+        assert e.low < share(hits, n).low or hits == 0
+        assert e.high > share(hits, n).high or hits == n
+        for end in {e.low, e.high} - {0.0, 1.0}:
+            ratio_at = stats.betabinom.pmf(hits, n, 0.5, 0.5) / stats.binom.pmf(hits, n, end)
+            assert ratio_at == pytest.approx(20, rel=1e-6)
+    assert at_any_time(0, 50).low == 0 and at_any_time(50, 50).high == 1
+    with pytest.raises(NotEnoughData):
+        at_any_time(0, 0)
+
+
+def test_groups_with_one_rate_and_with_two() -> None:
+    rng = generator("groups")
+    assert unequal_rates([0, 30], [500, 500], rng).p == pytest.approx(stats.fisher_exact([[0, 500], [30, 470]]).pvalue)
+    found = unequal_rates([5, 4, 6, 21], [500, 480, 520, 500], rng)
+    assert found.p <= 0.01 and found.p_of[3] == found.p and min(found.p_of[:3]) > 0.05
+    assert [e.n for e in found.shares] == [500, 480, 520, 500]
+    alarms = sum(
+        unequal_rates(rng.binomial(500, [0.02] * 5).tolist(), [500] * 5, rng, 199).p <= 0.05 for _ in range(200)
+    )
+    assert alarms <= 20  # 10 expected at most; three standard deviations
+    with pytest.raises(NotEnoughData):
+        unequal_rates([0, 0], [10, 10], rng)
+    with pytest.raises(NotEnoughData):
+        unequal_rates([1], [10], rng)
+    with pytest.raises(ValueError, match="expected 0 <= hits <= runs"):
+        unequal_rates([11, 0], [10, 10], rng)
+
+
+# Is it the seed? Exact at one candidate and at rates of one in a thousand, and silent where luck chose.
+
+STRONG, WEAK, NONE = 0.95, 0.2, 0.0
+
+
+def seeds_rates(n: int, rate: float, effect: float, rng: np.random.Generator) -> np.ndarray:
+    """Hit rates of ``n`` seeds: their mean is ``rate``, and ``effect`` the correlation between runs of one seed."""
+    if effect == 0:
+        return np.full(n, rate)
+    spread = (1 - effect) / effect
+    return rng.beta(rate * spread, (1 - rate) * spread, n)
+
+
+def study(
+    candidates: int, rate: float, effect: float, rng: np.random.Generator, repeats: int = 8, census: int = 2000
+) -> tuple[Replication, np.ndarray] | None:
+    """Run a census, repeat the first seeds that hit; None where none did. Returns the candidates' true rates, too."""
+    rates = seeds_rates(census, rate, effect, rng)
+    hit = rng.random(census) < rates
+    chosen = rates[hit][:candidates]
+    if not len(chosen):
+        return None
+    base = (int(hit.sum()), census)
+    counts = [(int(k), repeats) for k in rng.binomial(repeats, chosen)]
+    return replication(counts, [base] * len(counts)), chosen
+
+
+def test_six_super_seeds_that_always_come_back_are_a_property_of_the_seed() -> None:
+    found = replication([(8, 8)] * 6, [(18, 2073)] * 6)
+    assert found.verdict is Verdict.MOST
+    assert found.count(Verdict.MOST) == 6
+    assert found.pooled.low > 0.9
+    assert found.mean is not None and found.mean.low > 0.5
+    assert replication([(48, 48)], [(18, 2073)]).verdict is Verdict.MOST
+    assert replication([(8, 8)] * 6, [None] * 6).verdict is Verdict.MOST
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ([(0, 8)], Verdict.NO_SIGN),
+        ([(8, 8)], Verdict.MOST),
+        ([(3, 8)], Verdict.MORE),
+        ([(0, 1)], Verdict.UNKNOWN),
+        ([(1, 1)], Verdict.MORE),
+        ([(0, 8)] * 6, Verdict.NO_SIGN),
+        ([(4, 20)], Verdict.MORE),
+        ([(0, 2), (0, 1)], Verdict.UNKNOWN),
+        ([(1, 4)] * 4 + [(0, 4)] * 6, Verdict.MORE),  # none of them alone: 4 of 40 together
+        ([(1, 4)] + [(0, 4)] * 9, Verdict.NO_SIGN),
+    ],
+)
+def test_verdicts_at_the_diarys_rate(counts: list[Counts], said: Verdict) -> None:
+    assert replication(counts, [(18, 2073)] * len(counts)).verdict is said
+
+
+def test_the_p_value_is_valid_for_one_candidate_and_any_rate() -> None:
+    """Over both counts at one rate, exactly: the chance of p below a level is never above it."""
+    for rate, repeats, others in itertools.product((0.001, 0.01, 0.1, 0.5), (1, 8), (20, 200)):
+        weight = np.outer(stats.binom.pmf(range(repeats + 1), repeats, rate), stats.binom.pmf(range(21), others, rate))
+        p = np.array([[more_often((k, repeats), (a, others)) for a in range(21)] for k in range(repeats + 1)])
+        for level in (0.01, 0.05):
+            assert weight[p <= level].sum() <= level
+
+
+def test_the_p_value_is_fishers() -> None:
+    for count, base in (((3, 8), (18, 2073)), ((0, 8), (5, 40)), ((8, 8), (0, 12))):
+        table = np.array([[k, n - k] for k, n in (count, base)])
+        assert more_often(count, base) == pytest.approx(stats.fisher_exact(table, alternative="greater").pvalue)
+
+
+def test_the_mean_over_seeds_is_about_seeds_and_not_about_runs() -> None:
+    """Two seeds, one always and one never hits: any number of repeats of them says nothing narrower."""
+    assert mean_share([(8, 8), (0, 8)]) == mean_share([(800, 800), (0, 800)])
+    assert mean_share([(8, 8)] * 6).low == pytest.approx(0.025 ** (1 / 6))
+
+
+@pytest.mark.parametrize("lines", [13, 19, 51])
+@pytest.mark.parametrize(
+    ("handing", "high", "low"), [(0.1, 0.9, 0.01), (0.1, 0.7, 0.02), (0.5, 0.8, 0.05), (1.0, 0.1, 0)]
+)
+def test_the_mean_over_families_covers_where_few_hand_on(lines: int, handing: float, high: float, low: float) -> None:
+    """A tenth of the families hands on: with the likeness of siblings as a number the interval held in 84 to 88%."""
+    rng = generator(f"few hand on {lines} {handing} {high}")
+    truth, inside = handing * high + (1 - handing) * low, 0
+    for _ in range(200):
+        hits = rng.binomial(4, np.where(rng.random(lines) < handing, high, low))
+        e = mean_share([(int(k), 4) for k in hits])
+        inside += e.low <= truth <= e.high
+    assert inside >= 181  # 190 expected; three standard deviations
+
+
+def test_units_that_differ_by_chance_alone_count_by_their_runs() -> None:
+    alike = mean_share([(4, 8)] * 10)
+    assert alike.high - alike.low < 0.6 * (mean_share([(8, 8), (0, 8)] * 5).high - mean_share([(8, 8), (0, 8)] * 5).low)
+    for runs in (4, 400):  # without a hit nothing is known of the scatter
+        assert mean_share([(0, runs)] * 19).high == pytest.approx(1 - 0.025 ** (1 / 19))
+
+
+@pytest.mark.slow
+def test_every_interval_and_verdict_covers_as_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints the table: 1 to 20 candidates, rates of 0.1 to 10%, no, a weak and a strong effect of the seed."""
+    rng = generator("replication coverage")
+    draws, three_sd = 200, 3 * np.sqrt(0.05 * 0.95 / 150)
+    lines = [
+        "candidates  rate  effect  own rate  pooled  mean  others  wrongly called  verdicts (most/more/no/unknown)"
+    ]
+    for n, rate, effect in itertools.product((1, 2, 6, 20), (0.001, 0.01, 0.1), (NONE, WEAK, STRONG)):
+        found = [s for _ in range(draws) if (s := study(n, rate, effect, rng))]
+        own = [c.again.low <= r <= c.again.high for s, rates in found for c, r in zip(s.candidates, rates, strict=True)]
+        pooled = [s.pooled.low <= rates.mean() <= s.pooled.high for s, rates in found]
+        expected = rate + effect * (1 - rate)
+        mean = [s.mean.low <= expected <= s.mean.high for s, _ in found if s.mean is not None] or [True]
+        others = [s.candidates[0].base.low <= rate <= s.candidates[0].base.high for s, _ in found]  # type: ignore[union-attr]
+        if effect == NONE:
+            said = (Verdict.MOST, Verdict.MORE)
+            wrong = [s.count(*said) > 0 or s.verdict in said for s, _ in found]
+        else:
+            wrong = [s.verdict is Verdict.MOST and rates.mean() <= 0.5 for s, rates in found]
+        verdicts = "/".join(f"{np.mean([s.verdict is v for s, _ in found]):.2f}" for v in Verdict)
+        cells = [np.mean(own), np.mean(pooled), np.mean(mean), np.mean(others), np.mean(wrong)]
+        lines.append(f"{n:>10}  {rate:<5} {effect:<6} " + "  ".join(f"{c:.3f}" for c in cells) + f"  {verdicts}")
+        # A rate is known from a count that is at least 1 here: a census without a hit has no candidate.
+        assert min(cells[:3]) > 0.95 - three_sd, lines[-1]
+        assert cells[3] > 0.9, lines[-1]
+        assert cells[4] <= 0.05 + three_sd, lines[-1]
+        if effect == STRONG:
+            assert np.mean([s.verdict is Verdict.MOST for s, _ in found]) > 0.75, lines[-1]
+    with capsys.disabled():
+        print("\n" + "\n".join(lines))
+
+
+# Rank correlation between repeats: nothing where seeds are exchangeable, the truth where they are not.
+
+
+def table(rng: np.random.Generator, units: int, conditions: int, share: float) -> np.ndarray:
+    """Outcomes of which ``share`` of the variance belongs to the unit; conditions differ in level."""
+    unit = rng.normal(0, np.sqrt(share), (units, 1))
+    return unit + rng.normal(0, np.sqrt(1 - share), (units, conditions)) + np.arange(conditions)
+
+
+def test_a_property_of_the_seed_is_found() -> None:
+    assert agreement(table(generator("real"), 40, 6, 0.6), generator("null"), 99).value == pytest.approx(0.6, abs=0.15)
+    always = agreement(np.arange(20.0)[:, None] + np.zeros(4), generator("null"), 50)
+    assert always.value == pytest.approx(1)
+
+
+def test_agreement_interval_covers() -> None:
+    rng = generator("agreement coverage")
+    truth = 6 / np.pi * np.arcsin(0.5 / 2)  # rank correlation of a normal pair with correlation 0.5
+    inside = 0
+    for units in (12, 60):
+        for _ in range(50):
+            a = agreement(table(rng, units, 4, 0.5), rng, 20)
+            inside += a.low <= truth <= a.high
+    assert inside >= 88  # 95 expected, 3 sd
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("units", "conditions", "share"), [(10, 4, 0.0), (16, 8, 0.5), (100, 2, 0.9), (60, 6, 0.3)])
+def test_agreement_interval_covers_at_its_level(units: int, conditions: int, share: float) -> None:
+    rng = generator(f"agreement coverage, many {units}")
+    truth = 6 / np.pi * np.arcsin(share / 2)
+    found = [agreement(table(rng, units, conditions, share), rng, 40) for _ in range(400)]
+    held = np.mean([a.low <= truth <= a.high for a in found])
+    print(
+        f"{units} seeds, {conditions} repeats, {share:.0%} of the variance the seed's: the interval holds in {held:.1%}"
+    )
+    assert held > 0.91
+
+
+def test_holes_in_the_table_are_allowed() -> None:
+    rng = generator("holes")
+    values = table(rng, 30, 5, 0.5)
+    values[rng.random(values.shape) < 0.2] = np.nan
+    assert agreement(values, rng, 99).value > 0.2
+
+
+def test_corrections_equal_the_published_steps() -> None:
+    p = [0.01, 0.04, 0.03, 0.005]
+    assert benjamini_hochberg(p) == pytest.approx([0.02, 0.04, 0.04, 0.02])
+    assert holm(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_false_discoveries_stay_below_the_rate() -> None:
+    rng = generator("fdr")
+    shares = []
+    for _ in range(300):
+        z = rng.normal(0, 1, 100)
+        z[:20] += 3
+        called = benjamini_hochberg(norm.sf(z)) <= 0.1
+        shares.append(called[20:].sum() / max(1, called.sum()))
+    assert np.mean(shares) <= 0.1
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+def test_agreement_is_the_mean_of_the_pairs_own_correlations(missing: float) -> None:
+    rng = generator("pairs of conditions")
+    values = rng.normal(size=(12, 6)) + rng.normal(size=(12, 1))
+    values[rng.random(values.shape) < missing] = np.nan
+    values[:, 5] = np.where(np.isfinite(values[:, 5]), 1.0, np.nan)  # all tied: correlates with nothing
+    scores = rank_scores(values)
+    found = []
+    for a, b in combinations(range(6), 2):
+        both = np.isfinite(scores[:, a]) & np.isfinite(scores[:, b])
+        if both.sum() >= 3 and np.ptp(scores[both, a]) > 0 and np.ptp(scores[both, b]) > 0:
+            found.append(np.corrcoef(scores[both, a], scores[both, b])[0, 1])
+    assert 0 < len(found) <= 10
+    assert mean_correlation(scores) == pytest.approx(np.mean(found), abs=1e-12)
+
+
+# Importance against settings whose part is known; intervals of medians that cover.
+
+
+def test_a_setting_with_an_inner_best_matters_and_an_idle_one_does_not() -> None:
+    rng = generator("importance")
+    inner, idle = rng.uniform(0, 1, 80), rng.uniform(0, 1, 80)
+    y = (inner - 0.5) ** 2 + rng.normal(0, 0.02, 80)
+    found = explained(inner, y, rng)
+    assert found.low > 0.5
+    assert explained(idle, y, rng).value < 0.1
+    codes = np.floor(3 * inner)
+    assert explained_by_groups(codes, (codes == 1) + rng.normal(0, 0.1, 80), rng).low > 0.3
+    with pytest.raises(NotEnoughData):
+        explained(inner[:5], y[:5], rng)
+
+
+def test_the_interval_of_a_median_covers() -> None:
+    rng = generator("medians")
+    for n in (8, 9, 15, 30):
+        inside = 0
+        for _ in range(500):
+            e = median_interval(rng.exponential(1.0, n))
+            inside += e.low <= np.log(2) <= e.high
+            assert e.low <= e.value <= e.high
+        assert inside / 500 >= 0.93
+        assert e.level <= 0.95
+    few = median_interval(np.array([1.0, 2.0, 5.0]))
+    assert (few.low, few.high) == (1.0, 5.0)
+    assert few.level == pytest.approx(0.75)
+
+
+# The dip test: at most its level where there is one mode, whatever its shape, and its power where there are two.
+
+
+def test_the_dip_of_two_points_of_mass_is_half() -> None:
+    """Half of the mass at 0 and half at 1: half of it stands above any straight line between them."""
+    spread = np.linspace(0, 1e-6, 200)
+    assert dip(np.concatenate([spread, 1 + spread])) == pytest.approx(0.5, abs=0.02)
+    assert dip(np.linspace(0, 1, 400)) < 0.01
+
+
+@pytest.mark.parametrize("n", [pytest.param(13, marks=pytest.mark.slow), 24, pytest.param(100, marks=pytest.mark.slow)])
+def test_one_mode_is_called_two_in_at_most_five_percent(n: int) -> None:
+    rng, studies = generator(f"dip {n}"), 1000
+    chance = np.sort([dip(rng.random(n)) for _ in range(2000)])
+    limit = chance[int(0.95 * len(chance))]
+    shapes = {
+        "uniform": rng.random((studies, n)),
+        "normal": rng.normal(size=(studies, n)),
+        "exponential": rng.exponential(size=(studies, n)),
+        "heavy tails": rng.standard_t(2, size=(studies, n)),
+    }
+    alarms = {name: np.mean([dip(x) > limit for x in values]) for name, values in shapes.items()}
+    assert max(alarms.values()) < 0.07, alarms
+    apart = np.where(rng.random((200, n)) < 0.4, -8.0, 0.0) + rng.normal(size=(200, n))
+    assert np.mean([dip(x) > limit for x in apart]) > {13: 0.3, 24: 0.6, 100: 0.95}[n]
+
+
+def test_a_large_sample_is_judged_by_the_dips_of_smaller_ones() -> None:
+    rng = generator("large dip")
+    small, large = (np.median([dip(rng.random(n)) for _ in range(150)]) * np.sqrt(n) for n in (LARGEST, 4 * LARGEST))
+    assert small == pytest.approx(large, rel=0.1)
+    apart = np.concatenate([rng.normal(0, 1, 300), rng.normal(5, 1, 300)])
+    assert p_of_one_mode(apart, rng, 99) == 0.01

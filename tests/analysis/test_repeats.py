@@ -1,0 +1,487 @@
+"""Repeats and branches of chosen seeds, and of seeds that nobody chose, where the truth is known."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.observations import Observations
+from analysis.populations import populations
+from analysis.statistics.prediction import median_interval
+from analysis.statistics.repeatability import Verdict, between_parents, normal_scores, replication
+from analysis.studies import QUESTIONS, Missing
+from analysis.studies.branching import Branching
+from analysis.studies.conditions import decay_families
+from analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_margin, verdict
+from analysis.studies.repeatability import Test as KindTest
+from grok.store.designs import Purpose
+from tests.analysis.simulate import (
+    Planned,
+    Truth,
+    ask,
+    branch,
+    census,
+    crossed,
+    curve,
+    mixture_times,
+    needs,
+    repeat,
+    run_ids,
+    simulate,
+    sweep,
+)
+
+# Branching: families are found, what kept streams hand on is recovered, and intervals cover.
+
+STREAMS = ("split", "init", "order")
+
+
+def related(truths: Sequence[Truth], best: Sequence[int] = ()) -> list[Planned]:
+    """Return the ``grok branch`` designs by which the runs that keep a master seed are its children."""
+    own = {t.overrides["seed"]: n for n, t in enumerate(truths) if not any("seeds." in name for name in t.overrides)}
+    children: dict[int, list[Truth]] = {}
+    for truth in truths:
+        if any("seeds." in name for name in truth.overrides):
+            children.setdefault(own[truth.overrides["seed"]], []).append(truth)
+    chosen = {n: its for n, its in children.items() if truths[n].overrides["seed"] in best}
+    others = {n: its for n, its in children.items() if n not in chosen}
+    return [branch(chosen, truths, "best"), branch(others, truths, "drawn")]
+
+
+def branched(
+    rng: np.random.Generator, parents: int, times: int, variance: dict[str, float], census: int = 0
+) -> list[Truth]:
+    """Return random seeds and their children; log time is a sum of effects of streams and of pairs of them."""
+    known: dict[tuple[str, ...], float] = {}
+
+    def log_time(values: dict[str, str]) -> float:
+        total = np.log(6000.0)
+        for name, var in variance.items():
+            key = (name, *(values[s] for s in name.split("+") if s in STREAMS)) if name != "all" else (
+                name, *values.values()
+            )  # fmt: skip
+            if key not in known:
+                known[key] = float(rng.normal(0, np.sqrt(var)))
+            total += known[key]
+        return float(total)
+
+    truths = []
+    shared = {"train.steps": 3000, "eval.every": 500}
+    for seed in range(max(parents, census)):
+        own = {s: f"{s} of {seed}" for s in STREAMS}
+        truths.append(Truth({"seed": seed, **shared}, np.exp(log_time(own))))
+        if seed >= parents:
+            continue
+        for redrawn in [*itertools.combinations(STREAMS, 1), *itertools.combinations(STREAMS, 2)]:
+            for k in range(times):
+                new = {s: 1_000_000 + 1000 * seed + 100 * STREAMS.index(s) + 10 * len(redrawn) + k for s in redrawn}
+                values = {**own, **{s: f"{s} {redrawn} {seed} {k}" for s in redrawn}}
+                given = {"seed": seed, **shared, **{f"seeds.{s}": v for s, v in new.items()}}
+                truths.append(Truth(given, np.exp(log_time(values))))
+    return truths
+
+
+def test_a_second_generation_has_lines_and_a_class_of_its_own() -> None:
+    """Three children are parents in their turn: for all such parents they are one draw, not three."""
+    shared = {"train.steps": 3000, "eval.every": 500}
+    streams = {"seeds.split": 21, "seeds.init": 22, "seeds.order": 23}
+    parent = Truth({"seed": 0, **streams, **shared}, 2000)
+    children = [Truth({"seed": 0, **streams, "seeds.order": 30 + k, **shared}, 2001 + k) for k in range(4)]
+    late = itertools.count(9000)
+    grandchildren = {
+        1 + k: [
+            Truth(
+                {"seed": 0, **streams, "seeds.order": 30 + k, "seeds.split": 100 * k + i, **shared},
+                2100 + 10 * k + i if i < 2 else next(late),
+            )
+            for i in range(4)
+        ]
+        for k in range(3)
+    }
+    census = [Truth({"seed": s, **shared}, 20_000 + s) for s in range(30)]
+    truths = [parent, *children, *itertools.chain(*grandchildren.values()), *census]
+    (first,) = run_ids([parent])
+    lines = dict.fromkeys(run_ids(children), first)
+    designs = [branch({0: children}, truths, "named"), branch(grandchildren, truths, "named", lines)]
+    observations = simulate(truths, *designs)
+    study = ask("branching", observations)
+    shares = study.tables[0].frame
+    assert shares["parents"].tolist() == ["3 descended", "1 named"] and shares["lines"].tolist() == [1, 1]
+    assert shares["super"].tolist() == ["6 of 12", "4 of 4"]
+    assert shares["of these parents"].tolist()[0] == "50% (21 to 79)"
+    assert shares["of all such parents"].tolist()[0] == "50% (0 to 100)"
+    assert {f.rows["line"].unique().tolist()[0] for f in study.families} == {first}
+    tests = {test.kind.name: test for test in ask("repeatability", observations).tests}
+    assert len(tests["split + init"].kind.candidates) == 1 and "init" not in tests
+    test = tests["init + order"]
+    assert len(test.kind.candidates) == 3 and test.result.mean is None
+    assert {unit.line for unit in test.kind.candidates} == {first}
+
+
+def test_a_child_counts_in_every_class_by_which_a_design_asked_for_it() -> None:
+    """A best parent that is super is named later: it does not leave its class, and its new children do not enter it."""
+    shared = {"train.steps": 3000, "eval.every": 500}
+    census = [Truth({"seed": s, **shared}, 1800 if s == 7 else 9000 + s) for s in range(30)]
+    first = [Truth({"seed": 7, "seeds.order": 40 + k, **shared}, 8000 + k) for k in range(4)]
+    later = [Truth({"seed": 7, "seeds.order": 50 + k, **shared}, 2000 + k) for k in range(5)]
+    truths = [*census, *first, *later]
+    apart = simulate(truths, branch({7: first}, truths, "best"), branch({7: later}, truths, "named"))
+    shares = ask("branching", apart).tables[0].frame.set_index("parents")["super"]
+    assert shares.to_dict() == {"1 best": "0 of 4", "1 picked": "5 of 5"}
+    for designs in (("named", "drawn"), ("drawn", "named")):
+        both = simulate(truths, *(branch({7: [*first, *later]}, truths, choice) for choice in designs))
+        study = ask("branching", both)
+        shares = study.tables[0].frame.set_index("parents")["super"]
+        assert shares.to_dict() == {"1 random": "5 of 9", "1 picked": "5 of 9"}
+        assert study.scope.startswith("9 children of 1 parents")
+
+
+@pytest.mark.parametrize("lost", ["all", "children"])
+def test_children_without_rows_are_in_no_class_and_are_said(lost: str) -> None:
+    truths = branched(np.random.default_rng(4), 8, 2, {"all": 0.1}, census=16)
+    whole = simulate(truths, *related(truths, best=(0, 1)))
+    rows = whole.designs if lost == "all" else whole.designs[whole.designs["kind"] == "branch"]
+    children = whole.designs.loc[whole.designs["role"] == "child", "run_id"]
+    dropped = rows.index if lost == "all" else rows.index[rows["run_id"].isin(children[:12])]
+    left = Observations(whole.all_runs, whole.curves, designs=whole.designs.drop(index=dropped))
+    answer = next(q for q in QUESTIONS if q.name == "branching").ask(left)
+    if lost == "all":
+        assert isinstance(answer, Missing)
+        assert f"What {len(truths)} runs were for is unknown" in answer.needs
+        assert not populations(left).every
+    else:
+        assert isinstance(answer, Branching)
+        assert sum(len(f.rows) for f in answer.families) == len(children) - 12
+        assert any("What 12 runs were for is unknown" in note for note in answer.notes)
+
+
+def test_what_a_pair_carries_is_recovered() -> None:
+    """All parents are random: the variance between them is the share that the kept streams decide."""
+    variance = {"init": 0.02, "split+init": 0.05, "order": 0.01, "all": 0.02}
+    study = ask("branching", with_designs(branched(np.random.default_rng(3), 60, 4, variance, census=400)))
+    truth = {"order": 0.7, "init": 0.1, "split": 0.3, "split and order": 0.2, "init and order": 0.0}
+    assert list(study.kept) == ["every"]
+    for redrawn, share in truth.items():
+        found = study.kept["every"].shares[redrawn]
+        assert found.low <= share <= found.high and found.high - found.low < 0.9
+    order_less_init = study.kept["every"].contrasts["order", "init"]
+    assert order_less_init.low <= 0.6 <= order_less_init.high
+    said = {f.label: f for f in study.findings}
+    assert said["variance between parents, order less init redrawn"].estimate == order_less_init
+    assert "more is kept with a new order" in said["variance between parents, order less init redrawn"].text
+    assert "random parents" in said["variance between parents, order redrawn"].text
+
+
+def test_lines_are_the_units_and_random_parents_stand_apart() -> None:
+    """The kinds of parents are no mixture: random ones alone, chosen ones by their mean distance, all as chosen."""
+    variance = {"split+init": 0.05, "all": 0.05}
+    study = ask("branching", with_designs(branched(np.random.default_rng(3), 16, 3, variance, census=60), range(7)))
+    order = next(family.rows for family in study.families if family.redrawn == ("order",))
+    assert order["kind"].value_counts().to_dict() == {"random": 27, "best": 21}
+
+    def given(rows: pd.DataFrame) -> tuple[np.ndarray, ...]:
+        lines = np.unique(rows["line"], return_inverse=True)[1]
+        return rows["score"].to_numpy(), np.full(len(rows), "order"), lines, lines
+
+    drawn, best = order[order["kind"] == "random"], order[order["kind"] == "best"]
+    assert study.kept["random"].shares["order"] == between_parents(*given(drawn)).shares["order"]
+    assert study.kept["every"].shares["order"] == between_parents(*given(order)).shares["order"]
+    census = study.census["accuracy"].to_numpy()
+    assert order["parent_score"].to_numpy() == pytest.approx(
+        pd.Series(normal_scores(census, census), study.census.index)[order["parent"]].to_numpy()
+    )
+    assert best["parent"].nunique() == 7
+    table = next(table for table in study.tables if table.name == "branching_kept").frame.set_index("redrawn")
+    assert table.loc["order", "parents"] == 16 and table.loc["order", "children"] == 48
+    assert table.loc["order", "variance between random parents"] == study.kept["random"].shares["order"].plain(2)
+
+
+def test_what_chosen_parents_keep_is_their_childrens_distance() -> None:
+    variance = {"split+init": 0.09, "all": 0.01}
+    truths = branched(np.random.default_rng(11), 80, 3, variance, census=80)
+    times = [t.time for t in truths if not any("seeds." in name for name in t.overrides)]
+    best = np.argsort(times)[:12].tolist()
+    rest = [t for t in truths if not any("seeds." in n for n in t.overrides) or t.overrides["seed"] in best]
+    study = ask("branching", simulate(rest, *related(rest, best)))
+    kept = study.kept["chosen"].shares
+    assert kept["order"].low <= 0.9 <= kept["order"].high and kept["order"].low > 0.5
+    assert kept["split"].low <= 0 <= kept["split"].high
+    assert study.kept["chosen"].contrasts["order", "split"].low > 0.4
+
+
+def with_designs(truths: list[Truth], best: Sequence[int] = ()) -> Observations:
+    return simulate(truths, *related(truths, best))
+
+
+# Repeated runs of chosen seeds, and of seeds that nobody chose, where the truth is known.
+
+
+def again(truths: list[Truth], times: int, spread: float, rng: np.random.Generator) -> list[Truth]:
+    """Repeats of ``truths`` with weights moved by an ulp, whose log times spread by ``spread``."""
+    return [
+        Truth(
+            {**t.overrides, "perturb.ulps": 1, "seeds.perturb": r},
+            t.time * float(np.exp(rng.normal(0, spread))),
+            t.fast,
+        )
+        for t in truths
+        for r in range(times)
+    ]
+
+
+def afresh(truths: list[Truth], times: int, rng: np.random.Generator, **redrawn: int) -> list[Truth]:
+    """Repeats of ``truths`` whose time is drawn as any seed's; ``redrawn`` stream: its first seed."""
+    return [
+        Truth({**t.overrides, **{f"seeds.{s}": first + r for s, first in redrawn.items()}}, time, bool(fast))
+        for t in truths
+        for r, (time, fast) in enumerate(zip(*mixture_times(times, rng), strict=True))
+    ]
+
+
+def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_are_not() -> None:
+    rng = np.random.default_rng(11)
+    seeds = census(300, rng)
+    winners, ordinary = [t for t in seeds if t.time < 2000][:6], [t for t in seeds if not t.fast][:6]
+    repeats = again(winners, 8, 0.01, rng)
+    others = again(ordinary, 8, 0.01, rng) + afresh(winners + ordinary, 8, rng, order=5000)
+    redrawn = others[48:]
+    families = [
+        repeat(own, redrawn[8 * n : 8 * n + 8], "order", "best" if own in winners else "drawn")
+        for n, own in enumerate(winners + ordinary)
+    ]
+    store = simulate(seeds + repeats + others, *families)
+    study = ask("repeatability", store)
+    ulp, order = study.tests
+    assert (ulp.name, order.name) == ("ulp", "split + init")
+    assert (ulp.result.pooled.value, ulp.result.pooled.n) == (1, 48)
+    assert "a property of the seed's streams" in study.findings[0].text
+    (accuracy,) = [f.shown for f in study.findings if f.label == "accuracy of repeats, ulp"]
+    lowest = min(curve(t, [3000])[0].val_acc for t in repeats)
+    assert accuracy.endswith(f"{lowest:.1%} at least") and accuracy in study.findings[0].text
+    assert ulp.controls is not None and (ulp.controls.value, ulp.controls.n) == (0, 6)
+    assert all(c.base is not None and c.base.n == 300 for c in ulp.result.candidates)
+    assert "no sign" in verdict(order)
+    assert ulp.agreement is None  # chosen seeds rank unlike all seeds
+
+
+def test_many_seeds_that_come_back_now_and_then_are_told_from_chance_together() -> None:
+    """A tenth of the children are super, of other seeds one in thirty: no single candidate shows it, all of them do."""
+    length = {"train.steps": 3000, "eval.every": 500}
+    seeds = [Truth({"seed": s, **length}, 2000.0 if s < 10 else 9000.0) for s in range(300)]
+    children = [
+        Truth({"seed": s, "seeds.order": 5000 + 10 * s + k, **length}, 2000.0 if k == 0 and s < 6 else 9000.0)
+        for s in range(10)
+        for k in range(4)
+    ]
+    families = [repeat(seeds[s], children[4 * s : 4 * s + 4], "order", "best") for s in range(10)]
+    (test,) = ask("repeatability", simulate(seeds + children, *families)).tests
+    assert test.result.count(Verdict.MOST, Verdict.MORE) == 0 and (test.result.pooled.value, test.result.pooled.n) == (
+        0.15, 40,
+    )  # fmt: skip
+    assert verdict(test) == (
+        "together the candidates are super more often than other seeds, but most repeats are not: the order seed "
+        "matters, too"
+    )
+
+
+def test_chosen_seeds_under_another_setting_are_repeats_and_no_sample_of_it() -> None:
+    """Super seeds without weight decay: the choice was made with it, so a comparison of the two would be biased."""
+    rng = np.random.default_rng(11)
+    seeds = census(300, rng)
+    winners = [t for t in seeds if t.time < 2000][:6]
+    other = {"optim.weight_decay": 0.0}
+    without = [Truth({**t.overrides, **other}, 3 * t.time) for t in winners]
+    sample = [Truth({**t.overrides, **other}, 3 * t.time, t.fast) for t in seeds[40:50]]
+    runs = [*seeds, *without, *sample]
+    repeats = [
+        repeat(own, [again], "optim.weight_decay=0.0", "best") for own, again in zip(winners, without, strict=True)
+    ]
+    observations = simulate(runs, *repeats)
+    (family,) = decay_families(observations)
+    assert [(value, len(rows)) for value, rows in family.groups.items()] == [("0.1", 10), ("0", 10)]
+    assert sorted(len(p) for p in populations(observations).every) == [10, 300]
+    study = ask("repeatability", observations)
+    (test,) = study.tests
+    assert (test.kind.name, len(test.kind.candidates)) == ("optim.weight_decay=0.0", 6)
+    assert (test.result.pooled.value, test.result.pooled.n) == (0, 6)
+    assert "most of these seeds are not super with this setting" in study.findings[0].text
+    assert study.about == "optim.weight_decay=0.1"
+    both = simulate(runs, sweep([*seeds, *without, *sample]), *repeats)
+    assert sorted(len(p) for p in populations(both).every) == [16, 300], "a sweep of all seeds asked for them, too"
+    (test,) = ask("repeatability", both).tests
+    assert (test.result.pooled.value, test.result.pooled.n) == (0, 6)
+
+
+@pytest.mark.parametrize(("path", "kind"), [("auto", "processor"), ("onednn", "path")])
+def test_equal_bits_are_no_repeat_and_another_processor_is_one(path: str, kind: str) -> None:
+    """A repeat on the other path is one of that kind, also if another machine computed it."""
+    rng = np.random.default_rng(13)
+    seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
+    winner = seeds[-1]
+    again = {**winner.overrides, "replicate": 1, "numerics.path": path}
+    other = [Truth(again, winner.time, True, numerics=f"device=cpu;model=other;products={path}")]
+    shard = simulate([*seeds, *other])
+    (found,) = ask("repeatability", shard).tests
+    assert (found.name, found.result.pooled.n) == (kind, 1)
+    runs = shard.all_runs.assign(weights_hash="equal")
+    assert "the store has none" in needs("repeatability", Observations(runs, shard.curves, designs=shard.designs))
+
+
+def test_a_seed_that_grok_repeat_trained_longer_stays_in_the_census() -> None:
+    """Where the longest run of a trajectory stood for it, the best seeds left the census: 0 of 96 for 4 of 100."""
+    short = {"train.steps": 3000, "eval.every": 500}
+    seeds = [Truth({"seed": s, **short}, 2000.0 if s < 4 else 9000.0) for s in range(50)]
+    longer = [Truth({"seed": s, "train.steps": 20_000, "eval.every": 500}, 2000.0) for s in range(4)]
+    (parents, again) = seeds[:4], longer
+    repeats = [repeat(own, [run], "train.steps=20000", "best") for own, run in zip(parents, again, strict=True)]
+    store = simulate(seeds + longer, *repeats)
+    shares = ask("census", store).shares
+    assert (shares["super"].n, shares["super"].value) == (50, 4 / 50)
+
+
+def test_cells_of_a_cross_beside_repeated_seeds_are_neither_candidates_nor_controls() -> None:
+    """They were pooled with the seeds that `grok repeat` chose, and made its controls 47 seeds that nobody drew."""
+    length = {"train.steps": 3000, "eval.every": 100}
+    truths = [Truth({"seed": i, **length}, 2000.0 if i < 3 else 9000.0) for i in range(30)]
+    again = [{"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **length} for s in (0, 1, 20, 21) for k in range(4)]
+    truths += [Truth(words, 2000.0 if words["seed"] < 2 else 9000.0) for words in again]
+    for split, init, order in itertools.product(range(4), repeat=3):
+        for replicate in range(2):
+            seeds = {"seeds.split": 70 + split, "seeds.init": 80 + init, "seeds.order": 90 + order}
+            kicked = {"perturb.ulps": 1, "seeds.perturb": replicate}
+            truths.append(Truth({**seeds, **kicked, **length}, 2000.0 if init == 0 else 9000.0))
+    (test,) = ask("repeatability", simulate(truths)).tests
+    assert [unit.name for unit in test.kind.candidates] == ["seed 0", "seed 1"]
+    assert sorted(unit.name for unit in test.kind.controls) == ["seed 20", "seed 21"]
+
+
+def test_runs_a_unit_apart_are_compared_at_every_step_for_candidates_and_for_seeds_that_nobody_chose() -> None:
+    """One step says nothing of the others: 88% super again, and 0.1% of chaos, were shares at step 3,000 only."""
+    rng, length = np.random.default_rng(21), {"train.steps": 3000, "eval.every": 500}
+    seeds = [Truth({"seed": s, **length}, 2000.0 if s < 8 else 9000.0) for s in range(60)]
+    repeats = again(seeds[:8], 2, 0.1, rng)
+    cells = crossed((2, 2, 2), rng, {"chaos": 1e-4})
+    cells = [Truth({**t.overrides, **length}, 3 * t.time) for t in cells]
+    study = ask("repeatability", simulate(seeds + repeats + cells))
+    drift = next(t.frame for t in study.tables if t.name == "divergence").set_index(["seeds", "step"])
+    for name, runs in (("candidates", repeats), ("unchosen seeds", cells)):
+        for step in (1000, 2000, 3000):
+            loss = np.log([curve(t, [step])[0].val_loss for t in runs]).reshape(8, 2)
+            assert drift.loc[(name, step), "median"] == pytest.approx(np.median(np.abs(loss[:, 0] - loss[:, 1])))
+            assert drift.loc[(name, step), "n"] == 8
+    assert "at step 1,000" in next(f.text for f in study.findings if f.label == "divergence by step")
+
+
+@pytest.mark.parametrize("n", [8, 22, 50])
+def test_the_median_of_any_values_is_covered(n: int) -> None:
+    rng = np.random.default_rng(n)
+    made = [median_interval(np.exp(2 * rng.normal(size=n))) for _ in range(1000)]
+    assert 0.94 < np.mean([e.low <= 1 <= e.high for e in made]) < 0.995
+
+
+def test_a_recipient_of_layers_is_no_ordinary_control() -> None:
+    """It was given by name, as one of the best, and its repeats with all layers its own are super again."""
+    length = {"train.steps": 3000, "eval.every": 500}
+    seeds = [Truth({"seed": s, **length}, {7: 2000.0, 8: 2900.0}.get(s, 9000.0 + s)) for s in range(40)]
+    again = [
+        Truth({"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **length}, 2000.0 if s in (7, 8) else 9500.0)
+        for s in (7, 8, 20)
+        for k in range(4)
+    ]
+    named = [(t, Purpose(role="cell", unit={"recipient": 8, "donor": 900, "exchanged": []})) for t in again[4:8]]
+    named.insert(0, (seeds[8], Purpose(role="recipient", choice="named")))
+    store = simulate(seeds + again, Planned("layers", named))
+    (test,) = ask("repeatability", store).tests
+    assert [unit.name for unit in test.kind.candidates] == ["seed 7"]
+    assert [unit.name for unit in test.kind.controls] == ["seed 20"]
+    assert [unit.name for unit in test.kind.neither] == ["seed 8"]
+
+
+@pytest.mark.parametrize("command", ["branch", "repeat"])
+def test_a_seed_that_was_chosen_as_one_of_the_best_is_no_ordinary_control(command: str) -> None:
+    """Seed 8 is second best, not super, and its repeats are all super: ordinary seeds' repeats are not."""
+    length = {"train.steps": 3000, "eval.every": 500}
+    seeds = [Truth({"seed": s, **length}, {7: 2000.0, 8: 2900.0}.get(s, 9000.0 + s)) for s in range(40)]
+    repeats = {
+        s: [Truth({"seed": s, "seeds.order": 100 * s + k, **length}, 2000.0 if s < 9 else 9500.0) for k in range(4)]
+        for s in (7, 8, 20, 21)
+    }
+    choices = {7: "best", 8: "best", 20: "drawn", 21: "drawn"}
+    designs = [
+        branch({s: its}, seeds, choices[s]) if command == "branch" else repeat(seeds[s], its, "order", choices[s])
+        for s, its in repeats.items()
+    ]
+    (test,) = ask("repeatability", simulate([*seeds, *itertools.chain(*repeats.values())], *designs)).tests
+    assert [unit.name for unit in test.kind.candidates] == ["seed 7"]
+    assert sorted(unit.name for unit in test.kind.controls) == ["seed 20", "seed 21"]
+    assert test.controls is not None and test.controls.value == 0
+    assert [unit.name for unit in test.kind.neither] == ["seed 8"]
+
+
+def test_seeds_that_were_listed_after_their_results_are_no_ordinary_controls() -> None:
+    """Nobody said how they were chosen: they may have been chosen by the results."""
+    length = {"train.steps": 3000, "eval.every": 500}
+    seeds = [Truth({"seed": s, **length}, 2000.0 if s < 3 else 9000.0) for s in range(30)]
+    again = {s: [Truth({"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **length}, seeds[s].time) for k in range(4)]
+             for s in (1, 20)}  # fmt: skip
+    listed = [repeat(seeds[s], its, "ulp", "given") for s, its in again.items()]
+    (test,) = ask("repeatability", simulate([*seeds, *again[1], *again[20]], *listed)).tests
+    assert [unit.name for unit in test.kind.candidates] == ["seed 1"]
+    assert not test.kind.controls and [unit.name for unit in test.kind.neither] == ["seed 20"]
+
+
+def by_hand(name: str, hits: np.ndarray, held: np.ndarray | None = None, own: np.ndarray | None = None) -> KindTest:
+    """Return one kind of repeat of units, each a line, whose repeats hit as ``hits`` (units, repeats) says."""
+    runs = np.array([[f"{name} {u} {r}" for r in range(hits.shape[1])] for u in range(len(hits))])
+    owns = [f"own {u}" for u in range(len(hits))]
+    index = pd.Index([*runs.ravel(), *owns])
+    accuracy = pd.Series(
+        np.r_[np.where(hits, 0.99, 0.1).ravel(), np.full(len(owns), 0.99) if own is None else own], index
+    )
+    later = pd.Series(np.r_[hits.ravel() if held is None else held.ravel(), np.ones(len(owns))].astype(float), index)
+    judged = pd.DataFrame({"accuracy": accuracy, "held": later, "generalised": np.where(later > 0, 2000.0, np.inf)})
+    hit = Hit("super", "validation accuracy", (accuracy > 0.98).astype(float), judged)
+    fixed = tuple(s for s in ("split", "init", "order") if s != name)
+    units = [Unit(o, {}, o, list(its), [], "", o) for o, its in zip(owns, runs, strict=True)]
+    counts = [(int(mine.sum()), len(mine)) for mine in hits]
+    table = pd.DataFrame(counts, columns=["again", "of"])
+    kind = Kind("ulp" if name == "ulp" else " + ".join(fixed), fixed, name, "", hit, units, [], pd.DataFrame())
+    return KindTest(kind, replication(counts, [None] * len(counts)), table, None, None)
+
+
+def test_streams_whose_redraws_hit_alike_are_not_told_apart() -> None:
+    """Most hits of one stream come from one line: as many independent runs would differ clearly."""
+    one_line, none = np.zeros((22, 4), bool), np.zeros((22, 4), bool)
+    one_line[:2] = True
+    (said,) = _between_streams([by_hand("order", one_line), by_hand("split", none), by_hand("init", none)])
+    assert "8 of 88 with a new order" in said.text and "do not tell the streams apart" in said.text
+    many = np.zeros((22, 4), bool)
+    many[:14, 0] = True
+    (said,) = _between_streams([by_hand("order", many), by_hand("split", none), by_hand("init", none)])
+    assert "differ between the streams" in said.text
+    assert not _between_streams([by_hand("order", many)])
+
+
+@pytest.mark.slow
+def test_streams_that_hit_alike_are_called_different_in_few_studies() -> None:
+    rng = np.random.default_rng(15)
+    false = 0
+    for _ in range(100):
+        lines = rng.random(22) < 0.1  # a tenth of the lines hands on, whatever is redrawn
+        tests = [
+            by_hand(s, rng.random((22, 4)) < np.where(lines, 0.7, 0.01)[:, None]) for s in ("split", "init", "order")
+        ]
+        false += sum("differ" in said.text for said in _between_streams(tests))
+    assert false <= 10
+
+
+def test_repeats_are_given_by_the_margin_of_the_own_run() -> None:
+    hits = np.ones((8, 4), bool)
+    hits[:4, :2] = False
+    own = np.array([0.981, 0.982, 0.983, 0.985, 0.998, 0.999, 1.0, 1.0])
+    (said,) = _by_margin(by_hand("ulp", hits, own=own))
+    assert said.shown == "8 of 16 where it was up to 99.15%; 16 of 16 where it was above 99.15%"
+    assert not _by_margin(by_hand("order", hits, own=own)), "a redrawn stream has its own scatter"
+    assert not _by_margin(by_hand("ulp", hits, own=np.full(8, 0.99))), "no margin divides equal ones"

@@ -1,0 +1,499 @@
+"""What decides: shares of variance, of layers and of parents are recovered, and their intervals cover."""
+
+import itertools
+from itertools import combinations, product
+from math import factorial
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.statistics.estimate import NotEnoughData, generator
+from analysis.statistics.repeatability import between_parents, kept_distance, normal_scores
+from analysis.statistics.shapley import Additivity, additivity, attribute, p_of_no_pattern
+from analysis.statistics.variance_shares import CHAOS, Cells, bounded, carried, densest, filled, variance_shares
+from benchmarks.coverage import ADDITIVE, MIXED, PAIRS, TENTH, WORLDS, World, effects_of, grid, redraws, sampled, table
+
+# Variance shares: known shares are recovered, intervals cover, a null stays null.
+
+TRUTH = {"split": 0.05, "init": 0.30, "order": 0.20, "init × order": 0.15, "chaos": 0.30}
+
+
+def simulate(
+    rng: np.random.Generator, sizes: tuple[int, int, int], replicates: int, truth: dict[str, float], keep: float = 1.0
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return outcomes and levels of a crossed grid whose components are ``truth``; ``keep`` of the cells are run."""
+    names = ("split", "init", "order")
+    cells = np.stack(np.meshgrid(*[np.arange(s) for s in sizes], indexing="ij"), -1).reshape(-1, 3)
+    cells = cells[rng.random(len(cells)) < keep]
+    levels = np.repeat(cells, replicates, axis=0)
+    y = np.zeros(len(levels))
+    for label, variance in truth.items():
+        if label == "chaos":
+            y += rng.normal(0, np.sqrt(variance), len(y))
+            continue
+        group = [names.index(n) for n in label.split(" × ")]
+        code = np.ravel_multi_index(tuple(levels[:, group].T), tuple(np.array(sizes)[group]))
+        y += rng.normal(0, np.sqrt(variance), int(np.prod(np.array(sizes)[group])))[code]
+    return y, {name: levels[:, i] for i, name in enumerate(names)}
+
+
+@pytest.mark.parametrize(
+    ("factors", "truth"),
+    [(grid(3, 4, 4), MIXED), (sampled(12, 12, 12, cells=250, again=40), PAIRS)],
+    ids=["committed grid", "sampled cells"],
+)
+def test_intervals_cover_in_a_few_studies(factors: dict[str, np.ndarray], truth: dict[str, float]) -> None:
+    rng = generator("few crosses")
+    cells = Cells(factors, rng)
+    inside = [
+        e.low - 1e-9 <= truth.get(label, 0.0) <= e.high
+        for _ in range(20)
+        for label, e in cells.shares(effects_of(factors, truth, rng)).shares.items()
+    ]
+    assert np.mean(inside) >= 0.88  # 160 shares; those of one study depend on each other
+
+
+@pytest.mark.slow
+def test_intervals_cover_at_their_level() -> None:
+    for line in table(1000, "crosses"):
+        cells = line.split(" | ")
+        assert float(cells[4]) > (0.9 if "tenth of levels" in line else 0.92), line
+
+
+def test_a_level_with_most_effect_widens_the_interval_however_few_levels_there_are() -> None:
+    """One init of four has the effect of all: its tail counts, and the same variance of equal steps costs little."""
+    factors = grid(3, 4, 4)
+    cells, noise = Cells(factors, generator("one level")), generator("one level's noise").normal(0, 0.2, 96)
+    steps, one = (np.array(effect)[factors["init"]] for effect in ([-1.2, -0.4, 0.4, 1.2], [1.55, -0.52, -0.52, -0.52]))
+    alike, apart = (cells.shares(y + noise).shares["init"] for y in (steps, one))
+    assert apart.value == pytest.approx(alike.value, abs=0.02)
+    assert apart.low < alike.low - 0.03
+
+
+def reml_slopes(y: np.ndarray, factors: dict[str, np.ndarray], components: np.ndarray) -> np.ndarray:
+    """Return one step of Fisher scoring for the restricted likelihood: 0 where it is largest."""
+    names = list(factors)
+    kernels = []
+    for size in range(1, len(names) + 1):
+        for group in combinations(names, size):
+            codes = np.unique(np.stack([factors[name] for name in group], 1), axis=0, return_inverse=True)[1].reshape(
+                -1
+            )
+            kernels.append((codes[:, None] == codes[None, :]).astype(float))
+    kernels.append(np.eye(len(y)))
+    inverse = np.linalg.inv(sum(v * k for v, k in zip(components, kernels, strict=True)))
+    ones = inverse.sum(1)
+    project = inverse - np.outer(ones, ones) / ones.sum()
+    seen = project @ y
+    parts = [project @ kernel for kernel in kernels]
+    score = np.array([seen @ k @ seen - np.trace(part) for k, part in zip(kernels, parts, strict=True)])
+    return np.linalg.solve([[np.sum(a * b.T) for a in parts] for b in parts], score)
+
+
+def test_reml_agrees() -> None:
+    """On a full grid the estimates are those of the restricted likelihood; on sampled cells they are near them."""
+    rng = generator("reml")
+    factors = grid(3, 4, 4)
+    truth = {**PAIRS, "order": 0.2, CHAOS: 0.3}
+    cells = Cells(factors, rng)
+    y = effects_of(factors, truth, rng)
+    while min(cells.components(y)) <= 0:
+        y = effects_of(factors, truth, rng)
+    assert reml_slopes(y, factors, cells.components(y)) == pytest.approx(0, abs=1e-9)
+    kept = np.repeat(rng.random(216) < 0.7, 2)
+    factors = {name: levels[kept] for name, levels in grid(6, 6, 6).items()}
+    y = effects_of(factors, truth, rng)
+    mine = Cells(factors, rng).components(y)
+    best = np.maximum(mine, 0.01)
+    for _ in range(6):
+        best = np.maximum(best + reml_slopes(y, factors, best), 0.001)
+    assert mine / mine.sum() == pytest.approx(best / best.sum(), abs=0.1)
+
+
+def test_without_replicates_the_last_interaction_and_chaos_are_one() -> None:
+    factors = {name: level[: len(level)] for name, level in sampled(30, 30, 30, cells=900, again=0).items()}
+    y = effects_of(factors, MIXED, generator("merged"))
+    with pytest.raises(NotEnoughData, match="replicates"):
+        variance_shares(y, factors, generator("merged"))
+    shares = variance_shares(y, factors, generator("merged"), merged=True).shares
+    assert list(shares)[-1] == "split × init × order and chaos"
+    assert sum(e.value for e in shares.values()) == pytest.approx(1)
+    assert shares["init"].value == pytest.approx(0.3, abs=0.15)
+    last = shares["split × init × order and chaos"]
+    assert last.low < 0.3 < last.high
+
+
+def test_a_saturated_cell_is_bounded_and_left_out() -> None:
+    factors = grid(3, 4, 4)
+    y = effects_of(factors, MIXED, generator("saturated"))
+    cell = (factors["split"] == 0) & (factors["init"] == 0) & (factors["order"] == 1)
+    y[cell] = -30.0
+    assert carried(y, cell) > 0.8
+    assert bounded(y, cell)[cell] == pytest.approx(y[~cell].min())
+    assert np.array_equal(bounded(y, cell)[~cell], y[~cell])
+    with pytest.raises(NotEnoughData, match="not at the end"):
+        bounded(y, np.ones(len(y), dtype=bool))
+    rng = generator("saturated")
+    name = "split × init × order"
+    without = variance_shares(y[~cell], {n: v[~cell] for n, v in factors.items()}, rng)
+    assert not without.balanced
+    assert without.shares[name].value < 0.3 < variance_shares(y, factors, rng).shares[name].value
+
+
+@pytest.mark.parametrize("keep", [1.0, 0.5])
+def test_shares_are_recovered(keep: float) -> None:
+    rng = generator(f"recovered {keep}")
+    found = [variance_shares(*simulate(rng, (4, 10, 10), 2, TRUTH, keep), rng) for _ in range(4)]
+    assert {f.balanced for f in found} == {keep == 1.0}
+    for label, truth in TRUTH.items():
+        assert np.mean([f.shares[label].value for f in found]) == pytest.approx(truth, abs=0.1), label
+    for f in found:
+        assert sum(e.value for e in f.shares.values()) == pytest.approx(1)
+
+
+def test_pure_chaos_is_called_chaos() -> None:
+    rng = generator("pure chaos")
+    cells = Cells(simulate(rng, (3, 6, 6), 2, {})[1], rng)
+    found = [cells.shares(rng.normal(size=216)).shares for _ in range(40)]
+    assert np.mean([s["chaos"].high >= 0.999 or s["chaos"].low > 0.4 for s in found]) >= 0.9
+    for label in found[0]:
+        if label != "chaos":
+            assert np.mean([s[label].low > 1e-9 for s in found]) <= 0.15, label
+
+
+@pytest.mark.slow
+def test_cells_that_are_unequally_chaotic_do_not_narrow_the_chaos_share() -> None:
+    """Some cells with four times the spread of others: the plain chi-square held the truth in 75% of the cases."""
+    rng = generator("uneven chaos")
+    inside, draws, spread = 0, 80, 0.7
+    for _ in range(draws):
+        y, factors = simulate(rng, (6, 6, 6), 2, {"split × init": 0.04, "split × init × order": 0.11})
+        sd = np.repeat(0.3 * np.exp(rng.normal(0, spread, 216) - spread**2), 2)
+        share = variance_shares(y + sd * rng.normal(size=432), factors, rng).shares[CHAOS]
+        inside += share.low <= 0.09 / 0.24 <= share.high
+    assert inside / draws > 0.84
+
+
+def test_components_of_a_full_grid_are_those_of_the_classical_table() -> None:
+    rng = generator("classical")
+    a, b, r = 5, 7, 3
+    table = rng.normal(size=(a, 1, 1)) + rng.normal(size=(1, b, 1)) + rng.normal(size=(a, b, 1)) / 2
+    table = table + rng.normal(size=(a, b, r)) / 3
+    cells = table.mean(2)
+    rows, columns = cells.mean(1), cells.mean(0)
+    ms_a = b * r * ((rows - cells.mean()) ** 2).sum() / (a - 1)
+    ms_b = a * r * ((columns - cells.mean()) ** 2).sum() / (b - 1)
+    ms_ab = r * ((cells - rows[:, None] - columns + cells.mean()) ** 2).sum() / ((a - 1) * (b - 1))
+    ms_e = ((table - cells[..., None]) ** 2).sum() / (a * b * (r - 1))
+    levels = {"init": np.repeat(np.arange(a), b * r), "order": np.tile(np.repeat(np.arange(b), r), a)}
+    found = variance_shares(table.reshape(-1), levels, rng)
+    assert found.balanced
+    assert found.components == pytest.approx(
+        {"init": (ms_a - ms_ab) / (b * r), "order": (ms_b - ms_ab) / (a * r), "init × order": (ms_ab - ms_e) / r,
+         CHAOS: ms_e}
+    )  # fmt: skip
+
+
+def test_an_order_that_means_something_in_its_split_only_is_found_there() -> None:
+    """Every split draws its orders' effects anew: nothing belongs to an order over splits, a third to it inside one."""
+    rng = generator("nested")
+    truth = {"split": 0.1, "init": 0.2, "split × order": 0.35, "split × init × order": 0.1, "chaos": 0.25}
+    sums = {"order": ("order", "split × order"), "both": ("split", "init", "split × init")}
+    cells = Cells(simulate(rng, (8, 6, 6), 2, truth)[1], rng)
+    shares = [cells.shares(simulate(rng, (8, 6, 6), 2, truth)[0], sums=sums) for _ in range(12)]
+    assert np.mean([s.sums["order"].value for s in shares]) == pytest.approx(0.35, abs=0.06)
+    assert np.mean([s.sums["both"].value for s in shares]) == pytest.approx(0.30, abs=0.1)
+    assert np.mean([s.shares["order"].value for s in shares]) < 0.05
+    assert sum(s.sums["order"].low <= 0.35 <= s.sums["order"].high for s in shares) >= 10
+
+
+# Shapley shares: they are the definition's, sum to the total, cover, and give a negative control nothing.
+
+NAMES = ["embedding", "blocks.0", "blocks.1", "head"]
+
+
+def shapley_values(v: dict[frozenset[int], float], k: int) -> np.ndarray:
+    """Return the Shapley values (k,) of a complete game by their definition; exponential in ``k``."""
+    phi = np.zeros(k)
+    for i in range(k):
+        others = [j for j in range(k) if j != i]
+        for size in range(k):
+            weight = factorial(size) * factorial(k - size - 1) / factorial(k)
+            for s in combinations(others, size):
+                phi[i] += weight * (v[frozenset(s) | {i}] - v[frozenset(s)])
+    return phi
+
+
+def layer_grid(k: int, replicates: int) -> np.ndarray:
+    return np.repeat(np.array(list(product([0, 1], repeat=k)), dtype=float), replicates, axis=0)
+
+
+def outcome(x: np.ndarray) -> np.ndarray:
+    """A game with main effects, an interaction, and a factor (blocks.0) that does nothing."""
+    return 9.3 - 0.5 * x[:, 0] - 0.2 * x[:, 3] - 0.4 * x[:, 0] * x[:, 2] + 0.1 * x[:, 0] * x[:, 2] * x[:, 3]
+
+
+def test_shares_are_the_definitions_and_sum_to_the_total() -> None:
+    rng = generator("shapley")
+    x = layer_grid(4, 2)
+    y = outcome(x) + rng.normal(0, 0.1, len(x))
+    found = attribute(x, y, NAMES)
+    game = {
+        frozenset(s): float(np.mean([v for row, v in zip(x, y, strict=True) if set(np.flatnonzero(row)) == set(s)]))
+        for size in range(5)
+        for s in combinations(range(4), size)
+    }
+    assert [found.shapley[n].value for n in NAMES] == pytest.approx(shapley_values(game, 4))
+    assert sum(e.value for e in found.shapley.values()) == pytest.approx(found.total.value)
+    assert found.total.value == pytest.approx(game[frozenset(range(4))] - game[frozenset()])
+    assert found.full
+
+
+def test_intervals_cover_and_the_idle_factor_gets_nothing() -> None:
+    rng = generator("shapley coverage")
+    x = layer_grid(4, 2)
+    truth = attribute(x, outcome(x), NAMES)
+    inside = dict.fromkeys(NAMES, 0)
+    draws = 500
+    for _ in range(draws):
+        found = attribute(x, outcome(x) + rng.normal(0, 0.3, len(x)), NAMES)
+        for n in NAMES:
+            inside[n] += found.shapley[n].low <= truth.shapley[n].value <= found.shapley[n].high
+    assert truth.shapley["blocks.0"].value == pytest.approx(0, abs=1e-12)
+    assert all(0.92 < hits / draws < 0.98 for hits in inside.values()), inside
+
+
+def test_what_layers_explain_one_by_one_covers() -> None:
+    rng = generator("additive share")
+    x = layer_grid(4, 3)
+    cells = layer_grid(4, 1)
+    y = outcome(cells)
+    mains = sum((y[cells[:, i] == 1].mean() - y[cells[:, i] == 0].mean()) ** 2 / 4 for i in range(4))
+    truth = mains / y.var()
+    assert 0.5 < truth < 0.95
+    made = [additivity(x, outcome(x) + rng.normal(0, 0.1, len(x)), rng).share for _ in range(300)]
+    assert 0.92 < np.mean([e.low <= truth <= e.high for e in made]) < 0.99
+    assert np.mean([e.value for e in made]) == pytest.approx(truth, abs=0.01)
+    lonely = x[:, 0] - x[:, 2] + rng.normal(0, 0.01, len(x))
+    assert additivity(x, lonely, rng).share.low > 0.99
+    with pytest.raises(NotEnoughData):
+        additivity(cells, y, rng)
+
+
+def transplants(k: int, recipients: int, donors: int, structure: str, rng: np.random.Generator) -> list[Additivity]:
+    """Return tables of pairs of seeds with two runs a cell; a recipient's own cell is common to its donors."""
+    x, tables = layer_grid(k, 2), []
+    for _ in range(recipients):
+        own = 3 * rng.normal()
+        for _ in range(donors):
+            cells = {"none": rng.normal(size=2**k), "and": -8.0 * (np.arange(2**k) == 0) + 0.3 * rng.normal(size=2**k),
+                     "sum": layer_grid(k, 1) @ rng.choice([-1.0, 1.0], k)}[structure]  # fmt: skip
+            cells[0] += own * (structure != "sum")
+            tables.append(additivity(x, np.repeat(cells, 2) + 0.02 * rng.normal(size=len(x)), rng, draws=199))
+    return tables
+
+
+@pytest.mark.parametrize(("k", "recipients", "donors"), [(2, 4, 4), (5, 1, 1)], ids=["two halves", "five parts"])
+@pytest.mark.parametrize("structure", ["none", "and", "sum"])
+def test_a_pattern_is_told_from_none(k: int, recipients: int, donors: int, structure: str) -> None:
+    """An outcome that needs all of a recipient's layers gave each of two halves 43 to 62%, and five parts 17 to 22%."""
+    rng = generator(f"pattern {k} {structure}")
+    made = [transplants(k, recipients, donors, structure, rng) for _ in range(60)]
+    alarms = np.mean([p_of_no_pattern(tables) <= 0.05 for tables in made])
+    assert alarms == 1 if structure == "sum" else alarms <= 0.13  # three in sixty expected, at most eight
+    if structure == "sum":
+        assert min(t.share.low for tables in made for t in tables) > 0.9
+
+
+def test_a_fraction_recovers_a_second_order_game() -> None:
+    rng = generator("fraction")
+    k = 6
+    everything = layer_grid(k, 1)
+    x = everything[(everything.sum(1) % 2) == 0]  # half fraction, resolution VI
+    y = 1.0 - x[:, 0] + 0.5 * x[:, 1] * x[:, 2] + rng.normal(0, 0.01, len(x))
+    found = attribute(x, y, list("abcdef"))
+    assert not found.full
+    assert found.shapley["a"].value == pytest.approx(-1, abs=0.03)
+    assert found.shapley["b"].value == pytest.approx(0.25, abs=0.03)
+    assert found.shapley["f"].low <= 0 <= found.shapley["f"].high
+
+
+def test_a_fraction_covers_where_two_act_together_and_is_refused_where_three_do() -> None:
+    rng = generator("fraction coverage")
+    everything = layer_grid(6, 1)
+    truth = dict(zip("abcdef", (-1, 0.25, 0.25, -0.3, 0, 0), strict=True))
+    inside = dict.fromkeys(truth, 0)
+    draws = refused = 0
+    for _ in range(150):
+        pick = rng.permutation(32)[:24]
+        x = np.repeat(everything[np.concatenate([pick, 63 - pick])], 2, axis=0)
+        y = -x[:, 0] + 0.5 * x[:, 1] * x[:, 2] - 0.3 * x[:, 3] + rng.normal(0, 0.3, len(x))
+        try:
+            found = attribute(x, y, list(truth))
+        except NotEnoughData:
+            refused += 1
+            continue
+        draws += 1
+        for name, value in truth.items():
+            inside[name] += found.shapley[name].low <= value <= found.shapley[name].high
+    for _ in range(20):
+        with pytest.raises(NotEnoughData, match="three or more"):
+            attribute(x, 0.8 * x[:, 3] * x[:, 4] * x[:, 5] - 0.3 * x[:, 0] + rng.normal(0, 0.1, len(x)), list(truth))
+    assert refused <= 5  # p below 0.01 where there is nothing: 1.5 expected
+    assert min(inside.values()) / draws >= 0.90, inside
+
+
+def test_combinations_cut_off_at_the_budget_do_not_narrow_the_interval() -> None:
+    """With a third of the combinations at the ceiling, where replicates agree, the total was inside in 88%."""
+    rng = generator("ceiling")
+    x, inside, inside_naive = layer_grid(5, 3), 0, 0
+    draws = 300
+    for _ in range(draws):
+        mean = rng.normal(0, 0.5, 32)
+        mean[rng.choice(np.arange(1, 31), 10, replace=False)] = 9.0
+        y = np.repeat(mean, 3)
+        y = y + np.where(y < 9.0, rng.normal(0, 0.05, 96), 0.0)
+        truth = mean[31] - mean[0]
+        total, naive = (attribute(x, y, list("abcde"), ceiling=c).total for c in (9.0, np.inf))
+        inside += total.low <= truth <= total.high
+        inside_naive += naive.low <= truth <= naive.high
+    assert inside / draws > 0.92
+    assert inside_naive / draws < 0.92
+
+
+# What children keep: scale-free, true for chosen parents, and the intervals cover.
+
+
+def families(parents: int, children: int, share: float, seed: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return scores of children, their parents, and the parents' own scores, of unchosen parents."""
+    rng = generator(seed)
+    kept = rng.normal(0, np.sqrt(share), parents)
+    own = kept + rng.normal(0, np.sqrt(1 - share), parents)
+    parent = np.repeat(np.arange(parents), children)
+    return kept[parent] + rng.normal(0, np.sqrt(1 - share), len(parent)), parent, own[parent]
+
+
+def test_scores_have_no_scale_and_ties_share_their_middle() -> None:
+    census = generator("scores").exponential(size=1000)
+    score = normal_scores(census, census)
+    assert score.mean() == pytest.approx(0) and score.var() == pytest.approx(1)
+    assert np.array_equal(normal_scores(np.log(census), np.log(census)), score)
+    assert normal_scores(np.array([1e9]), census)[0] == score.max()
+    assert normal_scores(np.array([0.0]), census)[0] == score.min()
+    cut = np.maximum(census, np.median(census))
+    tied = normal_scores(cut, cut)
+    assert np.ptp(tied[cut == cut.min()]) == 0
+    assert tied.mean() == pytest.approx(0) and tied.var() == pytest.approx(1)
+    with pytest.raises(NotEnoughData, match="differ"):
+        normal_scores(census, np.ones(10))
+
+
+def test_the_covariance_is_that_of_pairs_of_one_parent_less_pairs_of_two_lines() -> None:
+    rng = generator("pairs by hand")
+    parent = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6])
+    line = np.array([0, 1, 1, 3, 4, 5, 6])[parent]
+    child, order = rng.normal(size=len(parent)), np.full(len(parent), "order")
+    value = between_parents(child, order, parent, line).shares["order"].value
+    mean = [child[parent == p].mean() for p in range(6)]  # the last parent has no two children
+    within = [np.mean([a * b for i, a in enumerate(c) for j, b in enumerate(c) if i != j])
+              for c in (child[parent == p] for p in range(6))]  # fmt: skip
+    lines = [0, 1, 1, 3, 4, 5]
+    between = [mean[a] * mean[b] for a in range(6) for b in range(6) if lines[a] != lines[b]]
+    assert value == pytest.approx(np.mean(within) - np.mean(between))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.15, 0.4, 0.6])
+def test_the_share_of_unchosen_parents_is_the_kept_variance(share: float) -> None:
+    child, parent, own = families(4000, 4, share, f"unchosen {share}")
+    order = np.full(len(child), "order")
+    for mine in (None, own):
+        e = between_parents(child, order, parent, parent, mine).shares["order"]
+        assert e.value == pytest.approx(share, abs=0.04)
+    with_own = between_parents(child[:120], order[:120], parent[:120], parent[:120], own[:120]).shares["order"]
+    without = between_parents(child[:120], order[:120], parent[:120], parent[:120]).shares["order"]
+    assert share or with_own.high - with_own.low < without.high - without.low
+
+
+def test_chosen_families_keep_what_is_true_whatever_the_scale() -> None:
+    """Parents that were chosen by their outcomes, and by an early loss that tells more about what they keep."""
+    rng, kept = generator("a line misses"), []
+    for _ in range(30):
+        found = redraws(World("", ADDITIVE), rng)
+        kept.append(kept_distance(found.children, found.redrawn, found.parents, found.lines, found.own))
+    assert 0.36 < np.mean([k.shares["order"].value for k in kept]) < 0.6  # 0.4, and the early loss adds to it
+
+
+def test_a_contrast_is_the_difference_on_common_lines() -> None:
+    found = redraws(WORLDS[0], generator("contrast"))
+    data = (found.children, found.redrawn, found.parents, found.lines)
+    for kept in (between_parents(*data), kept_distance(*data, found.own)):
+        assert set(kept.contrasts) == {(a, b) for a in kept.shares for b in kept.shares if a != b}
+        e, back = kept.contrasts["order", "split"], kept.contrasts["split", "order"]
+        assert e.value == pytest.approx(kept.shares["order"].value - kept.shares["split"].value)
+        assert (e.low, e.high) == pytest.approx((-back.high, -back.low))
+        assert e.n == len(np.unique(found.lines))
+    apart = np.where(found.redrawn == "order", found.lines, found.lines + 1000)
+    assert ("order", "split") not in between_parents(*data[:3], apart).contrasts
+
+
+@pytest.mark.parametrize("world", [WORLDS[0], WORLDS[3]], ids=lambda w: w.name)
+def test_what_children_keep_covers_in_a_few_studies(world: World) -> None:
+    """Truth without simulation: split redrawn of unrelated pairs keeps nothing, or the stated share of random seeds."""
+    rng = generator(f"few studies {world.name}")
+    inside = []
+    for _ in range(60):
+        found = redraws(world, rng)
+        found = found.only(~found.chosen)
+        kept = between_parents(found.children, found.redrawn, found.parents, found.lines)
+        # random seeds without the best of 50: their share is 0.02 below that of all
+        truth = {"split": 0.13, "init": 0.2, "order": 0.38} if not world.tail else {"split": 0.0, "init": 0.0}
+        inside += [kept.shares[s].low <= t <= kept.shares[s].high for s, t in truth.items()]
+    assert np.mean(inside) > 0.9
+
+
+def test_a_tenth_of_parents_that_few_families_may_not_show_is_inside() -> None:
+    """Of 19 random parents none hands on in one study of eight: the interval of what was seen held in 84%."""
+    rng, inside = generator("rare parents"), []
+    rest = stats.truncnorm(-np.inf, TENTH)
+    tail = float(stats.norm.expect(lambda z: z**2, lb=TENTH))  # of the best tenth, which keeps itself
+    truth = 0.9 * (tail + 0.9 * rest.mean() ** 2)  # the mean of all is 0
+    parent, order = np.repeat(np.arange(19), 4), np.full(76, "order")
+    for _ in range(200):
+        pair, own = rng.normal(size=19)[parent], rest.ppf(rng.random(76))
+        child = np.sqrt(0.9) * np.where(pair > TENTH, pair, own) + np.sqrt(0.1) * rng.normal(size=76)
+        e = between_parents(child, order, parent, parent).shares["order"]
+        inside.append(e.low <= truth <= e.high)
+    assert np.mean(inside) >= 0.93
+
+
+@pytest.mark.slow
+def test_what_children_keep_covers_at_its_level() -> None:
+    lines = [line.split(" | ") for line in table(1000, "redraws")]
+    for cells in lines:
+        assert float(cells[4]) > 0.91, cells
+
+
+# The crossed design in a store is found whole, and nothing beside it is taken for a part of it.
+
+
+def code_grid(*levels: range) -> np.ndarray:
+    return np.array(list(itertools.product(*levels)), dtype=np.int64)
+
+
+def test_a_grid_is_found_among_random_seeds_and_scans() -> None:
+    cells = np.repeat(code_grid(range(6), range(6), range(6)), 2, axis=0)
+    random = np.arange(100, 160)[:, None] * np.ones(3, dtype=np.int64)
+    scan = np.array([[0, 0, 1000 + i] for i in range(300)])
+    codes = np.concatenate([random, cells, scan])
+    found = densest(codes)
+    assert found.tolist() == [False] * 60 + [True] * len(cells) + [False] * 300
+    assert filled(codes[found]) == (216, 216)
+
+
+@pytest.mark.parametrize("keep", [0.15, 0.5])
+def test_a_sampled_grid_stays_whole(keep: float) -> None:
+    rng = generator(f"sampled cross {keep}")
+    cells = code_grid(range(12), range(12), range(12))
+    cells = cells[rng.random(len(cells)) < keep]
+    assert densest(cells).all()

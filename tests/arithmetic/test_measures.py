@@ -1,0 +1,258 @@
+"""Interventions and measurements against their formulas, by hand and one by one."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from grok.arithmetic import outcome
+from grok.arithmetic.engine import THRESHOLD, add_final_losses
+from grok.arithmetic.measures import circuit_metrics, discrete_logarithms, fourier_metrics, logit_metrics
+from grok.arithmetic.optimizer import orthogonal_gradients, stable_logits
+from grok.arithmetic.task import FIRST_NUMBER, Equations, Vocabulary, all_equations, split
+from grok.arithmetic.weights import initial_parameters
+from grok.checkpoints import load_checkpoint, load_weights, run_folder
+from grok.config import ArithmeticConfig, identify
+from grok.config.arithmetic import TaskConfig
+from grok.execute import execute
+from grok.records import CurvePoint
+from grok.store import open_store
+from tests.arithmetic.cases import curve, results, tiny
+from tests.arithmetic.test_model_parity import reference
+
+# Restricted and excluded loss by the final weights' key frequencies, against a direct calculation.
+
+
+def generator_of(p: int) -> int:
+    """Return a number whose powers are all nonzero residues."""
+    return next(g for g in range(2, p) if len({pow(g, i, p) for i in range(p - 1)}) == p - 1)
+
+
+def direct(
+    config: ArithmeticConfig, final: dict[str, Tensor], weights: dict[str, Tensor]
+) -> tuple[list[int], float, float]:
+    """Return (key frequencies, restricted, excluded loss) by projections on cos and sin of w_k (a ± b), one by one."""
+    task, vocabulary = config.task, Vocabulary.of(config.task)
+    p, sign = task.modulus, 1 if task.operation in ("x+y", "x*y") else -1
+    numbers = list(range(p))
+    if task.operation in ("x*y", "x/y"):
+        numbers = [pow(generator_of(p), i, p) for i in range(p - 1)]
+    n = len(numbers)
+    result = {
+        "x+y": lambda a, b: (a + b) % p,
+        "x-y": lambda a, b: (a - b) % p,
+        "x*y": lambda a, b: a * b % p,
+        "x/y": lambda a, b: a * pow(b, -1, p) % p,
+    }[task.operation]
+
+    def logits(parameters: dict[str, Tensor]) -> np.ndarray:
+        words = [
+            [{"a": a + FIRST_NUMBER, "b": b + FIRST_NUMBER}.get(w, w) for w in vocabulary.layout]  # type: ignore[call-overload]
+            for a in numbers
+            for b in numbers
+        ]
+        with torch.no_grad():
+            model = reference(config, {name: t.double() for name, t in parameters.items()})
+            return np.asarray(model(torch.tensor(words))[:, -1].numpy())
+
+    places = [(i, j) for i in range(n) for j in range(n)]
+    directions = {}
+    for k in range(1, n // 2 + 1):
+        waves = [np.array([f(2 * math.pi * k * (i + sign * j) / n) for i, j in places]) for f in (math.cos, math.sin)]
+        directions[k] = [w / np.linalg.norm(w) for w in waves if np.linalg.norm(w) > 1e-6]
+    at_the_end = logits(final)
+    strength = {k: np.linalg.norm([w @ at_the_end for w in waves]) for k, waves in directions.items()}
+    keys = [k for k, s in strength.items() if s >= THRESHOLD * max(strength.values())]
+    now = logits(weights)
+    key_part = sum(np.outer(w, w @ now) for k in keys for w in directions[k])
+
+    def loss(outputs: np.ndarray, answers: dict[tuple[int, int], int]) -> float:
+        losses = []
+        for row, (i, j) in zip(outputs, places, strict=True):
+            if (numbers[i], numbers[j]) in answers:
+                answer = answers[numbers[i], numbers[j]] + FIRST_NUMBER
+                losses.append(np.log(np.exp(row - row.max()).sum()) + row.max() - row[answer])
+        return float(np.mean(losses))
+
+    everything = {(a, b): result(a, b) for a in numbers for b in numbers}
+    train, _ = split(task, config.stream_seeds().split)
+    seen = {(int(a), int(b)): int(c) for a, b, c in zip(train.a, train.b, train.answer, strict=True)}
+    return keys, loss(now.mean(0) + key_part, everything), loss(now - key_part, seen)
+
+
+@pytest.mark.parametrize(
+    ("operation", "modulus", "more"),
+    [
+        ("x+y", 11, {}),
+        ("x-y", 13, {"label_noise": 0.2}),
+        ("x*y", 13, {"train_fraction": 0.3}),
+        ("x/y", 13, {"sequence": "a b ="}),
+    ],
+)
+def test_both_losses_equal_projections_one_by_one(operation: str, modulus: int, more: dict[str, Any]) -> None:
+    config = tiny(task={"operation": operation, "modulus": modulus, **more}, precision="float64")
+    final = initial_parameters(config, torch.float64)
+    early = {name: 3 * t for name, t in final.items()}
+    curve = [CurvePoint(step=step) for step in (0, 8, 24)]
+    keys = add_final_losses(config, curve, final, [(8, early), (9, early)])
+    assert [bool(point.metrics) for point in curve] == [False, True, True]
+    for point, weights in ((curve[1], early), (curve[2], final)):
+        expected_keys, restricted, excluded = direct(config, final, weights)
+        assert keys == expected_keys
+        assert point.metrics["final_restricted_loss"] == pytest.approx(restricted, abs=1e-9)
+        assert point.metrics["final_excluded_loss"] == pytest.approx(excluded, abs=1e-9)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_sweep_measures_the_weights_that_it_kept(keep: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outcome, "GENERALISED_VAL_ACC", 0.0)  # so that 24 steps are enough
+    checkpoint = {"keep_every": 16 if keep else 0}
+    saved = {"save": "final", "checkpoint": checkpoint, "store": {"path": str(tmp_path / "S")}, "executor": "inline"}
+    config = tiny(eval={"metrics": ["circuit"]}, **saved)
+    assert execute([config]).exit_status == 0
+    store = open_store(tmp_path / "S")
+    (run,) = store.run_ids()
+    curve = store.curves().set_index("step")["metrics"]
+    measured = {int(step) for step, text in curve.items() if "final_excluded_loss" in text}
+    assert measured == ({16, 24} if keep else set())
+    assert curve.str.contains("restricted_loss").all()
+    if keep:
+        folder = run_folder(tmp_path / "S", run)
+        kept = {n.removeprefix("parameters."): t for n, t in load_checkpoint(folder, 16).tensors.items()}
+        weights = {n: t for n, t in kept.items() if n in load_weights(folder, "final")}
+        _, _, excluded = direct(config, load_weights(folder, "final"), weights)
+        assert json.loads(curve[16])["final_excluded_loss"] == pytest.approx(excluded, rel=1e-4)
+
+
+# Interventions against their formulas, and the mechanism's numbers against networks made by hand.
+
+
+@given(st.lists(st.floats(-50, 50), min_size=2, max_size=6))
+def test_stablemax_is_its_formula(values: list[float]) -> None:
+    x = torch.tensor(values, dtype=torch.float64)
+    s = torch.tensor([v + 1 if v >= 0 else 1 / (1 - v) for v in values], dtype=torch.float64)
+    found = -F.cross_entropy(stable_logits(x)[None], torch.tensor([0]))
+    assert math.isclose(found, math.log(s[0] / s.sum()), rel_tol=1e-9, abs_tol=1e-9)
+
+
+def test_orthogonal_gradients_are_and_keep_their_norm() -> None:
+    parameters = initial_parameters(tiny(), torch.float64)
+    gradients = {n: torch.sin(torch.arange(p.numel(), dtype=p.dtype)).view_as(p) for n, p in parameters.items()}
+    for name, g in orthogonal_gradients(parameters, gradients).items():
+        w = parameters[name]
+        assert abs(float((w * g).sum())) < 1e-9 * float(w.norm() * g.norm() + 1)
+        assert math.isclose(g.norm(), gradients[name].norm(), rel_tol=1e-9)
+
+
+def test_norm_clamp_holds_the_norm() -> None:
+    (found,) = results(tiny(optim={"norm_clamp": 0.5}, save="init", eval={"every": 3}))
+    start = math.sqrt(sum(float(p.double().square().sum()) for p in found.tensors["init"].values()))
+    assert [p.weight_norm_all for p in found.curve] == pytest.approx([0.5 * start] * 8, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {"optim": {"orthogonal_gradient": True}},
+        {"optim": {"norm_clamp": 1.0}},
+        {"train": {"loss": "stablemax"}},
+        {"optim": {"grokfast": "ema"}},
+        {"precision": "float64"},
+        {"precision": "bf16"},
+    ],
+)
+def test_each_intervention_is_another_run_and_moves_it(over: dict[str, dict[str, object]]) -> None:
+    base, moved = results(tiny(), tiny(**over))
+    assert base.weights_hash != moved.weights_hash
+    assert moved.status == "completed"
+    assert identify(tiny()).trajectory_id != identify(tiny(**over)).trajectory_id
+
+
+def test_the_coupling_is_the_bug_it_shows() -> None:
+    """Coupled, the evaluation's cadence and passes decide the order; uncoupled, they never do."""
+    cadences = [{"every": 2}, {"every": 4}, {"every": 4, "passes": 2}]
+    coupled = [tiny(eval={**c, "couple_order": True}) for c in cadences]
+    plain = [tiny(eval=c) for c in cadences]
+    assert len({r.weights_hash for r in results(*coupled)}) == 3
+    assert len({r.weights_hash for r in results(*plain)}) == 1
+    assert len({identify(c).trajectory_id for c in coupled}) == 3
+    assert len({identify(c).trajectory_id for c in plain}) == 1
+    # nothing was evaluated in the first epoch (3 batches), so the first steps are the same
+    late = results(tiny(eval={"every": 24, "couple_order": True}), tiny(eval={"every": 1}))
+    assert curve(late[0])[24] == curve(late[1])[24]
+
+
+def test_metrics_are_recorded_and_change_nothing() -> None:
+    metrics = ["fourier", "circuit", "logits", "gradient"]
+    task = {"modulus": 13}
+    base, looked_at = results(tiny(task=task), tiny(task=task, eval={"metrics": metrics}))
+    assert base.weights_hash == looked_at.weights_hash
+    assert identify(tiny()).run_id == identify(tiny(eval={"metrics": metrics})).run_id
+    for point in looked_at.curve:
+        assert set(point.metrics) == {
+            "fourier_top5", "fourier_gini", "restricted_loss", "excluded_loss",
+            "logit_scale", "softmax_collapse", "gradient_norm",
+        }  # fmt: skip
+        assert all(math.isfinite(v) for v in point.metrics.values())
+
+
+@pytest.mark.parametrize("p", [3, 5, 7, 31, 97])
+def test_discrete_logarithms_turn_products_into_sums(p: int) -> None:
+    powers = discrete_logarithms(p)
+    assert sorted(powers.tolist()) == list(range(1, p))
+    i, j = np.meshgrid(np.arange(p - 1), np.arange(p - 1))
+    assert (powers[(i + j) % (p - 1)] == powers[i] * powers[j] % p).all()
+
+
+@pytest.mark.parametrize("operation", ["x+y", "x-y", "x*y", "x/y"])
+def test_a_circuit_made_by_hand_is_found(operation: str) -> None:
+    """Logits that are cosines of (log a ± log b - log c) at five frequencies are all kept, or all excluded."""
+    task = TaskConfig(operation=operation, modulus=31)
+    order = discrete_logarithms(31) if operation in ("x*y", "x/y") else torch.arange(31)
+    n, keys = len(order), [1, 4, 7, 9, 12]
+    place = torch.zeros(31, dtype=torch.float64)
+    place[order] = torch.arange(n, dtype=torch.float64)
+    embedding = torch.zeros(FIRST_NUMBER + 31, 2 * len(keys), dtype=torch.float64)
+    for i, k in enumerate(keys):
+        angle = 2 * math.pi * k * place / n
+        embedding[FIRST_NUMBER:, 2 * i], embedding[FIRST_NUMBER:, 2 * i + 1] = angle.cos(), angle.sin()
+    parameters = {"token_embedding.weight": embedding}
+    found = fourier_metrics(parameters, task)
+    assert found["fourier_top5"] == pytest.approx(1, abs=1e-2)  # 0 has no logarithm and stands outside
+
+    def logits(equations: Equations) -> Tensor:
+        a, b = place[torch.from_numpy(equations.a)], place[torch.from_numpy(equations.b)]
+        sign = 1 if operation in ("x+y", "x*y") else -1
+        gap = (a + sign * b)[:, None] - place[None, :]
+        waves = sum((2 * math.pi * k * gap / n).cos() for k in keys)
+        assert isinstance(waves, Tensor)
+        numbers = torch.zeros(len(equations), FIRST_NUMBER + 31, dtype=torch.float64)
+        numbers[:, FIRST_NUMBER:] = 20 * waves
+        if n < 31:
+            numbers[:, FIRST_NUMBER] = -100  # the answer 0 never occurs among nonzero operands
+        return numbers
+
+    table = all_equations(task)
+    nonzero = np.flatnonzero((table.a > 0) & (table.b > 0)) if n < 31 else np.arange(len(table))
+    inside = table.take(nonzero)
+    full = F.cross_entropy(logits(inside), torch.from_numpy(inside.answer) + FIRST_NUMBER)
+    circuit = circuit_metrics(parameters, task, logits)
+    assert full < 0.1
+    assert circuit["restricted_loss"] == pytest.approx(float(full), abs=1e-6)
+    assert circuit["excluded_loss"] > 3
+
+
+def test_softmax_collapse_is_seen() -> None:
+    equations = all_equations(TaskConfig(operation="x+y", modulus=5))
+    logits = torch.zeros(25, 16)
+    logits[:10, 3] = 200.0
+    found = logit_metrics(equations, lambda _: logits)
+    assert found["softmax_collapse"] == pytest.approx(0.4)

@@ -1,0 +1,237 @@
+"""Benchmarks measure what they say: like with like, counted code, whole files."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import device_stages, gpt
+from benchmarks.coverage import END, HEAD, PAGE, START, STUDIES, cases, table
+from benchmarks.device_day import NAMES, Stage, run_day
+from benchmarks.harness import Contender
+from benchmarks.our_gpt import our_config
+from benchmarks.plain_gpt import SHAPES, PlainGPT
+from benchmarks.roofline import COUNT, tables
+from benchmarks.seeds import contender
+from benchmarks.settings import default_config
+from grok.gpt.model import parameter_count
+from grok.text.corpus import Corpus
+from grok.text.preparation import Request, prepare
+from tests.docs.pages import ROOT
+
+# The CUDA code that the compiler generates for the real step, examined where no device is.
+
+PYTHON = Path(os.environ.get("GROK_CUDA_PYTHON", ROOT / ".venv-cuda/bin/python"))
+
+needs_cuda_build = pytest.mark.skipif(
+    not PYTHON.exists(),
+    reason=f"needs torch's CUDA build (not a device), and {PYTHON} is missing: `make cuda-environment`, "
+    "or name another Python by GROK_CUDA_PYTHON",
+)
+
+
+@cache
+def generated(what: str) -> dict[str, Any]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [str(PYTHON), "-m", "benchmarks.generated", what]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    result: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    return result
+
+
+@pytest.mark.slow
+@needs_cuda_build
+@pytest.mark.timeout(3600)
+def test_the_step_has_the_kernels_operations_and_bytes_that_were_counted() -> None:
+    counts, committed = generated("count"), json.loads(COUNT.read_text())
+    if counts["torch"] != committed["torch"]:
+        pytest.skip(f"counted with torch {committed['torch']}, this is {counts['torch']}")
+    assert counts["graphs"] == committed["graphs"]
+
+
+@pytest.mark.slow
+@needs_cuda_build
+@pytest.mark.timeout(3600)
+def test_every_kernel_compiles_for_the_device_in_one_way_and_without_spills() -> None:
+    for part in generated("cubins").values():
+        assert part["cubins"] == part["kernels"] > 0
+        assert part["failed"] == part["spilled"] == part["several"] == []
+
+
+@pytest.mark.slow
+@needs_cuda_build
+@pytest.mark.timeout(3600)
+def test_the_generated_step_has_the_numbers_of_the_plain_one() -> None:
+    """Also with what a device may hold outside masks and in fresh buffers, and with every access inside a tensor."""
+    result, real = generated("interpret"), json.loads(COUNT.read_text())["graphs"]
+    for precision, bound in {"float32": 1e-6, "float64": 1e-9}.items():
+        assert result[precision]["difference"] < bound
+        for graph, kinds in result[precision]["kinds"].items():  # what the real step has, the small one has as well
+            assert all(kinds[kind] for kind, n in real[graph]["kinds"].items() if n), (graph, kinds)
+
+
+def test_nothing_in_the_count_adds_in_no_fixed_order() -> None:
+    graphs = json.loads(COUNT.read_text())["graphs"]
+    assert set(graphs) == {"step", "update", "evaluation"}
+    for graph in graphs.values():
+        assert graph["atomics"] == 0 and graph["other calls"] == []
+    assert graphs["step"]["products"] == 30
+
+
+def test_the_page_shows_the_count() -> None:
+    page = (ROOT / "docs/internals.md").read_text(encoding="utf-8")
+    assert [table for table in tables(json.loads(COUNT.read_text())) if table not in page] == []
+
+
+# The GPT benchmark compares like with like: the same model, and a page for each kind of device.
+
+
+@pytest.fixture(scope="module")
+def fables(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    out = tmp_path_factory.mktemp("corpora") / "fables"
+    return prepare(Request(form="fables", inputs=("60:0",), out=out, tokenizer="char"))[0]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_both_loops_train_the_same_model(name: str, fables: Corpus) -> None:
+    shape = SHAPES[name]
+    with torch.device("meta"):
+        plain = PlainGPT(shape, 50_257, torch.Generator())
+    config = our_config(shape, fables, 1, 20, "float32", False)
+    ours = parameter_count(config.model, vocab_size=50_257)
+    assert sum(p.numel() for p in plain.parameters()) == ours
+    if name == "gpt2":
+        assert ours == 124_439_808 - (12 * (3 + 1 + 4 + 1 + 2) + 1) * 768  # GPT-2 without its biases
+        bytewise = parameter_count(config.model, vocab_size=257)  # the device's day has no other tokeniser
+        assert f"({bytewise / 1e6:.0f} million parameters" in (device_stages.gpt.__doc__ or "")
+
+
+def measured(name: str, ms: float) -> Contender:
+    ours = {"data_wait": 0.004, "checkpoint_seconds": 0.05} if name.startswith("ours") else {}
+    contender = Contender(gpt.Served, [], name=name)
+    contender.times = [9e-3 * ms, 1e-3 * ms, 1e-3 * ms]
+    contender.last = [{"val_loss": 1.7, "memory": 400.0, **ours}]
+    return contender
+
+
+def page(corpus: Corpus, names: dict[str, float], *words: str) -> str:
+    arguments = gpt.arguments_of(["--data", str(corpus.path), *words])
+    return gpt.page([measured(name, ms) for name, ms in names.items()], arguments)
+
+
+def test_the_page_says_what_was_measured_on_which_data(fables: Corpus) -> None:
+    text = page(fables, {"plain loop": 60.0, "ours, float32": 40.0})
+    assert f"Data: fables, {fables.vocab_size} ids, corpus {fables.hash}." in text
+    shape = SHAPES["char"]
+    parameters = parameter_count(our_config(shape, fables, 1, 20, "float32", False).model, vocab_size=fables.vocab_size)
+    assert f"{parameters:,} parameters" in text
+    assert "| ours, float32 | 40.0 | 19,200 |" in text and "| 1.50 (1.50 to 1.50) |" in text
+
+
+def test_only_known_names_with_one_of_ours_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    for names, message in (("ours, flaot32", "'ours, flaot32': expected"), ("plain loop", "needs one of ours")):
+        with pytest.raises(SystemExit):
+            gpt.arguments_of(["--data", "DIR", "--only", names])
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [("NVIDIA H100 80GB HBM3", "989"), ("NVIDIA H100 PCIe", None), ("NVIDIA GeForce RTX 4090", "165")],
+)
+def test_a_share_of_the_peak_is_that_of_this_form(
+    device: str, peak: str | None, fables: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpt, "device_model", lambda _: device)
+    text = page(fables, {"plain loop, bf16, compiled": 60.0, "ours, bf16, compiled": 40.0}, "--device", "cuda")
+    assert ("MFU" in text) is (peak is not None)
+    assert peak is None or f"% of {peak} TFLOP/s" in text
+
+
+# The day on a device ends in its time with a whole file, whatever its stages do.
+
+
+def script(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-S", "-c", code)
+
+
+def written(out: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((out / "device-day.json").read_text())["stages"]
+    return found
+
+
+def test_the_file_is_whole_after_every_stage(tmp_path: Path) -> None:
+    seen = f"import json; print(len(json.load(open({str(tmp_path / 'device-day.json')!r}))['stages']))"
+    outcomes = run_day([Stage(str(n), 20, script(seen)) for n in range(3)], tmp_path)
+    assert [o.tail.strip() for o in outcomes] == ["0", "1", "2"]
+    assert [file.name for file in tmp_path.iterdir()] == ["device-day.json"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_the_stage_and_the_day_with_what_is_known(tmp_path: Path, number: int) -> None:
+    stop = (
+        f"import os, time; print('{{\"half\": 1}}', flush=True); os.kill(os.getppid(), {int(number)}); time.sleep(60)"
+    )
+    outcomes = run_day([Stage("one", 20, script(stop)), Stage("two", 20, script("print(1)"))], tmp_path)
+    assert [(stage["state"], stage["result"]) for stage in written(tmp_path)] == [
+        ("interrupted", {"half": 1}),
+        ("not begun", None),
+    ]
+    assert outcomes[0].seconds < 10
+
+
+@pytest.mark.slow
+def test_the_day_runs_on_a_fake_device(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.device_day", "--fake", "--out", str(tmp_path), "--seconds", "500"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + (tmp_path / "device-day.json").read_text()
+    day = json.loads((tmp_path / "device-day.json").read_text())["stages"]
+    assert [stage["name"] for stage in day] == [name for name, _ in NAMES]
+    assert day[1]["result"]["same bits captured and queued"] is True
+
+
+# The benchmark of seeds measures what it says, in a tiny form of the regime.
+
+REGIME: dict[str, Any] = {
+    "task": {"modulus": 11},
+    "model": {"d_model": 16, "heads": 2, "d_ff": 24},
+    "train": {"batch_size": 24},
+    "numerics": {"compile": False},
+}
+
+
+def test_every_contender_steps() -> None:
+    config = default_config(**REGIME)
+    for kind in ("plain", "ours"):
+        made = contender(kind, config, 0)
+        made.step()
+    assert made.lane.run.step == 1
+    made.evaluate()
+    assert made.lane.run.step == 1
+
+
+# The coverage page has every simulated study of its command, with enough repetitions.
+
+
+def test_the_page_has_every_case_of_the_command() -> None:
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    made = text[text.index(START) : text.index(END)]
+    assert HEAD in made
+    lines = [line.strip("| ").split(" | ") for line in made.split(HEAD)[1].strip().splitlines()]
+    assert {(section, case) for section, case, *_ in lines} == {(section, case) for section, case, _ in cases()}
+    assert {line[-1] for line in lines} == {f"{STUDIES:,}"}
+
+
+def test_a_line_says_how_often_the_interval_holds() -> None:
+    line = next(iter(table(8, "families"))).strip("| ").split(" | ")
+    assert line[0] == "families" and line[-1] == "8"
+    holds, below, above = map(float, line[4:7])
+    assert holds + below + above == 1

@@ -1,0 +1,256 @@
+"""Commands that look at a store: lists, one run, two sets of runs, and what is in flight."""
+
+import json
+import shlex
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+
+from analysis import compare, listing
+from analysis.answers import compile_report
+from analysis.observations import Observations
+from analysis.writing import write_report
+from grok import run, show
+from grok.commands.words import matching
+from grok.errors import ConfigError
+from grok.execute import worker
+from grok.processes import Owner
+from grok.records import Checkpoint, Progress
+from grok.show import Line, draw
+from grok.store import Purpose, Purposes, StoreWriter, open_store
+from grok.store.contract import example_row, failed
+from grok.store.reader import OWNER, write_in_flight
+from tests.analysis.simulate import Truth, census, row, write
+from tests.doors.conftest import TINY, Door
+from tests.gpt.conftest import prepare_text, text_of
+
+# ``grok list`` and the filters that it shares with ``grok show``.
+
+FRAME = pd.DataFrame(
+    {
+        "seed": [8, 80, 3],
+        "class": ["super", "normal", "super"],
+        "val accuracy": [0.99, 0.1, 1.0],
+        "generalised": pd.array([500, None, 2500], "Int64"),
+        "run": ["3f2a", "90bc", "3f77"],
+        "design": ["sweep member, branch parent", "sweep member", "unknown"],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        (["seed=8"], [0]),
+        (["class=SUPER"], [0, 2]),
+        (["gen<2000"], [0]),
+        (["generalised>=500", "val_acc>0.995"], [2]),
+        (["run=3f"], [0, 2]),
+        (["design=branch"], [0]),
+        (["normal"], [1]),
+        (["norm", "seed=8"], []),
+        ([], [0, 1, 2]),
+    ],
+)
+def test_rows_satisfy_all_filters(words: list[str], rows: list[int]) -> None:
+    assert list(np.flatnonzero(matching(FRAME, words))) == rows
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    rows = [row(truth) for truth in census(6, np.random.default_rng(0))]
+    ids = [r.result.run_id for r in rows]
+    with StoreWriter(tmp_path / "S") as writer:
+        writer.record_design(Purposes("sweep", [Purpose(unit={"seed": n}) for n in range(4)]).named(ids[:4]))
+        writer.commit(rows)
+    return str(tmp_path / "S")
+
+
+def test_every_run_is_listed_with_its_purpose(store: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert listing.main([store, "--json"]) == 0
+    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert {r["seed"]: r["design"] for r in rows} == {n: "sweep member" if n < 4 else "unknown" for n in range(6)}
+    assert listing.main([store, "design=unknown", "--csv"]) == 0
+    assert [line.split(",")[1] for line in capfd.readouterr().out.splitlines()] == ["seed", "4", "5"]
+    assert listing.main([store, "role=member"]) == 0
+    assert "4 of 6 runs" in capfd.readouterr().out
+
+
+def test_on_another_task_the_classes_are_early_and_late(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    store = str(write(census(20, np.random.default_rng(0), steps=20_000, task__modulus=97), tmp_path / "S"))
+    assert listing.main([store, "--json"]) == 0
+    classes = {json.loads(line)["class"] for line in capfd.readouterr().out.splitlines()}
+    assert "late" in classes and classes <= {"early", "late", "not within 20,000 steps"}
+
+
+# ``grok.show``: one run with its seeds, events and curves, in text and as a picture.
+
+numbers = st.floats(allow_nan=True, allow_infinity=True, width=32)
+
+
+@given(
+    st.lists(st.lists(numbers, min_size=1, max_size=30), min_size=1, max_size=3),
+    st.booleans(),
+    st.booleans(),
+    st.integers(20, 120),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_curve_fits_its_frame(curves: list[list[float]], log: bool, ascii_only: bool, width: int) -> None:
+    lines = [Line("x", np.arange(len(c)) * 10.0, np.array(c)) for c in curves]
+    rows = draw(lines, width=width, height=6, log=log, marks={"a": 10}, ascii_only=ascii_only)
+    assert max(map(len, rows)) <= max(width, 20)
+    assert not ascii_only or all(row.isascii() for row in rows)
+    if any(np.isfinite(c).any() for c in curves):
+        assert len(rows) == 6 + 3
+
+
+def test_a_run_is_shown_whole(door: Door, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert door(*TINY, "seed=3", "seeds.order=8", "seeds.layers={head:5}", "store.path=S").status == 0
+    (row,) = open_store("S").runs().to_dict("records")
+    capfd.readouterr()
+    assert show.main([row["run_id"][:7], "--store", "S", "--out", "pictures/run.png"]) == 0
+    out = capfd.readouterr().out
+    for part in (row["run_id"], row["weights_hash"], row["numerics"], row["rerun"], "head: 5", "task.modulus=7"):
+        assert part in out
+    assert "  order     8  (given)" in out
+    assert f"  init      {row['seed_init']}\n" in out
+    assert Path("pictures/run.png").read_bytes().startswith(b"\x89PNG")
+    (again,) = (line for line in out.splitlines() if line.startswith("compare its bits: "))
+    assert run.main(shlex.split(again.partition("grok run ")[2])) == 0, "what it proposes runs as it stands"
+
+
+def test_events_are_lettered_in_their_order_and_a_failed_run_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [example_row(1, memorised_step=50, grokked_step=150, val_loss_peak_step=100), failed(example_row(2))]
+    with StoreWriter("S") as writer:
+        writer.commit(rows)
+    assert show.main([rows[0].result.run_id, "--store", "S"]) == 0
+    assert "a memorised 50, b val_loss_peak 100, c grokked 150" in capsys.readouterr().out
+    assert show.main([rows[1].result.run_id, "--store", "S"]) == 0
+    out = capsys.readouterr().out
+    assert "failed (exception)" in out and "error       made up" in out and "nothing was measured" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["zz"], "begins with 'zz'"), (["", "--out", "x.doc"], "expected a file that ends in .png, .svg, .pdf")],
+)
+def test_what_cannot_be_shown_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
+) -> None:
+    with StoreWriter(tmp_path / "S") as writer:
+        writer.commit([example_row(1)])
+    assert show.main([*words, "--store", str(tmp_path / "S")]) == 2
+    assert says in capsys.readouterr().err
+
+
+# ``grok compare``: two sets of runs against recomputation by hand.
+
+RNG = np.random.default_rng
+
+
+def both(tmp_path: Path, seeds: range) -> Path:
+    """Return a store of 30 seeds with weight decay 1 and of ``seeds`` with 0, half as fast."""
+    fast = census(30, RNG(0), steps=80_000, optim__weight_decay=1.0)
+    pairs = zip(fast, seeds, strict=True)
+    slow = [Truth({**t.overrides, "seed": s, "optim.weight_decay": 0.0}, 2 * t.time) for t, s in pairs]
+    return write([*fast, *slow], tmp_path / "S")
+
+
+@pytest.mark.parametrize(("seeds", "paired"), [(range(30), True), (range(100, 130), False)])
+def test_the_numbers_are_those_of_plain_pandas(tmp_path: Path, seeds: range, paired: bool) -> None:
+    store = both(tmp_path, seeds)
+    observations = Observations.read(store)
+    sides = compare.Sides.of(observations, store, ("weight_decay=1", "optim.weight_decay=0"))
+    assert sides.paired == paired and [len(rows) for rows in sides.rows] == [30, 30]
+    table = compare.compared(observations, sides).tables[0].frame.set_index("")
+    opened = open_store(store)
+    runs, curves = opened.runs(["config.optim.weight_decay", "seed"]), opened.curves()
+    last = curves[curves["step"] == 80_000].merge(runs, on="run_id").sort_values("seed")
+    a, b = (last.loc[last["config.optim.weight_decay"] == w, "weight_norm"].to_numpy() for w in (1.0, 0.0))
+    independent = CompareMeans(DescrStatsW(b), DescrStatsW(a))
+    low, high = DescrStatsW(b - a).tconfint_mean() if paired else independent.tconfint_diff(usevar="unequal")
+    line = table.loc["mean weight norm at step 80,000"]
+    assert line["weight_decay=1"].startswith(f"{a.mean():,.3f} (")
+    assert line[compare.DIFFERENCE] == f"{(b - a).mean():,.3f} ({low:,.3f} to {high:,.3f})"
+    ratio = str(table.loc["median step of generalising", compare.DIFFERENCE]).rpartition("×")[2]
+    assert float(ratio.split()[0]) == pytest.approx(2, rel=0.02)
+
+
+def test_what_biases_a_comparison_is_said(tmp_path: Path) -> None:
+    store = both(tmp_path, range(30))
+    observations = Observations.read(store)
+    by_result = compare.compared(observations, compare.Sides.of(observations, store, ("seed<15 gen<4000", "seed>=15")))
+    assert any("about results" in note for note in by_result.notes)
+    assert any("optim.weight_decay" in note for note in by_result.notes)
+
+
+@pytest.mark.parametrize("filters", [("seed=1", "seed<3"), ("weight_decay=7", "seed=1"), ("nothing=1", "seed=1")])
+def test_filters_that_choose_nothing_or_overlap_are_refused(tmp_path: Path, filters: tuple[str, str]) -> None:
+    store = both(tmp_path, range(30))
+    with pytest.raises(ConfigError):
+        compare.Sides.of(Observations.read(store), store, filters)
+
+
+def test_the_command_writes_table_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = both(tmp_path, range(30))
+    assert compare.main([str(store), "weight_decay=1", "weight_decay=0", "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "figures" / "compare.png").exists()
+    assert (tmp_path / "out" / "tables" / "compare_both.csv").exists()
+    assert "30 runs, B: 30 runs" in capsys.readouterr().out
+    assert compare.main(["seed=1"]) != 0
+
+
+# What a run in flight has shown is in the store and in the report before it ends, and gone from there afterwards.
+
+
+def test_curves_of_a_run_in_flight(door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text").mkdir()
+    corpus = prepare_text(tmp_path / "text", text_of(600))
+    monkeypatch.setattr(worker, "CURVES", 0.0)
+    pages: list[str] = []
+    curves: list[list[int]] = []
+    steps: list[list[int]] = []
+
+    def look(store: str, checkpoint: Checkpoint, config: object) -> None:
+        opened = open_store(store)
+        curves.append(opened.in_flight("curves")["step"].astype(int).tolist())
+        steps.append(opened.in_flight("steps")["step"].astype(int).tolist())
+        report = compile_report(Observations.read(store))
+        pages.append(write_report(report, tmp_path / "R").read_text(encoding="utf-8"))
+
+    monkeypatch.setattr(worker, "keep_checkpoint", look)
+    ended = door(
+        "mode=gpt", "experiment=gpt/shakespeare_char", f"data.path={corpus.path}", "store.path=S", "model.layers=1",
+        "model.d_model=16", "model.heads=2", "model.context=16", "train.steps=8", "train.batch_size=2",
+        "train.threads=1", "eval.every=2", "eval.windows=2", "eval.sample_tokens=4", "eval.prompt='the cat'",
+        "checkpoint.every=6", "numerics.compile=false", "log.quiet=true", "executor=inline",
+    )  # fmt: skip
+    assert ended.status == 0, ended
+    assert curves == [[2, 4]] and steps[0][:4] == [1, 2, 3, 4]
+    assert "Runs in flight" in pages[0] and "the cat" in pages[0]
+    store = open_store("S")
+    assert store.in_flight().empty and len(store.runs()) == 1
+    assert not list((tmp_path / "S").glob("live/*/*.run"))
+    assert "Runs in flight" not in [s.title for s in compile_report(Observations.read("S")).studies]
+
+
+def test_runs_of_a_killed_sweep_are_not_in_flight(tmp_path: Path) -> None:
+    """Of a sweep on another machine nobody here knows whether it lives."""
+    StoreWriter(tmp_path / "S").close()
+    mine = Owner.this_process()
+    owners = {"lives": mine, "killed": replace(mine, started="0"), "far": replace(mine, machine="another")}
+    for name, owner in owners.items():
+        folder = tmp_path / "S" / "live" / name
+        folder.mkdir(parents=True)
+        (folder / OWNER).write_text(json.dumps(asdict(owner)))
+        write_in_flight(folder, Progress(run_id=f"run-{name}", step=1, steps=2))
+    assert sorted(open_store(tmp_path / "S").in_flight()["run_id"]) == ["run-far", "run-lives"]

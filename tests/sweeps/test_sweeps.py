@@ -1,0 +1,277 @@
+"""Sweeps with designs of their own: branches, repeats, exchanged layers, and every named sweep plans."""
+
+import json
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import sweeps.layers
+from grok.__main__ import main as grok
+from grok.config import RunConfig
+from grok.execute import Outcome
+from grok.run import main
+from grok.store import open_store
+from grok.streams import STREAMS, derive_seed
+from sweeps.branch import drawn_parents, redrawn_seeds
+from sweeps.branch import main as branch
+from sweeps.layers import combinations
+from sweeps.layers import main as layers
+from sweeps.repeat import main as repeat
+from tests.doors.conftest import door as door
+from tests.gpt.conftest import prepare_text, text_of
+
+# Branching: parents are chosen as said, and each child differs from its parent in the redrawn streams alone.
+
+TINY = [
+    "task.operation=x+y", "task.modulus=7", "model.d_model=8", "model.heads=2", "model.d_ff=8", "model.layers=1",
+    "train.steps=6", "train.batch_size=8", "eval.every=3", "numerics.compile=false", "executor=inline",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def census(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("census") / "S"
+    assert main(["-m", "seed=range(0,6)", *TINY, f"store.path={path}"]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def store(census: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shutil.copytree(census, tmp_path_factory.mktemp("branch") / "S")
+
+
+def test_children_keep_all_streams_but_the_redrawn_ones(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = open_store(store).runs().set_index("run_id")
+    words = ["--store", str(store), "--best", "1", "--random", "1", "--at", "3", "--times", "2"]
+    redraw = ["--redraw", "order,split+init"]
+    assert branch([*words, *redraw, *TINY]) == 0
+    after = open_store(store).runs().set_index("run_id")
+    new = after.drop(before.index)
+    assert len(new) == 2 * 2 * 2 and new["config_id"].unique().tolist() == before["config_id"].unique().tolist()
+    losses = open_store(store).curves().query("step == 3").set_index("run_id")["val_loss"]
+    best = before.loc[losses.loc[before.index].idxmin()]
+    assert best["seed"] in set(new["seed"]) and new["seed"].nunique() == 2
+    kinds = []
+    for _, child in new.iterrows():
+        parent = before[before["seed"] == child["seed"]].iloc[0]
+        kinds.append("+".join(s for s in STREAMS if child[f"seed_{s}"] != parent[f"seed_{s}"]))
+    assert sorted(kinds) == ["order"] * 4 + ["split+init"] * 4
+    assert new["weights_hash"].nunique() == 8
+    assert branch([*words, *redraw, *TINY]) == 0  # the same command trains nothing
+    assert "8 stored, 0 duplicates, 0 to train" in capfd.readouterr().out
+    # a child can be a parent, and its children are others
+    assert (
+        branch(["--store", str(store), "--parents", str(new.index[0]), "--redraw", "init", "--times", "1", *TINY]) == 0
+    )
+    assert len(open_store(store).runs()) == len(after) + 1
+
+
+def test_a_layers_weights_are_redrawn_and_nothing_else(store: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = open_store(store).runs().set_index("run_id")
+    parent = before[before["layers"] == "{}"].iloc[0]
+    words = ["--store", str(store), "--parents", str(parent.name), "--times", "2"]
+    assert branch([*words, "--redraw", "layers.head,layers.head+layers.blocks.0", *TINY]) == 0
+    new = open_store(store).runs().set_index("run_id").drop(before.index)
+    assert sorted(tuple(json.loads(layers)) for layers in new["layers"]) == [("blocks.0", "head")] * 2 + [("head",)] * 2
+    assert all((new[f"seed_{s}"] == parent[f"seed_{s}"]).all() for s in STREAMS)
+    assert new["weights_hash"].nunique() == 4 and parent["weights_hash"] not in set(new["weights_hash"])
+    assert branch([*words, "--redraw", "layers.tail", *TINY]) == 2
+    assert "'tail' names no tensor" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--at", "4"], "not evaluated at that step"),
+        (["--best", "40"], "finished seeds with these settings"),
+        (["--redraw", "dropout"], "one or two of split, init, order"),
+        (["--redraw", "layers."], "nor layers.NAME"),
+        (["--seeds", "7"], "FIRST:END"),
+        (["--seeds", "0:7"], "6 of 7 are finished"),
+        (["--times", "0"], "at least 1"),
+        (["seeds.order=4"], "kept or redrawn"),
+        (["--parents", "zz"], "zz"),
+        (["optim.lr=0.5"], "optim.lr=0.001"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    store: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert branch(["--store", str(store), "--at", "3", *TINY, *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and said in error
+
+
+def test_only_master_seeds_are_parents(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scan = store.with_name("scan")
+    assert main(["-m", "seeds.init=range(0,3)", *TINY, f"store.path={scan}"]) == 0
+    assert branch(["--store", str(scan), "--at", "3", *TINY]) == 2
+    assert "3 of its runs have streams of their own" in capsys.readouterr().err
+
+
+def test_the_draws_of_branches_are_those_of_every_stored_branch() -> None:
+    assert redrawn_seeds("0123456789abcdef0123", "split+init", 1) == {"split": 1682535175, "init": 260601372}
+    assert drawn_parents(0, 29, 3) == [24, 20, 18]
+
+
+# Repeats: the best of a store or named seeds, and controls that were drawn without looking.
+
+HOW = ["numerics.compile=false", "executor=inline"]
+
+
+@pytest.fixture(scope="module")
+def repeated(census: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shutil.copytree(census, tmp_path_factory.mktemp("repeat") / "S")
+
+
+def test_best_and_controls_are_repeated_in_each_way(repeated: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = open_store(repeated).runs().set_index("run_id")
+    words = ["--store", str(repeated), "--best", "1", "--times", "2", "--kinds", "ulp,order,again,precision"]
+    assert repeat([*words, *HOW, "precision=float64"]) == 0
+    after = open_store(repeated).runs().set_index("run_id")
+    new = after.drop(before.index)
+    best = before.sort_values(["val_acc", "val_loss"], ascending=[False, True])["seed"].iloc[0]
+    assert new["seed"].nunique() == 2 and best in set(new["seed"])
+    assert len(new) == 2 * (2 + 2 + 1 + 1)
+    own = new["seed"].map(before.set_index("seed")["seed_order"])
+    redrawn = new["seed_order"] != own
+    assert redrawn.sum() == 4 and new.loc[redrawn, "seed_order"].nunique() == 4
+    assert (new["seed_init"] == new["seed"].map(before.set_index("seed")["seed_init"])).all()
+    assert (new["config.perturb.ulps"] > 0).sum() == 4
+    again = new[new["replicate"] > 0]
+    assert (again["weights_hash"] == again["seed"].map(before.set_index("seed")["weights_hash"])).all()
+    assert new["config.precision"].value_counts().to_dict() == {"float32": 10, "float64": 2}
+    assert repeat([*words, *HOW, "precision=float64"]) == 0  # the same command trains nothing
+    assert "12 stored, 0 duplicates, 0 to train" in capfd.readouterr().out
+
+
+def test_a_repeat_on_the_other_path_is_not_trained_again_on_another_machine(
+    repeated: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--seeds", "5", "--controls", "0", "--kinds", "path", *HOW, f"store.path={repeated}"]
+    assert repeat(words) == 0
+    monkeypatch.setattr("platform.node", lambda: "another")
+    assert repeat(words) == 0
+    assert "1 planned, 1 stored, 0 duplicates, 0 to train" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--best", "9"], "ask for fewer"),
+        (["--kinds", "dropout"], "'dropout' is not one of"),
+        (["--kinds", "precision"], "needs the precision"),
+        (["--kinds", "train.steps=20000"], "expected grok sweep train.steps=... for all seeds"),
+        (["--kinds", "numerics.path=plain"], "or --kinds path or again"),
+        (["--times", "0"], "at least 1"),
+        (["seed=3"], "--seeds names candidates"),
+        (["optim.weight_decay=7"], "no finished run to choose from with optim.weight_decay=7"),
+        (["--seeds", "77"], "77"),
+    ],
+)
+def test_bad_input_of_repeats_is_refused_in_one_line(
+    words: list[str], said: str, repeated: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert repeat(["--store", str(repeated), *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and said in error
+
+
+# Every named sweep plans; the small ones of them train.
+
+NAMED = sorted(Path("conf/sweep").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the folder of a small corpus, for the sweeps of language models."""
+    return str(prepare_text(tmp_path_factory.mktemp("words"), text_of(2000)).path)
+
+
+@pytest.mark.parametrize("path", NAMED, ids=lambda p: p.stem)
+def test_every_command_of_a_sweeps_header_plans_as_it_stands(
+    path: Path, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = path.read_text().splitlines()
+    assert lines[1].startswith(f"# grok sweep sweep={path.stem}")
+    assert all(f"# {word} " in "\n".join(lines) for word in ("Asks", "Costs", "Read"))
+    monkeypatch.chdir(tmp_path)
+    for i, command in enumerate(line[2:] for line in lines if line.startswith("# grok ")):
+        status = grok([*shlex.split(command.replace("=DIR", f"={corpus}"))[1:], "dry_run=true"])
+        said = capfd.readouterr()
+        assert status == 0, said.err
+        assert int(said.out.split(" planned")[0].split()[-1]) > (8 if i == 0 else 0)
+    assert not list(tmp_path.iterdir())
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[RunConfig]:
+    """Return the runs that a command of sweeps.layers asks for."""
+    asked: list[RunConfig] = []
+
+    def take(configs: Sequence[RunConfig], *, argv: Sequence[str]) -> Outcome:
+        asked.extend(configs)
+        return Outcome((), {}, {}, 0)
+
+    monkeypatch.setattr("sweeps.layers.execute", take)
+    assert layers([*words, *TINY]) == 0
+    return asked
+
+
+def test_a_donor_is_any_init_seed_and_factors_are_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "embedding=token_embedding,position_embedding;head=head"
+    runs = planned(monkeypatch, "--recipient=4", "--donor-init=512", "--donor-order=8", "--factors", own)
+    assert len(runs) == 2 * 2**3
+    both = {"token_embedding": 512, "position_embedding": 512}
+    maps = [{}, both, {"head": 512}, {**both, "head": 512}]
+    for order in (None, 8):
+        mine = [run.seeds.layers for run in runs if run.seeds.order == order]
+        assert sorted(map(str, mine)) == sorted(map(str, 2 * maps))
+    assert {run.stream_seeds().split for run in runs} == {derive_seed(4, "split")}
+
+
+def test_the_examples_in_its_help_plan(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    examples = [line.strip() for line in str(sweeps.layers.__doc__).splitlines() if line.startswith("  grok ")]
+    assert len(examples) == 3
+    for example in examples:
+        _, door, *words = shlex.split(example)
+        assert door == "layers"
+        assert layers([*words, "dry_run=true", f"store.path={tmp_path / 'S'}"]) == 0
+        assert " planned, 0 stored" in capfd.readouterr().out
+
+
+def test_sampled_designs_are_balanced_and_refuse_too_few() -> None:
+    names = list("abcdefg")
+    chosen = combinations(names, 80, 3)
+    assert len(chosen) == len(set(chosen)) == 80
+    assert all(frozenset(names) - subset in chosen for subset in chosen)
+    assert combinations(names, 80, 3) == chosen
+    assert len(combinations(names, None, 0)) == 128
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--combinations", "9"], "at least"),
+        (["--replicates", "0"], "at least 1"),
+        (["--donor", "0"], "two different seeds"),
+        (["--donor", "-1"], "--donor -1: expected a whole number, at least 0"),
+        (["--donor-init", "3"], "not allowed with argument --donor"),
+        (["--donor", "x"], "--donor x: expected a whole number"),
+        (["--both", "--donor-order", "3"], "expected only --donor SEED"),
+        (["--factors", "head"], "'head' is not NAME=LAYER"),
+        (["--factors", "a=blocks;b=blocks.0.mlp"], "blocks.0.mlp is part of blocks"),
+        (["--factors", "a=head;a=blocks"], "the name 'a' is used twice"),
+        (["--factors", "a=hood"], "'hood' names no tensor"),
+        (["seeds.layers.head=4"], "--factors says which layers"),
+        (["seed=4"], "--recipient is the master seed"),
+    ],
+)
+def test_bad_input_of_layers_is_refused_in_one_line(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert layers(["--recipient", "0", "--donor", "1", *TINY, *given]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and error.count("\n") == 1 and said in error
