@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # Bytecode is kept: each of the processes that tests start would else compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup sweep notebooks test fast test-slow check docs coverage golden cuda-environment bench results clean
+.PHONY: setup sweep notebooks test fast test-slow check docs coverage golden cuda-environment dist bench results clean
 
 setup: $(VENV)/.installed
 
@@ -73,6 +73,21 @@ golden: setup
 	$(BIN)/python -m tests.golden.regenerate
 	$(BIN)/python -m tests.gpt.regenerate
 	git diff --stat -- tests
+
+# Source archive and wheel in dist/, checked. A release gives its tag: make dist TAG=v0.1.0
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' grok/version.py)
+DIST_VENV ?= .venv-dist
+dist: $(DIST_VENV)/.installed
+	@test -z '$(TAG)' || test '$(TAG)' = 'v$(VERSION)' || { echo 'the tag $(TAG) is not v$(VERSION)' >&2; exit 1; }
+	rm -rf dist
+	$(DIST_VENV)/bin/python -m build --outdir dist
+	$(DIST_VENV)/bin/twine check --strict dist/*
+	$(DIST_VENV)/bin/check-wheel-contents dist/*.whl
+
+$(DIST_VENV)/.installed:
+	$(PYTHON) -m venv $(DIST_VENV)
+	$(DIST_VENV)/bin/python -m pip install --quiet build twine check-wheel-contents
+	touch $@
 
 bench: setup
 	$(BIN)/python -m benchmarks.seeds

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from analysis.observations import (
+from grok.analysis.observations import (
     Observations,
     describe_task,
     differing_settings,
@@ -21,11 +21,11 @@ from analysis.observations import (
     varying_columns,
     without_repetition,
 )
-from analysis.populations import roles
-from analysis.proposals import given_again, proposal
-from analysis.statistics.estimate import NotEnoughData
-from analysis.studies import QUESTIONS, Missing
-from analysis.studies.base import OwnStudy, Study
+from grok.analysis.populations import roles
+from grok.analysis.proposals import given_again, proposal
+from grok.analysis.statistics.estimate import NotEnoughData
+from grok.analysis.studies import QUESTIONS, Missing
+from grok.analysis.studies.base import OwnStudy, Study
 from grok.errors import ConfigError, GrokError
 from grok.plugins import active, load, name_code
 from grok.streams import derive_seed
@@ -390,7 +390,7 @@ def own_studies(targets: Sequence[str], folder: str) -> list[Own]:
 
 def _asking(target: str, function: Callable[[Observations], Any]) -> Own:
     def ask(observations: Observations) -> Study:
-        from analysis.figures.style import in_style
+        from grok.analysis.figures.style import in_style
 
         name = target.rpartition(".")[2]
         question = ((function.__doc__ or "").strip().splitlines() or [""])[0]
@@ -409,14 +409,14 @@ def _asking(target: str, function: Callable[[Observations], Any]) -> Own:
         if isinstance(answer, Study):
             return _fit(target, answer)
         drawn = answer if isinstance(answer, list) else [] if answer is None else [answer]
-        from analysis.figures.style import Drawing
+        from grok.analysis.figures.style import Drawing
 
         for i, drawing in enumerate(drawn):
             if not isinstance(drawing, Drawing):
                 kind = type(drawing).__name__ + (f" as element {i} of its list" if isinstance(answer, list) else "")
                 raise ConfigError(
-                    f"--with {target} gave a {kind}: expected an analysis.figures.style.Drawing, a list of them, or "
-                    "an analysis.studies.Study"
+                    f"--with {target} gave a {kind}: expected a grok.analysis.figures.style.Drawing, "
+                    "a list of them, or a grok.analysis.studies.Study"
                 )
         title = name.replace("_", " ").capitalize()  # the pictures have titles of their own
         notes = [] if drawn else ["The store has no data for it."]

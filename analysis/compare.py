@@ -18,16 +18,16 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.listing import listed_runs
-from analysis.observations import Observations, floats, in_words, varying_columns
-from analysis.populations import asked
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
-from analysis.statistics.proportions import difference, paired_difference, share
-from analysis.statistics.survival import kaplan_meier, quantile, watched_until
-from analysis.studies.base import OwnStudy, Table
-from analysis.studies.conditions import FEWEST, Family, contrast, slowdown_words, triples
-from analysis.study import study_text
-from analysis.writing import FIGURES, default_folder, write_studies
+from grok.analysis.listing import listed_runs
+from grok.analysis.observations import Observations, floats, in_words, varying_columns
+from grok.analysis.populations import asked
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from grok.analysis.statistics.proportions import difference, paired_difference, share
+from grok.analysis.statistics.survival import kaplan_meier, quantile, watched_until
+from grok.analysis.studies.base import OwnStudy, Table
+from grok.analysis.studies.conditions import FEWEST, Family, contrast, slowdown_words, triples
+from grok.analysis.study import study_text
+from grok.analysis.writing import FIGURES, default_folder, write_studies
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.commands.words import matching
 from grok.errors import ConfigError
@@ -88,7 +88,7 @@ def chosen(observations: Observations, path: Path, words: str) -> pd.DataFrame:
 
 def compared(observations: Observations, sides: Sides) -> OwnStudy:
     """Return both sides and their differences, with 95% intervals, and their curves."""
-    from analysis.figures.survival import compare
+    from grok.analysis.figures.survival import compare
 
     (a, b), names = sides.rows, sides.names
     step = int(min(rows["config.train.steps"].min() for rows in sides.rows))

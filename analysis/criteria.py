@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.observations import Observations, floats
-from analysis.statistics.estimate import Estimate, NotEnoughData
-from analysis.statistics.survival import Times, quantile
+from grok.analysis.observations import Observations, floats
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData
+from grok.analysis.statistics.survival import Times, quantile
 
 CLASSES: Final = ("super", "fast", "normal", "diverged")
 """Classes of judged seeds, best first."""

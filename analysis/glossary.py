@@ -6,7 +6,7 @@ import tomllib
 from importlib.resources import files
 from typing import Final
 
-_WORDS: Final = tomllib.loads(files("analysis").joinpath("terms.toml").read_text(encoding="utf-8"))
+_WORDS: Final = tomllib.loads(files("grok.analysis").joinpath("terms.toml").read_text(encoding="utf-8"))
 TERMS: Final[dict[str, str]] = _WORDS["terms"]
 AXES: Final[dict[str, str]] = _WORDS["axes"]
 """The letters in comments on shapes, such as ``x  # [L, R, D]``."""

@@ -8,8 +8,8 @@ from typing import Final
 
 import pandas as pd
 
-from analysis.observations import Observations
-from analysis.studies.seeds import seed_table
+from grok.analysis.observations import Observations
+from grok.analysis.studies.seeds import seed_table
 from grok.commands.command import Parser, add_store, command, store_of
 from grok.commands.words import is_filter, matching, with_purposes
 from grok.store import Store, open_store

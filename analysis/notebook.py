@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from analysis.observations import Observations
-from analysis.studies import QUESTIONS, Missing, Question, Study
-from analysis.study import missing_text, study_text
+from grok.analysis.observations import Observations
+from grok.analysis.studies import QUESTIONS, Missing, Question, Study
+from grok.analysis.study import missing_text, study_text
 from grok.config.common import StoreConfig
 from grok.errors import nearest
 from grok.store import check_path
 
 if TYPE_CHECKING:
-    from analysis.figures.style import Drawing
+    from grok.analysis.figures.style import Drawing
 
 FINDINGS = ["label", "shown", "value", "low", "high", "n", "text"]
 """Columns of :attr:`Answer.findings`: ``shown`` is the formatted number, ``value`` to ``n`` the number itself."""
@@ -92,7 +92,7 @@ class Answer:
     @cached_property
     def figures(self) -> Figures:
         """The figures of the report; none without an answer."""
-        from analysis.figures import drawings
+        from grok.analysis.figures import drawings
 
         return Figures() if isinstance(self.study, Missing) else Figures(drawings(self.study))
 

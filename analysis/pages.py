@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 import jinja2
 import pandas as pd
 
-from analysis.answers import BIASED, unfinished
-from analysis.observations import Observations
-from analysis.statistics.estimate import write_csv
-from analysis.studies import QUESTIONS, Missing, Study
+from grok.analysis.answers import BIASED, unfinished
+from grok.analysis.observations import Observations
+from grok.analysis.statistics.estimate import write_csv
+from grok.analysis.studies import QUESTIONS, Missing, Study
 from grok.commands.command import Parser, command
 from grok.errors import ConfigError, StoreError, nearest
 
 if TYPE_CHECKING:
-    from analysis.figures.style import Drawing
+    from grok.analysis.figures.style import Drawing
 
 TEMPLATE: Final = "page.md.j2"
 OPENING: Final = "opening.md.j2"
@@ -121,7 +121,7 @@ class Page:
 
     def drawings(self, name: str) -> list[Drawing]:
         """Return the figures of a study, including those that only these pages show."""
-        from analysis.figures import drawings
+        from grok.analysis.figures import drawings
 
         if name not in self._drawings:
             study = self.reference(name)

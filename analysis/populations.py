@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from analysis.observations import (
+from grok.analysis.observations import (
     COUNTED,
     Observations,
     as_text,
@@ -423,9 +423,9 @@ class Populations:
 def populations(observations: Observations) -> Populations:
     """Return the populations of the arithmetic runs of a store.
 
-    Their runs are those that a design asked for before any result (:func:`analysis.populations.asked`), each as long as
-    it asked; runs with a coupled order stream have a section of their own. If two candidates share most of their runs,
-    as rows and columns of a crossed design do, the larger one is kept.
+    Their runs are those that a design asked for before any result (:func:`asked`), each as long as it asked; runs with
+    a coupled order stream have a section of their own. If two candidates share most of their runs, as rows and columns
+    of a crossed design do, the larger one is kept.
     """
     rows = observations.once(asked)
     purposes = observations.once(roles)

@@ -11,8 +11,8 @@ from typing import Any, Final
 import pandas as pd
 import yaml
 
-from analysis.observations import HASH, Observations, default_settings, hashes_of
-from analysis.populations import populations
+from grok.analysis.observations import HASH, Observations, default_settings, hashes_of
+from grok.analysis.populations import populations
 from grok.commands import words
 from grok.config.values import literal
 from grok.streams import STREAMS, derive_seed
@@ -102,7 +102,7 @@ def _set_by(words: Sequence[str]) -> set[str]:
 
 def setup_file(group: str, name: str) -> dict[str, Any]:
     """Return the settings of ``conf/GROUP/NAME.yaml`` by dotted name; none if the project has no such file."""
-    file = words.conf_folder() / group / f"{name}.yaml"
+    file = words.CONF / group / f"{name}.yaml"
     if not re.fullmatch(r"[\w/]+", name) or not file.is_file():
         return {}
     content = _flattened(yaml.safe_load(file.read_text(encoding="utf-8")))

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 
-from analysis.answers import Report, compile_report, own_studies, unfinished
-from analysis.observations import Observations
-from analysis.study import reading_parser
-from analysis.writing import PAGE, default_folder, write_answers, write_page, write_report
+from grok.analysis.answers import Report, compile_report, own_studies, unfinished
+from grok.analysis.observations import Observations
+from grok.analysis.study import reading_parser
+from grok.analysis.writing import PAGE, default_folder, write_answers, write_page, write_report
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.errors import ConfigError, StoreError, one_line
 from grok.store import check_path
@@ -32,7 +32,7 @@ from grok.store.reader import is_owner_alive
 from grok.untrusted import read_json_object, read_text
 
 if TYPE_CHECKING:
-    from analysis.figures.style import Drawing
+    from grok.analysis.figures.style import Drawing
 
 # Rewrites the report of a store while a sweep runs.
 

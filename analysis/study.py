@@ -6,10 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from analysis.observations import Observations
-from analysis.studies import QUESTIONS
-from analysis.studies.base import Missing, Question, Study
-from analysis.writing import FIGURES, default_folder, write_studies
+from grok.analysis.observations import Observations
+from grok.analysis.studies import QUESTIONS
+from grok.analysis.studies.base import Missing, Question, Study
+from grok.analysis.writing import FIGURES, default_folder, write_studies
 from grok.commands.command import Parser, add_store, command, refuse_unwritable, store_of
 
 

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analysis.statistics.estimate import rounded, write_csv
-from analysis.studies import QUESTIONS
-from analysis.studies.base import Study
+from grok.analysis.statistics.estimate import rounded, write_csv
+from grok.analysis.studies import QUESTIONS
+from grok.analysis.studies.base import Study
 from grok.errors import ConfigError, StoreError
 from grok.files import move, unique, write_flushed
 from grok.terminal import visible
 from grok.untrusted import refuse_links, unlinked
 
 if TYPE_CHECKING:
-    from analysis.answers import Report
-    from analysis.figures.style import Drawing
+    from grok.analysis.answers import Report
+    from grok.analysis.figures.style import Drawing
 
 REPORT, FIGURES, TABLES, PAGE = "report", "figures", "tables", "report.html"
 
@@ -30,7 +30,7 @@ def write_studies(studies: Sequence[Study], out: Path) -> dict[str, list[Drawing
         ConfigError: two of them have the same name, or a figure of the user's own has the name of another figure.
         StoreError: ``out`` cannot be written.
     """
-    from analysis.figures import drawings
+    from grok.analysis.figures import drawings
 
     groups = [list(drawings(study)) for study in studies]
     _refuse_equal_names(studies, groups)
@@ -98,7 +98,7 @@ def write_page(report: Report, drawn: dict[str, list[Drawing]], out: Path, reloa
     Raises:
         StoreError: ``out`` cannot be written.
     """
-    from analysis.page import render
+    from grok.analysis.page import render
 
     data = visible(render(report, drawn, reload_seconds)).encode()
     staged = out / f".report.{unique()}"

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from analysis.statistics.estimate import Estimate, generator
-from analysis.statistics.proportions import at_any_time, heterogeneity, share, unequal_rates
-from analysis.statistics.repeatability import between_parents, kept_distance, mean_share, normal_scores
-from analysis.statistics.variance_shares import CHAOS, Cells
+from grok.analysis.statistics.estimate import Estimate, generator
+from grok.analysis.statistics.proportions import at_any_time, heterogeneity, share, unequal_rates
+from grok.analysis.statistics.repeatability import between_parents, kept_distance, mean_share, normal_scores
+from grok.analysis.statistics.variance_shares import CHAOS, Cells
 
 Floats = NDArray[np.float64]
 Effects = dict[tuple[str, ...], Floats]

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from analysis import glossary
+from grok.analysis import glossary
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.arithmetic import METRICS, OPERATIONS
 from grok.config.fields import Rule, accepted_values, canonical_json, defaults_of, settings_of

@@ -8,8 +8,8 @@ shows them in a section of their own, whose heading is followed by the first lin
 
 import pandas as pd
 
-from analysis.figures.style import BLUE, Drawing, canvas, steps_axis
-from analysis.observations import Observations
+from grok.analysis.figures.style import BLUE, Drawing, canvas, steps_axis
+from grok.analysis.observations import Observations
 
 
 def delay(observations: Observations) -> list[Drawing]:

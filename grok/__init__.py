@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from grok.version import __version__
 
 if TYPE_CHECKING:
-    from analysis.notebook import studies
+    from grok.analysis.notebook import studies
     from grok.errors import GrokError
     from grok.run import run, sweep
     from grok.store import open_store
@@ -31,7 +31,7 @@ _HOMES = {
     "GrokError": "grok.errors",
     "open_store": "grok.store",
     "run": "grok",  # the command's module, which is callable
-    "studies": "analysis.notebook",
+    "studies": "grok.analysis.notebook",
     "sweep": "grok.run",
 }
 

@@ -10,21 +10,12 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
-from types import ModuleType
+from importlib.metadata import distributions
 from typing import Final
 
 from grok.commands.command import Parser, command
 from grok.errors import ConfigError, nearest
 from grok.version import __version__
-
-HOME: Final = str(Path(__file__).parents[1])
-"""The folder of the package ``grok``."""
-
-NEIGHBOURS: Final = ("analysis", "sweeps", "benchmarks")
-"""Packages of this project beside ``grok``."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +33,20 @@ class Command:
 COMMANDS: Final = {
     "the first hour": {
         "sweep": Command("grok.run", "many runs: seed=range(0,64) optim.lr=1e-3,3e-3", True, ("-m",)),
-        "report": Command("analysis.report", "one page on a store, with figures and their data"),
-        "list": Command("analysis.listing", "the runs as a table: class=super 'generalised<2000' design=branch"),
+        "report": Command("grok.analysis.report", "one page on a store, with figures and their data"),
+        "list": Command("grok.analysis.listing", "the runs as a table: class=super 'generalised<2000' design=branch"),
         "show": Command("grok.show", "one run: its seeds, events and curves"),
         "run": Command("grok.run", "one run, or a stored run again (--again)", True),
     },
     "what makes a seed good": {
-        "repeat": Command("sweeps.repeat", "run the best seeds of a store again, with ordinary ones", True),
-        "branch": Command("sweeps.branch", "redraw some streams of promising seeds", True),
-        "layers": Command("sweeps.layers", "move initial layers from one seed to another", True),
-        "search": Command("sweeps.search.__main__", "settings that work better: a study with Optuna", True),
+        "repeat": Command("grok.sweeps.repeat", "run the best seeds of a store again, with ordinary ones", True),
+        "branch": Command("grok.sweeps.branch", "redraw some streams of promising seeds", True),
+        "layers": Command("grok.sweeps.layers", "move initial layers from one seed to another", True),
+        "search": Command("grok.sweeps.search.__main__", "settings that work better: a study with Optuna", True),
     },
     "stores": {
-        "study": Command("analysis.study", "one question of the report"),
-        "compare": Command("analysis.compare", "two sets of runs side by side: weight_decay=0 weight_decay=1"),
+        "study": Command("grok.analysis.study", "one question of the report"),
+        "compare": Command("grok.analysis.compare", "two sets of runs side by side: weight_decay=0 weight_decay=1"),
         "store": Command("grok.commands.store", "status, verify, compact, merge, migrate, restore, export"),
     },
     "language models": {
@@ -68,7 +59,6 @@ COMMANDS: Final = {
         "hf": Command("grok.hf", "weights to and from Hugging Face's form"),
     },
     "this program": {
-        "bench": Command("benchmarks", "speed on this machine (in a checkout only)"),
         "examples": Command("grok.commands.examples", "code of your own to start from, written into a folder"),
         "completion": Command("grok.__main__", "completion for bash, zsh and fish"),
     },
@@ -87,14 +77,10 @@ examples:
 A store is named --store S in every command; without it, it is results/store.
 """
 
-BENCHMARKS: Final = ("seeds", "gpt", "device_day")
-
-
-class _Neighbours(MetaPathFinder):
-    """Finds the packages of this project beside ``grok``, even if the current folder has packages of their names."""
-
-    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        return PathFinder.find_spec(name, [HOME]) if name in NEIGHBOURS else None
+CLASH: Final = (
+    "warning: PyPI's project 'grok' is installed, too, and writes into the same folder: "
+    "pip uninstall grok grok-lab, then pip install grok-lab"
+)
 
 
 @command()
@@ -108,16 +94,12 @@ def main(argv: list[str]) -> int:
         return 0
     name, *words = argv
     known = _commands()
-    if name == "bench" and name not in known:
-        raise ConfigError("grok bench needs a checkout of the project: an installed package has no benchmarks")
+    if any(distributions(name="grok")):
+        print(CLASH, file=sys.stderr)
     if name not in known:
         raise ConfigError(f"'{name}' is no command of grok{nearest(name, known)}: expected one of {', '.join(known)}")
-    if not any(isinstance(finder, _Neighbours) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Neighbours())
     if name == "completion":
         return _completion(words)
-    if name == "bench":
-        return _bench(words)
     if name == "sweep" and words and words[0] in DESIGNS:
         name, *words = [DESIGNS[words[0]], *words[1:]]
     chosen = known[name]
@@ -128,23 +110,12 @@ def usage() -> str:
     """Return the list of commands."""
     lines = ["usage: grok COMMAND ...          grok COMMAND --help says what a command takes", ""]
     for title, commands in COMMANDS.items():
-        lines += [title, *(f"  {name:<12}{c.meaning}" for name, c in commands.items() if name in _commands()), ""]
+        lines += [title, *(f"  {name:<12}{c.meaning}" for name, c in commands.items()), ""]
     return "\n".join([*lines, EXAMPLES.rstrip()])
 
 
 def _commands() -> dict[str, Command]:
-    every = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
-    if not Path(HOME, "benchmarks").is_dir():
-        del every["bench"]
-    return every
-
-
-def _bench(words: Sequence[str]) -> int:
-    parser = Parser(prog="grok bench", description="Measure speed on this machine; pages go to results/benchmarks/.")
-    parser.add_argument("benchmark", choices=BENCHMARKS, help="what to measure; its own --help says how")
-    name = parser.parse_args(words[:1]).benchmark
-    sys.argv = [f"grok bench {name}", *words[1:]]
-    return int(importlib.import_module(f"benchmarks.{name}").main() or 0)
+    return {name: entry for group in COMMANDS.values() for name, entry in group.items()}
 
 
 def parser() -> Parser:

@@ -210,7 +210,7 @@ def label(spec: Spec) -> str:
 
 # The fingerprint of installed code: its distribution's version, and the hash of the module's file.
 
-OURS: Final = ("grok", "analysis", "sweeps", "hydra_plugins")
+OURS: Final = ("grok", "hydra_plugins")
 DIGITS: Final = 16
 
 

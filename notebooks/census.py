@@ -38,7 +38,7 @@ studies
 # did not generalise count as slower than their budget.
 
 # %%
-from analysis.criteria import DIARY
+from grok.analysis.criteria import DIARY
 
 print(DIARY)
 

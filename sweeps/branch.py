@@ -443,7 +443,7 @@ def _chosen(store: Store, config: ArithmeticConfig, arguments: argparse.Namespac
 @command(interrupted=GO_ON)
 def main(argv: list[str]) -> int:
     """Choose parents and train their children."""
-    return execute(planned(argv), argv=["python", "-m", "sweeps.branch", *argv]).exit_status
+    return execute(planned(argv), argv=["python", "-m", "grok.sweeps.branch", *argv]).exit_status
 
 
 if __name__ == "__main__":

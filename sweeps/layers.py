@@ -35,7 +35,7 @@ from grok.execute import Designed, execute
 from grok.execute.groups import prepare_runs
 from grok.store import Purpose, Purposes
 from grok.streams import MAX_SEED, Stream, derive_seed
-from sweeps.branch import parser_of
+from grok.sweeps.branch import parser_of
 
 CONTROL = "final_norm"
 STREAMS = ("order", "split")
@@ -185,7 +185,7 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
 @command(interrupted=GO_ON)
 def main(argv: list[str]) -> int:
     """Train the combinations."""
-    return execute(planned(argv), argv=["python", "-m", "sweeps.layers", *argv]).exit_status
+    return execute(planned(argv), argv=["python", "-m", "grok.sweeps.layers", *argv]).exit_status
 
 
 @dataclass(frozen=True)

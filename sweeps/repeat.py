@@ -51,7 +51,7 @@ from grok.plugins import fingerprints, target_of
 from grok.store import Purpose, Purposes, Store, open_store
 from grok.store.provenance import stored_config
 from grok.streams import Stream, derive_seed
-from sweeps.branch import NO_MEMBERS, parser_of, population
+from grok.sweeps.branch import NO_MEMBERS, parser_of, population
 
 REDRAWABLE: Final = ("split", "init", "order")
 COMPUTED: Final = ("ulp", "again", "path", "float64", "precision")
@@ -84,7 +84,7 @@ def eligible(
     """Return the finished runs to choose candidates from: unperturbed, unswitched, of the condition with most runs.
 
     The best run comes first: by the step of generalisation, then by validation accuracy at the end. The column
-    ``member`` says which runs are of the :func:`sweeps.branch.population`; the others can only be named.
+    ``member`` says which runs are of the :func:`grok.sweeps.branch.population`; the others can only be named.
 
     Args:
         only: values of settings that the runs must have.
@@ -415,7 +415,7 @@ def main(argv: list[str]) -> int:
     repeats_planned = planned(argv)
     if not repeats_planned:
         return 0
-    return execute(repeats_planned, argv=["python", "-m", "sweeps.repeat", *argv]).exit_status
+    return execute(repeats_planned, argv=["python", "-m", "grok.sweeps.repeat", *argv]).exit_status
 
 
 if __name__ == "__main__":

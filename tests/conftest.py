@@ -123,6 +123,6 @@ def samples() -> Callable[[str], Path]:
 @pytest.fixture
 def no_png(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the PNG of each figure: drawing takes most of a report's time, and the page holds the SVG."""
-    from analysis.figures.style import Drawing
+    from grok.analysis.figures.style import Drawing
 
     monkeypatch.setattr(Drawing, "png", lambda drawing: b"")

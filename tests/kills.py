@@ -207,11 +207,11 @@ def filled(folder: Path, seeds: range) -> None:
 def works(place: Path) -> dict[str, Work]:
     """Return the kinds of work; corpora are made in ``place``."""
     import grok.run
-    import sweeps.search.__main__
+    import grok.sweeps.search.__main__
     from grok.commands import store as store_commands
     from grok.execute import worker  # noqa: F401  (imported before the forks, with torch)
     from grok.gpt.training import engine  # noqa: F401
-    from sweeps.search import driver  # noqa: F401
+    from grok.sweeps.search import driver  # noqa: F401
 
     text = text_of(4000)
     texts = {"plain": text, "odd": text[:5000] + "#$%&*@+=~^<>#$%&*@+=~^<>" + text[5000:]}  # signs that are not learnt
@@ -228,7 +228,7 @@ def works(place: Path) -> dict[str, Work]:
     return {
         "sweep": Work(run, ("-m", "seed=range(0,4)", *SMALL, *often)),
         "pool": Work(None, SWEEP, ways=POOL),
-        "search": Work(sweeps.search.__main__.main, search),
+        "search": Work(grok.sweeps.search.__main__.main, search),
         "merge": Work(store, ("merge", "A", "B", "--into", "S"), _two_stores),
         "compaction": Work(store, ("compact", "S"), lambda folder: filled(folder / "S", range(SHARDS))),
         "language model": Work(run, (*WHOLE, plain), pieces=4),

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from analysis.figures import causes, curves, evidence, language, search, survival
-from analysis.figures.style import Drawing
-from analysis.studies.base import OwnStudy, Study
+from grok.analysis.figures import causes, curves, evidence, language, search, survival
+from grok.analysis.figures.style import Drawing
+from grok.analysis.studies.base import OwnStudy, Study
 
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
     "census": (curves.seed_curves, curves.accuracy_histogram, curves.time_histogram),

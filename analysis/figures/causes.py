@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from analysis.figures.render import LINE, draw, row_name
-from analysis.figures.style import (
+from grok.analysis.figures.render import LINE, draw, row_name
+from grok.analysis.figures.style import (
     AMBER,
     BLUE,
     GREY,
@@ -26,13 +26,13 @@ from analysis.figures.style import (
     Rule,
     of_all,
 )
-from analysis.statistics.variance_shares import CHAOS
-from analysis.studies.crossed import Crossed
-from analysis.studies.fate import CHANGES, FORWARD, MOVED, REVERSE, START, SUPER, Fate
-from analysis.studies.layers import Layers
-from analysis.studies.mechanism import MEANINGS, Mechanism
-from analysis.studies.prediction import Prediction
-from analysis.studies.repeatability import MORE_OFTEN, MOST_REPEATS, Repeats
+from grok.analysis.statistics.variance_shares import CHAOS
+from grok.analysis.studies.crossed import Crossed
+from grok.analysis.studies.fate import CHANGES, FORWARD, MOVED, REVERSE, START, SUPER, Fate
+from grok.analysis.studies.layers import Layers
+from grok.analysis.studies.mechanism import MEANINGS, Mechanism
+from grok.analysis.studies.prediction import Prediction
+from grok.analysis.studies.repeatability import MORE_OFTEN, MOST_REPEATS, Repeats
 
 MOST_CANDIDATES = 30
 """Largest number of candidates in the figure; its csv has all."""

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.criteria import DIARY, UNJUDGED, usual_length
-from analysis.figures.render import draw
-from analysis.figures.style import (
+from grok.analysis.criteria import DIARY, UNJUDGED, usual_length
+from grok.analysis.figures.render import draw
+from grok.analysis.figures.style import (
     BLUE,
     CLASS_COLOURS,
     GREY,
@@ -24,8 +24,8 @@ from analysis.figures.style import (
     Rule,
     of_all,
 )
-from analysis.studies.census import Census
-from analysis.studies.regimes import AFTER, BEFORE, TOGETHER, Regimes
+from grok.analysis.studies.census import Census
+from grok.analysis.studies.regimes import AFTER, BEFORE, TOGETHER, Regimes
 
 MOST: Final = 60
 """Largest number of lines per group, spread evenly over the runs in order of run_id."""

@@ -15,10 +15,10 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from analysis.criteria import DIARY, UNJUDGED, usual_length
-from analysis.figures.curves import spread, stacked
-from analysis.figures.render import draw
-from analysis.figures.style import (
+from grok.analysis.criteria import DIARY, UNJUDGED, usual_length
+from grok.analysis.figures.curves import spread, stacked
+from grok.analysis.figures.render import draw
+from grok.analysis.figures.style import (
     AMBER,
     BLUE,
     CLASS_COLOURS,
@@ -36,10 +36,10 @@ from analysis.figures.style import (
     Rule,
     of_all,
 )
-from analysis.statistics.survival import LogNormal, kaplan_meier, watched_until
-from analysis.studies.branching import Branching, validation_examples
-from analysis.studies.census import Census
-from analysis.studies.papers import Papers, Trained, parts
+from grok.analysis.statistics.survival import LogNormal, kaplan_meier, watched_until
+from grok.analysis.studies.branching import Branching, validation_examples
+from grok.analysis.studies.census import Census
+from grok.analysis.studies.papers import Papers, Trained, parts
 
 Floats = NDArray[np.float64]
 CHOSEN: Final = (TEAL, AMBER, BLUE)

@@ -8,11 +8,11 @@ from typing import Final, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.figures.curves import spread
-from analysis.figures.render import draw
-from analysis.figures.style import SERIES, WIDTH, Chart, ChartAxis, Drawing, Lines, of_all
-from analysis.studies.gpt import Gpt, InFlight
-from analysis.studies.spikes import Spikes
+from grok.analysis.figures.curves import spread
+from grok.analysis.figures.render import draw
+from grok.analysis.figures.style import SERIES, WIDTH, Chart, ChartAxis, Drawing, Lines, of_all
+from grok.analysis.studies.gpt import Gpt, InFlight
+from grok.analysis.studies.spikes import Spikes
 
 NAMED = 10
 """Letters of a run's name."""

@@ -17,7 +17,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from analysis.figures.style import (
+from grok.analysis.figures.style import (
     DPI,
     INK,
     PAPER,

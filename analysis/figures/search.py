@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.figures.causes import rows_chart, share_axis
-from analysis.figures.render import draw
-from analysis.figures.style import (
+from grok.analysis.figures.causes import rows_chart, share_axis
+from grok.analysis.figures.render import draw
+from grok.analysis.figures.style import (
     BLUE,
     GREY,
     ROSE,
@@ -23,7 +23,7 @@ from analysis.figures.style import (
     Points,
     Rule,
 )
-from analysis.studies.search import FINISHED, Searches, SearchResult
+from grok.analysis.studies.search import FINISHED, Searches, SearchResult
 
 LATE = 1.15
 """Place of a seed that did not generalise, in budgets."""

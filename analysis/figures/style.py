@@ -31,7 +31,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import Locator, MaxNLocator, NullLocator
 
-from analysis.statistics.estimate import write_csv
+from grok.analysis.statistics.estimate import write_csv
 from grok.errors import ConfigError
 from grok.untrusted import unlinked
 

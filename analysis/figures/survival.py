@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.figures.causes import rows_chart, share_axis
-from analysis.figures.evidence import qq_log_time
-from analysis.figures.render import draw
-from analysis.figures.style import AMBER, BLUE, GREY, SERIES, TEAL, Band, Chart, ChartAxis, Drawing, Rule
-from analysis.statistics.survival import SurvivalCurve, kaplan_meier
-from analysis.studies.base import Study
-from analysis.studies.conditions import Comparison
-from analysis.studies.survival import Survival
-from analysis.studies.val_shuffle import ValShuffle
+from grok.analysis.figures.causes import rows_chart, share_axis
+from grok.analysis.figures.evidence import qq_log_time
+from grok.analysis.figures.render import draw
+from grok.analysis.figures.style import AMBER, BLUE, GREY, SERIES, TEAL, Band, Chart, ChartAxis, Drawing, Rule
+from grok.analysis.statistics.survival import SurvivalCurve, kaplan_meier
+from grok.analysis.studies.base import Study
+from grok.analysis.studies.conditions import Comparison
+from grok.analysis.studies.survival import Survival
+from grok.analysis.studies.val_shuffle import ValShuffle
 
 
 def stairs(curve: SurvivalCurve, end: float) -> pd.DataFrame:

@@ -20,12 +20,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from analysis.figures import style
-from analysis.glossary import EVERYDAY, TERMS
+from grok.analysis.figures import style
+from grok.analysis.glossary import EVERYDAY, TERMS
 
 if TYPE_CHECKING:
-    from analysis.answers import Report
-    from analysis.studies.base import Finding, Study
+    from grok.analysis.answers import Report
+    from grok.analysis.studies.base import Finding, Study
 
 # Text of the page: tooltips of glossary words, and cells of tables.
 
@@ -285,7 +285,7 @@ def colours(dark: bool) -> str:
 
 @cache
 def _file(*path: str) -> str:
-    return resources.files("analysis.page").joinpath(*path).read_text(encoding="utf-8")
+    return resources.files("grok.analysis.page").joinpath(*path).read_text(encoding="utf-8")
 
 
 def script() -> str:
@@ -313,7 +313,7 @@ def render(report: Report, drawn: dict[str, list[style.Drawing]], reload_seconds
     ``reload_seconds``: seconds after which the page reloads itself (None: never).
     """
     environment = Environment(
-        loader=PackageLoader("analysis.page"),
+        loader=PackageLoader("grok.analysis.page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
 Floats = NDArray[np.float64]
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
-from analysis.statistics.proportions import wilson
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from grok.analysis.statistics.proportions import wilson
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

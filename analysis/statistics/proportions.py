@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 from statsmodels.stats.proportion import confint_proportions_2indep
 
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
 RARE: Final = 5
 """Below this number of hits or of misses a share has the exact interval."""

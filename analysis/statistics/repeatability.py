@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, benjamini_hochberg
-from analysis.statistics.proportions import clopper_pearson
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, benjamini_hochberg
+from grok.analysis.statistics.proportions import clopper_pearson
 
 Floats = NDArray[np.float64]
 

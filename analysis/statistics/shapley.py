@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
 Floats = NDArray[np.float64]
 UNFIT: Final = 0.01

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from statsmodels.duration.survfunc import survdiff
 
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
 Floats = NDArray[np.float64]
 EDGE: Final = 1e-6

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse, stats
 
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

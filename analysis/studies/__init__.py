@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from analysis.observations import Observations
-from analysis.statistics.estimate import NotEnoughData
-from analysis.studies import (
+from grok.analysis.observations import Observations
+from grok.analysis.statistics.estimate import NotEnoughData
+from grok.analysis.studies import (
     branching,
     census,
     conditions,
@@ -25,7 +25,7 @@ from analysis.studies import (
     survival,
     val_shuffle,
 )
-from analysis.studies.base import Finding, Missing, Question, Study, Table
+from grok.analysis.studies.base import Finding, Missing, Question, Study, Table
 from grok.errors import nearest
 
 QUESTIONS: tuple[Question, ...] = (

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from analysis.observations import (
+from grok.analysis.observations import (
     CONDITION_SETTINGS,
     PLAIN_SETTINGS,
     Condition,
@@ -17,9 +17,9 @@ from analysis.observations import (
     varying_columns,
     without_repetition,
 )
-from analysis.populations import Population, Populations, listed, populations, roles
-from analysis.proposals import code_needed, proposal
-from analysis.statistics.estimate import Estimate, NotEnoughData, holm
+from grok.analysis.populations import Population, Populations, listed, populations, roles
+from grok.analysis.proposals import code_needed, proposal
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, holm
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class OwnStudy(Study):
     """The user's own section, with its figures."""
 
     drawn: list[Any] = field(default_factory=list)
-    """``analysis.figures.style.Drawing``s."""
+    """``grok.analysis.figures.style.Drawing``s."""
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from analysis.criteria import DIARY, UNJUDGED
-from analysis.observations import Condition, Observations, conditions_of, describe_task, floats
-from analysis.populations import CHOSEN, LAYERS, RUN_STREAMS, asked, places, random_seeds, roles, settings_in_words
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.proportions import clopper_pearson, share
-from analysis.statistics.repeatability import Kept, between_parents, kept_distance, mean_share, normal_scores
-from analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
-from analysis.studies.census import judged
+from grok.analysis.criteria import DIARY, UNJUDGED
+from grok.analysis.observations import Condition, Observations, conditions_of, describe_task, floats
+from grok.analysis.populations import CHOSEN, LAYERS, RUN_STREAMS, asked, places, random_seeds, roles, settings_in_words
+from grok.analysis.statistics.estimate import NotEnoughData
+from grok.analysis.statistics.proportions import clopper_pearson, share
+from grok.analysis.statistics.repeatability import Kept, between_parents, kept_distance, mean_share, normal_scores
+from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
+from grok.analysis.studies.census import judged
 
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
 FEWEST: Final = 4

@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from analysis.criteria import (
+from grok.analysis.criteria import (
     CLASSES,
     DIARY,
     UNJUDGED,
@@ -20,13 +20,13 @@ from analysis.criteria import (
     judge_by_time,
     usual_length,
 )
-from analysis.observations import Observations, differing_settings, floats
-from analysis.populations import Population, listed, populations, random_seeds
-from analysis.proposals import code_needed, rerun_command
-from analysis.statistics.estimate import Estimate, NotEnoughData, generator, holm
-from analysis.statistics.proportions import Unequal, at_any_time, share, unequal_rates
-from analysis.statistics.survival import Times
-from analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
+from grok.analysis.observations import Observations, differing_settings, floats
+from grok.analysis.populations import Population, listed, populations, random_seeds
+from grok.analysis.proposals import code_needed, rerun_command
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator, holm
+from grok.analysis.statistics.proportions import Unequal, at_any_time, share, unequal_rates
+from grok.analysis.statistics.survival import Times
+from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE
 
 BEST = 12

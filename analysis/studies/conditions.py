@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.criteria import DIARY, UNJUDGED
-from analysis.observations import (
+from grok.analysis.criteria import DIARY, UNJUDGED
+from grok.analysis.observations import (
     CONDITION_SETTINGS,
     OWN_CODE,
     Observations,
@@ -24,13 +24,13 @@ from analysis.observations import (
     in_words,
     varying_columns,
 )
-from analysis.populations import SEEDS, asked, extended
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, holm
-from analysis.statistics.prediction import spearman
-from analysis.statistics.proportions import ratio
-from analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
-from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.census import judged
+from grok.analysis.populations import SEEDS, asked, extended
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, holm
+from grok.analysis.statistics.prediction import spearman
+from grok.analysis.statistics.proportions import ratio
+from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
+from grok.analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.studies.census import judged
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
 

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.criteria import DIARY, FEW_CUT_OFF, Outcome, accuracy_at, final_loss, outcome
-from analysis.observations import CONDITION_SETTINGS, Condition, Observations, conditions_of, describe_task
-from analysis.populations import roles, settings_in_words
-from analysis.statistics.estimate import NotEnoughData, benjamini_hochberg, generator
-from analysis.statistics.proportions import Heterogeneity, confirmed_ratio, heterogeneity
-from analysis.statistics.variance_shares import (
+from grok.analysis.criteria import DIARY, FEW_CUT_OFF, Outcome, accuracy_at, final_loss, outcome
+from grok.analysis.observations import CONDITION_SETTINGS, Condition, Observations, conditions_of, describe_task
+from grok.analysis.populations import roles, settings_in_words
+from grok.analysis.statistics.estimate import NotEnoughData, benjamini_hochberg, generator
+from grok.analysis.statistics.proportions import Heterogeneity, confirmed_ratio, heterogeneity
+from grok.analysis.statistics.variance_shares import (
     CHAOS,
     VarianceShares,
     bounded,
@@ -24,8 +24,8 @@ from analysis.statistics.variance_shares import (
     filled,
     variance_shares,
 )
-from analysis.studies import gpt
-from analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
+from grok.analysis.studies import gpt
+from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
 
 # The crossed designs of a store: cells that cross the seeds of streams, in the arithmetic mode and language models.
 

@@ -17,15 +17,15 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from analysis.criteria import DIARY, UNJUDGED
-from analysis.observations import PLAIN_SETTINGS, Condition, Observations, conditions_of, describe_task, floats
-from analysis.populations import asked, listed, random_seeds, roles, settings_in_words
-from analysis.statistics.estimate import Estimate, NotEnoughData, generator
-from analysis.statistics.halfway import Floats, Halfway, halfway
-from analysis.statistics.prediction import median_interval
-from analysis.statistics.repeatability import mean_share, normal_scores
-from analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
-from analysis.studies.census import judged
+from grok.analysis.criteria import DIARY, UNJUDGED
+from grok.analysis.observations import PLAIN_SETTINGS, Condition, Observations, conditions_of, describe_task, floats
+from grok.analysis.populations import asked, listed, random_seeds, roles, settings_in_words
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from grok.analysis.statistics.halfway import Floats, Halfway, halfway
+from grok.analysis.statistics.prediction import median_interval
+from grok.analysis.statistics.repeatability import mean_share, normal_scores
+from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
+from grok.analysis.studies.census import judged
 
 START, FORWARD, REVERSE, MOVED = "from the start", "from the step on", "up to the step", "moved"
 CHANGES: Final = {

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.observations import OWN_CODE, Observations, floats, varying_columns
-from analysis.proposals import rerun_command
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
-from analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.observations import OWN_CODE, Observations, floats, varying_columns
+from grok.analysis.proposals import rerun_command
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from grok.analysis.studies.base import Finding, Question, Study, Table
 from grok.config import GptConfig
 from grok.config.fields import recorded_of
 
@@ -90,7 +90,7 @@ def _measured(curves: pd.DataFrame) -> pd.DataFrame:
 #
 # All of them are on the full WikiText-103. Numbers on other text, or on a sample of it, are not comparable.
 
-_PUBLISHED: Final = tomllib.loads(files("analysis").joinpath("wikitext.toml").read_text(encoding="utf-8"))
+_PUBLISHED: Final = tomllib.loads(files("grok.analysis").joinpath("wikitext.toml").read_text(encoding="utf-8"))
 WIKITEXT_103: Final = pd.DataFrame(_PUBLISHED["final"])
 """Final results. The steps in the GPT-2 rows are those of the Megatron reproduction."""
 TRANSFORMER_XL_ON_THE_WAY: Final = pd.DataFrame(_PUBLISHED["on_the_way"])

@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from analysis.criteria import DIARY, MOST_CENSORED, Outcome, accuracy_at, change_in_words, outcome, wrong_log_odds
-from analysis.observations import Observations, describe_task, floats, in_words, seed_names, varying_columns
-from analysis.populations import places, roles
-from analysis.statistics.estimate import Estimate, NotEnoughData, generator
-from analysis.statistics.shapley import Additivity, Attribution, additivity, attribute, p_of_no_pattern
-from analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.criteria import DIARY, MOST_CENSORED, Outcome, accuracy_at, change_in_words, outcome, wrong_log_odds
+from grok.analysis.observations import Observations, describe_task, floats, in_words, seed_names, varying_columns
+from grok.analysis.populations import places, roles
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from grok.analysis.statistics.shapley import Additivity, Attribution, additivity, attribute, p_of_no_pattern
+from grok.analysis.studies.base import Finding, Question, Study, Table
 from grok.streams import derive_seed
 
 # The transplants of a store: one recipient, one donor, and their runs.

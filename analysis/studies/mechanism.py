@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.observations import MEASURED_CONDITION, Condition, Observations, conditions_of, describe_task, floats
-from analysis.populations import settings_in_words
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.prediction import spearman
-from analysis.statistics.proportions import share
-from analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
+from grok.analysis.observations import MEASURED_CONDITION, Condition, Observations, conditions_of, describe_task, floats
+from grok.analysis.populations import settings_in_words
+from grok.analysis.statistics.estimate import NotEnoughData
+from grok.analysis.statistics.prediction import spearman
+from grok.analysis.statistics.proportions import share
+from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
 from grok.store.schema import MEASUREMENTS
 
 MEANINGS: Final = {

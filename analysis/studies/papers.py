@@ -16,12 +16,12 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from analysis.observations import OWN_CODE, Observations, as_text, conditions_of, differing_settings, floats
-from analysis.populations import extended, random_seeds
-from analysis.statistics.estimate import Estimate, NotEnoughData
-from analysis.statistics.survival import Times, geometric_mean, growth, least_ratio, ratio_of_times
-from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.mechanism import WAY, half_way
+from grok.analysis.observations import OWN_CODE, Observations, as_text, conditions_of, differing_settings, floats
+from grok.analysis.populations import extended, random_seeds
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData
+from grok.analysis.statistics.survival import Times, geometric_mean, growth, least_ratio, ratio_of_times
+from grok.analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.studies.mechanism import WAY, half_way
 
 # Settings and numbers of papers on grokking: the arms with which `papers` compares runs.
 
@@ -58,7 +58,7 @@ class Paper:
 
 def _read() -> Iterator[Paper]:
     """Yield the papers of ``papers.toml``, which describes its fields."""
-    for paper in tomllib.loads(files("analysis").joinpath("papers.toml").read_text(encoding="utf-8"))["papers"]:
+    for paper in tomllib.loads(files("grok.analysis").joinpath("papers.toml").read_text(encoding="utf-8"))["papers"]:
         arms = [Arm(**{**arm, "free": tuple(arm.get("free", ()))}) for arm in paper["arms"]]
         yield Paper(paper["title"], tuple(arms), paper.get("phases", {}))
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from analysis.criteria import DIARY, UNJUDGED, restricted_log_time
-from analysis.observations import Observations, floats
-from analysis.populations import Population
-from analysis.statistics.estimate import Estimate, NotEnoughData, generator
-from analysis.statistics.prediction import (
+from grok.analysis.criteria import DIARY, UNJUDGED, restricted_log_time
+from grok.analysis.observations import Observations, floats
+from grok.analysis.populations import Population
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from grok.analysis.statistics.prediction import (
     FEWEST,
     auroc,
     cross_validated,
@@ -22,9 +22,9 @@ from analysis.statistics.prediction import (
     screened,
     spearman,
 )
-from analysis.statistics.proportions import share
-from analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
-from analysis.studies.census import judged
+from grok.analysis.statistics.proportions import share
+from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
+from grok.analysis.studies.census import judged
 
 MOST_POPULATIONS = 6
 """Largest number of populations with an answer: each needs many fits."""

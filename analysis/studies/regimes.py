@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.criteria import usual_length
-from analysis.observations import Observations, floats
-from analysis.populations import Population
-from analysis.statistics.estimate import NotEnoughData, generator, holm
-from analysis.statistics.modes import p_of_one_mode
-from analysis.statistics.proportions import share
-from analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
+from grok.analysis.criteria import usual_length
+from grok.analysis.observations import Observations, floats
+from grok.analysis.populations import Population
+from grok.analysis.statistics.estimate import NotEnoughData, generator, holm
+from grok.analysis.statistics.modes import p_of_one_mode
+from grok.analysis.statistics.proportions import share
+from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
 from grok.arithmetic.outcome import NORM_FALL
 
 WATCHED = 2

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.criteria import DIARY, UNJUDGED, judge_by_time, outcome
-from analysis.observations import (
+from grok.analysis.criteria import DIARY, UNJUDGED, judge_by_time, outcome
+from grok.analysis.observations import (
     CONDITION_SETTINGS,
     Observations,
     describe_task,
@@ -23,13 +23,21 @@ from analysis.observations import (
     is_derived,
     varying_columns,
 )
-from analysis.populations import CHOSEN, RUN_STREAMS, Population, asked, drawn, listed, places, roles
-from analysis.statistics.estimate import Estimate, NotEnoughData, generator
-from analysis.statistics.prediction import median_interval
-from analysis.statistics.proportions import clopper_pearson, heterogeneity
-from analysis.statistics.repeatability import MOST, Counts, Replication, Verdict, agreement, mean_share, replication
-from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.census import judged
+from grok.analysis.populations import CHOSEN, RUN_STREAMS, Population, asked, drawn, listed, places, roles
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from grok.analysis.statistics.prediction import median_interval
+from grok.analysis.statistics.proportions import clopper_pearson, heterogeneity
+from grok.analysis.statistics.repeatability import (
+    MOST,
+    Counts,
+    Replication,
+    Verdict,
+    agreement,
+    mean_share,
+    replication,
+)
+from grok.analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.studies.census import judged
 from grok.records import tag_parts
 
 # The rare outcome by which seeds are candidates: super, fast, or among the fastest.

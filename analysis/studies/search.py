@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.observations import Observations
-from analysis.statistics.estimate import Estimate, NotEnoughData, generator
-from analysis.statistics.prediction import explained, explained_by_groups, median_interval, spearman
-from analysis.statistics.proportions import Paired, paired, share
-from analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.observations import Observations
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from grok.analysis.statistics.prediction import explained, explained_by_groups, median_interval, spearman
+from grok.analysis.statistics.proportions import Paired, paired, share
+from grok.analysis.studies.base import Finding, Question, Study, Table
 
 Floats = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
-from analysis.observations import (
+from grok.analysis.criteria import DIARY, UNJUDGED, accuracy_at, judge_by_time
+from grok.analysis.observations import (
     COUNTED,
     OWN_CODE,
     Observations,
@@ -25,11 +25,11 @@ from analysis.observations import (
     varying_columns,
     without_repetition,
 )
-from analysis.populations import populations
-from analysis.proposals import rerun_commands
-from analysis.statistics.estimate import NotEnoughData
-from analysis.studies.base import Question, Study, Table
-from analysis.studies.regimes import events_of
+from grok.analysis.populations import populations
+from grok.analysis.proposals import rerun_commands
+from grok.analysis.statistics.estimate import NotEnoughData
+from grok.analysis.studies.base import Question, Study, Table
+from grok.analysis.studies.regimes import events_of
 from grok.config import MODES
 from grok.config.fields import recorded_of
 from grok.streams import derive_seed

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.observations import Observations, as_text, floats, varying_columns
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, holm
-from analysis.statistics.excursions import RISE, SMOOTH, excursions, heights, smoothed
-from analysis.statistics.proportions import heterogeneity, share
-from analysis.studies.base import Finding, Question, Study, Table
-from analysis.studies.gpt import CONDITION_SETTINGS
+from grok.analysis.observations import Observations, as_text, floats, varying_columns
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, holm
+from grok.analysis.statistics.excursions import RISE, SMOOTH, excursions, heights, smoothed
+from grok.analysis.statistics.proportions import heterogeneity, share
+from grok.analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.studies.gpt import CONDITION_SETTINGS
 
 FEWEST: Final = 8
 """Runs below which there is no comparison of settings."""

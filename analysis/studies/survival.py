@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.criteria import usual_length
-from analysis.observations import Observations, floats
-from analysis.populations import Population
-from analysis.statistics.estimate import Estimate, NotEnoughData
-from analysis.statistics.proportions import share
-from analysis.statistics.survival import (
+from grok.analysis.criteria import usual_length
+from grok.analysis.observations import Observations, floats
+from grok.analysis.populations import Population
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData
+from grok.analysis.statistics.proportions import share
+from grok.analysis.statistics.survival import (
     LogNormal,
     SurvivalCurve,
     Times,
@@ -24,7 +24,7 @@ from analysis.statistics.survival import (
     restricted_mean,
     watched_until,
 )
-from analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
+from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC
 
 

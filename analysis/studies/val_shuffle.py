@@ -17,12 +17,19 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.criteria import Outcome, outcome
-from analysis.observations import Condition, Observations, conditions_of, describe_task, has_own_task, varying_columns
-from analysis.populations import asked, settings_in_words
-from analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator
-from analysis.statistics.survival import Times, logrank
-from analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
+from grok.analysis.criteria import Outcome, outcome
+from grok.analysis.observations import (
+    Condition,
+    Observations,
+    conditions_of,
+    describe_task,
+    has_own_task,
+    varying_columns,
+)
+from grok.analysis.populations import asked, settings_in_words
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator
+from grok.analysis.statistics.survival import Times, logrank
+from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
 from grok.config.arithmetic import TaskConfig
 
 COUPLING: Final = "eval.couple_order"

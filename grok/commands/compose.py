@@ -143,10 +143,8 @@ Settings = dict[str, Any]
 """Nested plain settings, interpolations resolved."""
 
 
-def conf_source() -> str:
-    """Return the folder of the settings as Hydra takes it: a package's folder is named by the package."""
-    conf = setups.conf_folder()
-    return "pkg://grok.conf" if conf.parent == Path(__file__).parents[1] else str(conf)
+CONF: Final = "grok.conf"
+"""The package of the settings' files."""
 
 
 def compose(words: Sequence[str]) -> Settings:
@@ -156,21 +154,18 @@ def compose(words: Sequence[str]) -> Settings:
         ConfigError: what ``grok run`` would refuse, too; or several values for one setting.
     """
     from hydra import compose as compose_by_hydra
-    from hydra import initialize_config_dir, initialize_config_module
+    from hydra import initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf
 
     overrides = as_overrides(words)
-    source = conf_source()
     running = GlobalHydra.instance().hydra  # the command's own, where this is asked while it runs
     GlobalHydra.instance().clear()
-    where: Any = (
-        initialize_config_module(source.removeprefix("pkg://"), version_base=VERSION_BASE)
-        if source.startswith("pkg://")
-        else initialize_config_dir(source, version_base=VERSION_BASE)
-    )
     try:
-        with _refusals(one_run=True, mode=chosen_mode(overrides)), where:
+        with (
+            _refusals(one_run=True, mode=chosen_mode(overrides)),
+            initialize_config_module(CONF, version_base=VERSION_BASE),
+        ):
             settings = OmegaConf.to_container(compose_by_hydra(PRIMARY, overrides=overrides), resolve=True)
     finally:
         GlobalHydra.instance().hydra = running
@@ -243,9 +238,8 @@ def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
             if _is_plain(args):
                 _run_plain(task, args.overrides, multirun=args.multirun)
             else:
-                _run_hydra(
-                    args=args, args_parser=parser, task_function=task, config_path=conf_source(), config_name=PRIMARY
-                )
+                source = f"pkg://{CONF}"
+                _run_hydra(args=args, args_parser=parser, task_function=task, config_path=source, config_name=PRIMARY)
     finally:
         if before is None:
             del os.environ[FULL_ERROR]
@@ -269,7 +263,7 @@ def _run_plain(task: Callable[[Any], None], words: Sequence[str], *, multirun: b
     from hydra._internal.utils import create_automatic_config_search_path
     from hydra.core.global_hydra import GlobalHydra
 
-    hydra = Hydra.create_main_hydra2("task", create_automatic_config_search_path(None, None, conf_source()))
+    hydra = Hydra.create_main_hydra2("task", create_automatic_config_search_path(None, None, f"pkg://{CONF}"))
     overrides = [*words, f"hydra.mode={'MULTIRUN' if multirun else 'RUN'}"]
     try:
         (hydra.multirun if multirun else hydra.run)(PRIMARY, task, overrides)

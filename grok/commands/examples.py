@@ -5,15 +5,12 @@ from __future__ import annotations
 import ast
 import shutil
 from pathlib import Path
+from typing import Final
 
 from grok.commands.command import Parser, command
 from grok.files import disk_errors
 
-
-def folder() -> Path:
-    """Return the folder of the examples: inside an installed package, else beside it in the checkout."""
-    package = Path(__file__).parents[1]
-    return package / "examples" if (package / "examples").is_dir() else package.parent / "examples"
+EXAMPLES: Final = Path(__file__).parents[1] / "examples"
 
 
 def parser() -> Parser:
@@ -30,7 +27,7 @@ def parser() -> Parser:
 def main(argv: list[str]) -> int:
     """List the examples, or write them into a folder."""
     out: Path | None = parser().parse_args(argv).out
-    files = sorted(folder().glob("*.py"))
+    files = sorted(EXAMPLES.glob("*.py"))
     with disk_errors(f"grok examples {out}"):
         for file in files:
             meaning = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n")[0]

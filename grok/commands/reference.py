@@ -177,7 +177,7 @@ def _settings(before: Sequence[str], current: str) -> list[str]:
     groups = ["experiment", *(["mode"] if before[0] in ("run", "sweep", "search") else [])]
     groups += ["sweep"] if before[0] == "sweep" or "-m" in before else []
     if before[0] == "search":
-        studied = importlib.import_module("sweeps.search.config").Studied
+        studied = importlib.import_module("grok.sweeps.search.config").Studied
         settings |= settings_of(studied)
         groups.append("study")
     if not equals:

@@ -31,10 +31,8 @@ _END: Final = re.compile(r"(?<!\bal)(?<!\b[A-Z])[.?;](?= )")
 """The end of a sentence, which no ``et al.`` and no initial is."""
 
 
-def conf_folder() -> Path:
-    """Return the folder of the settings' files: inside an installed package, else beside it in the checkout."""
-    package = Path(__file__).parents[1]
-    return package / "conf" if (package / "conf").is_dir() else package.parent / "conf"
+CONF: Final = Path(__file__).parents[1] / "conf"
+"""The folder of the settings' files."""
 
 
 def own_folders(words: Sequence[str]) -> list[Path]:
@@ -57,7 +55,7 @@ def setup_names(group: str, own: Sequence[Path] = ()) -> list[str]:
     Behind them those of the user's ``own`` folders.
     """
     listed: dict[str, None] = {}
-    for root in (conf_folder(), *own):
+    for root in (CONF, *own):
         files = sorted((root / group).rglob("*.yaml"), key=lambda file: (len(file.parts), file.parts))
         listed |= dict.fromkeys(file.relative_to(root / group).with_suffix("").as_posix() for file in files)
     return [name for name in listed if name not in NOT_NAMED.get(group, ())]
@@ -70,7 +68,7 @@ def presets() -> list[str]:
 
 def swept_by_setup(name: str, own: Sequence[Path] = ()) -> list[str]:
     """Return what a named sweep sweeps over, as ``NAME=VALUES``; none where no file of ``conf/`` or ``own`` has it."""
-    files = [root / "sweep" / f"{name}.yaml" for root in (conf_folder(), *own)]
+    files = [root / "sweep" / f"{name}.yaml" for root in (CONF, *own)]
     file = next((file for file in files if file.is_file()), None)
     if file is None:
         return []
@@ -86,7 +84,7 @@ def setup_meaning(group: str, name: str, width: int = 90, own: Sequence[Path] = 
 
     Of two files of one name that of the user's ``own`` folder counts less, as for Hydra.
     """
-    file = next(file for root in (conf_folder(), *own) if (file := root / group / f"{name}.yaml").is_file())
+    file = next(file for root in (CONF, *own) if (file := root / group / f"{name}.yaml").is_file())
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     comment = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
     blocks = "\n".join(line for line in comment if not line.startswith("@package")).split("\n\n")

@@ -180,8 +180,8 @@ def execute(
     runs are written, runs in flight leave a checkpoint, and the same call goes on from there.
 
     Args:
-        configs: the runs to be stored; equal ones are trained once. What ``sweeps.branch.planned``,
-            ``sweeps.repeat.planned`` and ``sweeps.layers.planned`` return has its design with it.
+        configs: the runs to be stored; equal ones are trained once. What ``grok.sweeps.branch.planned``,
+            ``grok.sweeps.repeat.planned`` and ``grok.sweeps.layers.planned`` return has its design with it.
         argv: the command, kept beside the store.
         design: what the runs are for. ``given``: a sweep of seeds that were named before any result; ``drawn``: at
             random; None: that of ``configs``, or nobody says, and analyses count the runs apart.

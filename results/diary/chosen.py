@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.observations import Observations, is_random_seed
-from analysis.studies.branching import pairs
+from grok.analysis.observations import Observations, is_random_seed
+from grok.analysis.studies.branching import pairs
 from grok.store import open_store
 from grok.streams import Stream, derive_seed
 

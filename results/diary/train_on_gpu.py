@@ -23,7 +23,7 @@ from grok.commands.words import store_as_setting
 from grok.config import RunConfig
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
-from sweeps import branch, layers, repeat
+from grok.sweeps import branch, layers, repeat
 
 HALVES = "kept=token_embedding,blocks.1,head;rest=position_embedding,blocks.0"
 PARTS = "embedding=token_embedding;positions=position_embedding;first block=blocks.0;second block=blocks.1;head=head"

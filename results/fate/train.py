@@ -32,7 +32,7 @@ from grok.errors import ConfigError
 from grok.execute import Designed, execute
 from grok.store import Purpose, Purposes, check_path, open_store
 from grok.streams import STREAMS, Stream
-from sweeps import branch
+from grok.sweeps import branch
 
 DIARY = Path(__file__).parents[1] / "diary" / "store"
 STEPS = (49, 98, 196, 392, 784, 1568)

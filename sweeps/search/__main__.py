@@ -17,7 +17,7 @@ from grok.commands.reference import named_lines, setting_lines
 from grok.commands.words import store_as_setting
 from grok.config.fields import settings_of, walk
 from grok.errors import ConfigError
-from sweeps.search.config import NO_STUDY, Studied, refuse_unknown, split_study
+from grok.sweeps.search.config import NO_STUDY, Studied, refuse_unknown, split_study
 
 OPTIONS: Final = ("--store", "--help")
 """Options that completion offers in addition to settings."""
@@ -74,10 +74,10 @@ def main(argv: list[str]) -> int:
     if not argv or {"-h", "--help"} & set(argv):
         print(usage())
         return 0 if argv else 2
-    from sweeps.search.driver import carry_out
+    from grok.sweeps.search.driver import carry_out
 
     study, raw_space, base = split_study(compose_study(store_as_setting(argv)))
-    return carry_out(study, raw_space, base, ["python", "-m", "sweeps.search", *argv])
+    return carry_out(study, raw_space, base, ["python", "-m", "grok.sweeps.search", *argv])
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from grok.execute import execute
 from grok.execute.groups import prepare_runs
 from grok.execute.sweep import GO_ON
 from grok.store import Purpose, Purposes, StoreWriter, check_path, open_store
-from sweeps.search.config import FRESH, StudyConfig
-from sweeps.search.record import (
+from grok.sweeps.search.config import FRESH, StudyConfig
+from grok.sweeps.search.record import (
     ASKED,
     COMPARED,
     ENDED,
@@ -39,7 +39,7 @@ from sweeps.search.record import (
     propose,
     trial_limit,
 )
-from sweeps.search.space import (
+from grok.sweeps.search.space import (
     READ_AT_HORIZON,
     Objective,
     Plain,

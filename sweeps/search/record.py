@@ -26,8 +26,8 @@ from grok.config.fields import canonical_json
 from grok.errors import ConfigError, StoreError
 from grok.files import locked
 from grok.streams import Stream
-from sweeps.search.config import PrunerConfig, SamplerConfig, StudyConfig
-from sweeps.search.space import Space, Value, make_objectives
+from grok.sweeps.search.config import PrunerConfig, SamplerConfig, StudyConfig
+from grok.sweeps.search.space import Space, Value, make_objectives
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -221,7 +221,7 @@ class StudyRecord:
             self._study = (optuna.load_study if exists else self._create)(
                 storage=storage,
                 study_name=study.name,
-                sampler=optuna.samplers.RandomSampler(seed=0),  # unused: sweeps.search.record samples
+                sampler=optuna.samplers.RandomSampler(seed=0),  # unused: grok.sweeps.search.record samples
                 pruner=make_pruner(study.pruner),
             )
             self._check_definition(json.loads(canonical_json(dict(definition))))

@@ -25,7 +25,7 @@ from grok.config import MODES, ArithmeticConfig, RunConfig, flatten, load_config
 from grok.config.fields import ANY, Rule, check, settings_of
 from grok.errors import ConfigError, StoreError, nearest
 from grok.store import Store
-from sweeps.search.config import StudyConfig
+from grok.sweeps.search.config import StudyConfig
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis import report
+from grok.analysis import report
 from grok.files import locked
 from tests.analysis.simulate import census, crossed, write
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from analysis import studies
-from analysis.figures import drawings
-from analysis.observations import CONDITION_SETTINGS, Observations
-from analysis.studies import QUESTIONS, Missing
-from analysis.studies.base import Question
+from grok.analysis import studies
+from grok.analysis.figures import drawings
+from grok.analysis.observations import CONDITION_SETTINGS, Observations
+from grok.analysis.studies import QUESTIONS, Missing
+from grok.analysis.studies.base import Question
 from grok.arithmetic.outcome import event_times
 from grok.config import Identity, RunConfig, flatten, identify, load_config
 from grok.records import CurvePoint, RunResult

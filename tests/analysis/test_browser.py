@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis import report
+from grok.analysis import report
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from analysis.criteria import DIARY
-from analysis.figures import drawings
-from analysis.observations import Observations
-from analysis.statistics import prediction
-from analysis.statistics.estimate import NotEnoughData, generator
-from analysis.statistics.prediction import (
+from grok.analysis.criteria import DIARY
+from grok.analysis.figures import drawings
+from grok.analysis.observations import Observations
+from grok.analysis.statistics import prediction
+from grok.analysis.statistics.estimate import NotEnoughData, generator
+from grok.analysis.statistics.prediction import (
     OutOfFold,
     auroc,
     cross_validated,
@@ -22,9 +22,9 @@ from analysis.statistics.prediction import (
     screen,
     spearman,
 )
-from analysis.studies.conditions import Comparison, bound_of, ratio_of_times
-from analysis.studies.mechanism import Mechanism
-from analysis.studies.val_shuffle import variance_ratio
+from grok.analysis.studies.conditions import Comparison, bound_of, ratio_of_times
+from grok.analysis.studies.mechanism import Mechanism
+from grok.analysis.studies.val_shuffle import variance_ratio
 from tests.analysis.simulate import Truth, ask, census, simulate
 
 # One setting at a time, on simulated stores whose truth is known.

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.figures import evidence
-from analysis.figures.style import RC
+from grok.analysis.figures import evidence
+from grok.analysis.figures.style import RC
 from tests.analysis.simulate import census, simulate
 
 EXAMPLES = 24_753

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from scipy import optimize, special
 
-from analysis.figures import drawings
-from analysis.page import Runs, encode_chart
-from analysis.populations import asked, populations
-from analysis.statistics.estimate import NotEnoughData
-from analysis.statistics.halfway import Floats, halfway, isotonic
-from analysis.studies.fate import FORWARD, MOVED, REVERSE, START, Fate, equal_bits
+from grok.analysis.figures import drawings
+from grok.analysis.page import Runs, encode_chart
+from grok.analysis.populations import asked, populations
+from grok.analysis.statistics.estimate import NotEnoughData
+from grok.analysis.statistics.halfway import Floats, halfway, isotonic
+from grok.analysis.studies.fate import FORWARD, MOVED, REVERSE, START, Fate, equal_bits
 from grok.store.designs import Purpose
 from tests.analysis.simulate import BY_NAME, Planned, Truth, ask, needs, run_ids, simulate, sweep, write
 

@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from analysis.figures import drawings
-from analysis.figures.curves import seed_curves, time_histogram
-from analysis.figures.evidence import census_iconic
-from analysis.figures.style import LIGHT, PALETTE, Drawing
-from analysis.observations import Observations, as_text, differing_settings
-from analysis.statistics.estimate import NotEnoughData, generator
-from analysis.statistics.proportions import paired
-from analysis.studies import Study
-from analysis.studies.papers import PAPERS, _moves
+from grok.analysis.figures import drawings
+from grok.analysis.figures.curves import seed_curves, time_histogram
+from grok.analysis.figures.evidence import census_iconic
+from grok.analysis.figures.style import LIGHT, PALETTE, Drawing
+from grok.analysis.observations import Observations, as_text, differing_settings
+from grok.analysis.statistics.estimate import NotEnoughData, generator
+from grok.analysis.statistics.proportions import paired
+from grok.analysis.studies import Study
+from grok.analysis.studies.papers import PAPERS, _moves
 from grok.commands.compose import compose
 from grok.config import flatten, load_config
 from grok.store import StoreWriter

@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import grok
-from analysis.observations import Observations
-from analysis.populations import asked, places, populations, roles
-from analysis.studies.branching import pairs
-from analysis.studies.crossed import designs as crossed_designs
-from analysis.studies.layers import transplants
-from analysis.studies.repeatability import repeats
+from grok.analysis.observations import Observations
+from grok.analysis.populations import asked, places, populations, roles
+from grok.analysis.studies.branching import pairs
+from grok.analysis.studies.crossed import designs as crossed_designs
+from grok.analysis.studies.layers import transplants
+from grok.analysis.studies.repeatability import repeats
 from grok.arithmetic.outcome import event_times
 from grok.commands.compose import arithmetic, compose
 from grok.config import ArithmeticConfig, identify
@@ -32,8 +32,8 @@ from grok.execute.sweep import Sweep
 from grok.records import RunResult
 from grok.store import DamagedShardWarning, Row, open_store
 from grok.streams import Stream
-from sweeps import branch, layers, repeat
-from sweeps.search.__main__ import main as search
+from grok.sweeps import branch, layers, repeat
+from grok.sweeps.search.__main__ import main as search
 from tests.analysis.simulate import MACHINE, NUMERICS, Truth, curve
 
 # Random histories of a store: commands in any order, and the truth of what each of their runs was for.
@@ -519,7 +519,7 @@ def test_records_of_commands_decide_nothing(tmp_path: Path) -> None:
     first.write_text(first.read_text()[:40])
     second.unlink()
     for record in others:
-        record.write_text(record.read_text().replace("sweeps.branch", "grok branch"))
+        record.write_text(record.read_text().replace("grok.sweeps.branch", "grok branch"))
     with pytest.warns(DamagedShardWarning):
         assert said(history.store)["children"] == whole
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.answers import compile_report
-from analysis.figures import drawings
-from analysis.observations import Observations
-from analysis.statistics.estimate import generator
-from analysis.statistics.excursions import RISE, excursions, heights, smoothed
-from analysis.studies.crossed import Crossed
-from analysis.studies.gpt import WIKITEXT_103, shares_seeds
-from analysis.writing import write_report
+from grok.analysis.answers import compile_report
+from grok.analysis.figures import drawings
+from grok.analysis.observations import Observations
+from grok.analysis.statistics.estimate import generator
+from grok.analysis.statistics.excursions import RISE, excursions, heights, smoothed
+from grok.analysis.studies.crossed import Crossed
+from grok.analysis.studies.gpt import WIKITEXT_103, shares_seeds
+from grok.analysis.writing import write_report
 from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult, StepPoint
 from grok.store import Row

@@ -12,15 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import report
-from analysis.answers import compile_report, pending
-from analysis.observations import Observations
-from analysis.page import with_terms
-from analysis.pages import NOT_DRAWN, Page, main
-from analysis.statistics.estimate import write_csv
-from analysis.studies import QUESTIONS
-from analysis.study import main as one_study
-from analysis.writing import write_report
+from grok.analysis import report
+from grok.analysis.answers import compile_report, pending
+from grok.analysis.observations import Observations
+from grok.analysis.page import with_terms
+from grok.analysis.pages import NOT_DRAWN, Page, main
+from grok.analysis.statistics.estimate import write_csv
+from grok.analysis.studies import QUESTIONS
+from grok.analysis.study import main as one_study
+from grok.analysis.writing import write_report
 from grok.store import Purpose, Purposes, StoreWriter, open_store
 from grok.terminal import CONTROL
 from tests.analysis.simulate import Truth, census, crossed, plans, simulate, sweep, write

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.answers import compile_report, provenance
-from analysis.observations import Observations, differing_settings, is_random_seed
-from analysis.populations import FEWEST, RUN_STREAMS, Populations, populations
-from analysis.proposals import code_needed, proposal, rerun_command, rerun_commands
-from analysis.studies import QUESTIONS, seeds
-from analysis.studies.base import Missing
-from analysis.studies.regimes import ORDERS
-from analysis.writing import write_report
+from grok.analysis.answers import compile_report, provenance
+from grok.analysis.observations import Observations, differing_settings, is_random_seed
+from grok.analysis.populations import FEWEST, RUN_STREAMS, Populations, populations
+from grok.analysis.proposals import code_needed, proposal, rerun_command, rerun_commands
+from grok.analysis.studies import QUESTIONS, seeds
+from grok.analysis.studies.base import Missing
+from grok.analysis.studies.regimes import ORDERS
+from grok.analysis.writing import write_report
 from grok.commands.compose import compose
 from grok.config import identify, load_config
 from grok.config.values import literal

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from analysis.answers import compile_report
-from analysis.observations import Observations
-from analysis.proposals import CENSUS, LONGER, given_again, proposal
-from analysis.studies import QUESTIONS
 from grok.__main__ import main as grok
+from grok.analysis.answers import compile_report
+from grok.analysis.observations import Observations
+from grok.analysis.proposals import CENSUS, LONGER, given_again, proposal
+from grok.analysis.studies import QUESTIONS
 from tests.analysis.simulate import Truth, census, simulate, write
 
 TOY: dict[str, Any] = {

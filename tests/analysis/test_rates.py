@@ -11,10 +11,10 @@ import pytest
 from scipy import stats
 from scipy.stats import norm
 
-from analysis.statistics.estimate import NotEnoughData, benjamini_hochberg, generator, holm
-from analysis.statistics.modes import LARGEST, dip, p_of_one_mode
-from analysis.statistics.prediction import explained, explained_by_groups, median_interval
-from analysis.statistics.proportions import (
+from grok.analysis.statistics.estimate import NotEnoughData, benjamini_hochberg, generator, holm
+from grok.analysis.statistics.modes import LARGEST, dip, p_of_one_mode
+from grok.analysis.statistics.prediction import explained, explained_by_groups, median_interval
+from grok.analysis.statistics.proportions import (
     RARE,
     at_any_time,
     clopper_pearson,
@@ -26,7 +26,7 @@ from analysis.statistics.proportions import (
     unequal_rates,
     wilson,
 )
-from analysis.statistics.repeatability import (
+from grok.analysis.statistics.repeatability import (
     Counts,
     Replication,
     Verdict,

@@ -7,15 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.observations import Observations
-from analysis.populations import populations
-from analysis.statistics.prediction import median_interval
-from analysis.statistics.repeatability import Verdict, between_parents, normal_scores, replication
-from analysis.studies import QUESTIONS, Missing
-from analysis.studies.branching import Branching
-from analysis.studies.conditions import decay_families
-from analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_margin, verdict
-from analysis.studies.repeatability import Test as KindTest
+from grok.analysis.observations import Observations
+from grok.analysis.populations import populations
+from grok.analysis.statistics.prediction import median_interval
+from grok.analysis.statistics.repeatability import Verdict, between_parents, normal_scores, replication
+from grok.analysis.studies import QUESTIONS, Missing
+from grok.analysis.studies.branching import Branching
+from grok.analysis.studies.conditions import decay_families
+from grok.analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_margin, verdict
+from grok.analysis.studies.repeatability import Test as KindTest
 from grok.store.designs import Purpose
 from tests.analysis.simulate import (
     Planned,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics.estimate import NotEnoughData, generator
-from analysis.statistics.repeatability import between_parents, kept_distance, normal_scores
-from analysis.statistics.shapley import Additivity, additivity, attribute, p_of_no_pattern
-from analysis.statistics.variance_shares import CHAOS, Cells, bounded, carried, densest, filled, variance_shares
 from benchmarks.coverage import ADDITIVE, MIXED, PAIRS, TENTH, WORLDS, World, effects_of, grid, redraws, sampled, table
+from grok.analysis.statistics.estimate import NotEnoughData, generator
+from grok.analysis.statistics.repeatability import between_parents, kept_distance, normal_scores
+from grok.analysis.statistics.shapley import Additivity, additivity, attribute, p_of_no_pattern
+from grok.analysis.statistics.variance_shares import CHAOS, Cells, bounded, carried, densest, filled, variance_shares
 
 # Variance shares: known shares are recovered, intervals cover, a null stays null.
 

@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.criteria import held_by
-from analysis.figures import drawings
-from analysis.observations import Observations
-from analysis.statistics.estimate import generator
-from analysis.statistics.proportions import at_any_time
-from analysis.statistics.variance_shares import variance_shares
-from analysis.studies import QUESTIONS, Missing
-from analysis.studies.layers import transplants
-from analysis.studies.regimes import AFTER, BEFORE
-from analysis.studies.regimes import QUESTION as REGIMES
+from grok.analysis.criteria import held_by
+from grok.analysis.figures import drawings
+from grok.analysis.observations import Observations
+from grok.analysis.statistics.estimate import generator
+from grok.analysis.statistics.proportions import at_any_time
+from grok.analysis.statistics.variance_shares import variance_shares
+from grok.analysis.studies import QUESTIONS, Missing
+from grok.analysis.studies.layers import transplants
+from grok.analysis.studies.regimes import AFTER, BEFORE
+from grok.analysis.studies.regimes import QUESTION as REGIMES
 from grok.arithmetic.outcome import events
 from grok.store.designs import Purpose
 from grok.streams import derive_seed

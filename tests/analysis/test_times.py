@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 from scipy import special, stats
 
-from analysis.criteria import DIARY, FEW_CUT_OFF, accuracy_at, judge_by_time, outcome, wrong_log_odds
-from analysis.observations import ADDED, Observations, with_event_times
-from analysis.statistics.estimate import NotEnoughData, generator
-from analysis.statistics.survival import (
+from grok.analysis.criteria import DIARY, FEW_CUT_OFF, accuracy_at, judge_by_time, outcome, wrong_log_odds
+from grok.analysis.observations import ADDED, Observations, with_event_times
+from grok.analysis.statistics.estimate import NotEnoughData, generator
+from grok.analysis.statistics.survival import (
     Times,
     fit,
     geometric_mean,
@@ -24,7 +24,7 @@ from analysis.statistics.survival import (
     turnbull,
     watched_until,
 )
-from analysis.statistics.variance_shares import Cells, variance_shares
+from grok.analysis.statistics.variance_shares import Cells, variance_shares
 from tests.analysis.simulate import Truth, census, simulate
 
 # Times: censoring and evaluation spacing do not bias, bands and intervals cover.

@@ -8,7 +8,7 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 
-from analysis import report
+from grok.analysis import report
 from grok.errors import StoreError
 from grok.store import Purpose, Purposes, StoreWriter
 from tests.analysis.simulate import census, row, write

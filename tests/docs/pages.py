@@ -72,7 +72,7 @@ def commands_of(block: Block) -> Iterator[Command]:
 def _command(page: str, line: str) -> Iterator[Command]:
     line = re.sub(r"(?<!\S)#.*", "", line).strip().removeprefix("$ ")
     line = re.sub(r"^(?:[A-Z_]+=\S+ )+", "", line)  # environment variables in front
-    line = re.sub(r"^grok (bench \S+|\S+)", lambda match: _as_module(match[1]) or match[0], line)
+    line = re.sub(r"^grok (\S+)", lambda match: _as_module(match[1]) or match[0], line)
     if re.match(r"(python3? -m (grok|analysis|sweeps|benchmarks|docs|tests)|make \w)", line) and "..." not in line:
         yield Command(page, tuple(shlex.split(line)))
 
@@ -80,9 +80,7 @@ def _command(page: str, line: str) -> Iterator[Command]:
 def _as_module(name: str) -> str | None:
     """Return ``python -m MODULE`` for a command of ``grok``, with the words that it puts first."""
     entry = {name: entry for group in CONSOLE.values() for name, entry in group.items()}.get(name)
-    if name.startswith("bench "):
-        return f"python -m benchmarks.{name.removeprefix('bench ')}"
-    if entry is None or entry.module in ("benchmarks", "grok.__main__"):
+    if entry is None or entry.module == "grok.__main__":
         return None
     module = "grok.store" if entry.module == "grok.commands.store" else entry.module.removesuffix(".__main__")
     return " ".join(["python -m", module, *entry.words])

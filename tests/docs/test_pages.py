@@ -22,8 +22,8 @@ from grok.commands.reference import run_help
 from grok.store import StoreWriter
 from grok.store.contract import example_rows
 from grok.store.schema import CONFIG, DESCRIPTIONS, describe, schema
+from grok.sweeps.search import __main__ as search
 from grok.text.preparation import Request, prepare
-from sweeps.search import __main__ as search
 from tests.docs.pages import PAGES, ROOT, blocks, commands, links
 
 # Commands, links and Python of the documentation are true: commands are planned or parsed, links lead somewhere.
@@ -125,14 +125,14 @@ def test_a_run_can_be_planned(
     assert run.main([*words, *place]) == 0, capfd.readouterr().err
 
 
-@pytest.mark.parametrize("words", plans("sweeps.search"), ids=" ".join)
+@pytest.mark.parametrize("words", plans("grok.sweeps.search"), ids=" ".join)
 def test_a_search_can_be_planned(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if words:
         assert search.main([*words, "dry_run=true", "store.path=S"]) == 0
 
 
-OTHERS = [words for words in COMMANDS if words[0] != "make" and words[2] not in ("grok.run", "sweeps.search")]
+OTHERS = [words for words in COMMANDS if words[0] != "make" and words[2] not in ("grok.run", "grok.sweeps.search")]
 
 
 @pytest.mark.parametrize("words", [w for w in OTHERS if len(w) > 3], ids=" ".join)
@@ -148,7 +148,7 @@ def test_every_module_of_a_command_exists() -> None:
     assert sorted(name for name in names if importlib.util.find_spec(module_of(name)) is None) == []
 
 
-MODULE = re.compile(r"python3? -m ((?:grok|analysis|sweeps|benchmarks)(?:\.\w+)?)")
+MODULE = re.compile(r"python3? -m ((?:grok\.analysis|grok\.sweeps|grok|analysis|sweeps|benchmarks)(?:\.\w+)?)")
 """A command by its module's name."""
 
 NAMES_MODULES = {"docs/running.md", "grok/store/provenance.py", "Makefile"}
@@ -158,7 +158,7 @@ NAMES_MODULES = {"docs/running.md", "grok/store/provenance.py", "Makefile"}
 def test_commands_are_written_as_they_are_typed() -> None:
     """Pages, settings files, help and messages say ``grok NAME``; the modules' names stand in one table."""
     entries = [entry for group in CONSOLE.values() for entry in group.values()]
-    modules = {"grok.store", "sweeps.search", *(entry.module for entry in entries)}
+    modules = {"grok.store", "grok.sweeps.search", *(entry.module for entry in entries)}
     files = [file for place in ("grok", "analysis", "sweeps", "conf", "docs") for file in (ROOT / place).rglob("*.*")]
     texts = [file for file in [*ROOT.glob("*.*"), *files] if file.suffix in (".md", ".py", ".yaml", ".js", ".html")]
     wrong = {
@@ -169,7 +169,7 @@ def test_commands_are_written_as_they_are_typed() -> None:
         if found in modules
     }
     assert wrong == set()
-    assert {"grok.run", "analysis.report", "sweeps.search"} <= set(
+    assert {"grok.run", "grok.analysis.report", "grok.sweeps.search"} <= set(
         MODULE.findall((ROOT / "docs/running.md").read_text())
     )
 
@@ -280,7 +280,7 @@ def test_names_are_nouns_of_the_field() -> None:
 # Every ``>>>`` line of the code runs and gives what it says.
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("grok", "analysis", "sweeps", "hydra_plugins", "benchmarks")
+PACKAGES = ("grok", "grok/analysis", "grok/sweeps", "hydra_plugins", "benchmarks")
 MODULES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for package in PACKAGES

@@ -35,7 +35,7 @@ from grok.__main__ import main as grok
 from grok.config import MODES
 from grok.config.fields import settings_of
 from grok.store import open_store
-from sweeps.search.config import Studied
+from grok.sweeps.search.config import Studied
 from tests.doors.conftest import TINY
 from tests.gpt.conftest import prepare_text, text_of
 
@@ -469,7 +469,13 @@ def main() -> int:
     failures = 0
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         world = World(Path(place))
-        for name in ("torch", "analysis.report", "sweeps.search.driver", "grok.gpt.generate", "matplotlib.figure"):
+        for name in (
+            "torch",
+            "grok.analysis.report",
+            "grok.sweeps.search.driver",
+            "grok.gpt.generate",
+            "matplotlib.figure",
+        ):
             importlib.import_module(name)
         for number in range(given.first, given.first + given.cases):
             case = Case.of(number, world.run, world.language)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from analysis import report
+from grok.analysis import report
 from grok.checkpoints import checkpoint_steps, load_weights, run_folder, save_checkpoint
 from grok.execute import worker
 from grok.gpt.training.stability import abandoned_id

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
-from analysis import compare, listing
-from analysis.answers import compile_report
-from analysis.observations import Observations
-from analysis.writing import write_report
 from grok import run, show
+from grok.analysis import compare, listing
+from grok.analysis.answers import compile_report
+from grok.analysis.observations import Observations
+from grok.analysis.writing import write_report
 from grok.commands.words import matching
 from grok.errors import ConfigError
 from grok.execute import worker

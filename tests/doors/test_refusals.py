@@ -10,8 +10,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from grok.commands.compose import conf_source
 from grok.commands.store import main as store_main
+from grok.commands.words import CONF
 from grok.config import ArithmeticConfig, flatten, load_config, load_configs
 from grok.errors import ConfigError
 from grok.store import StoreWriter
@@ -151,16 +151,16 @@ SEARCH = ["study=quickstart", "dry_run=true"]
 GPT = ["experiment=gpt/shakespeare_char", "data.path=C"]
 
 REFUSED = {
-    "layers: ten layers": ("sweeps.layers", [*RUN, "model.layers=10"], "16,777,216 runs are too many"),
-    "layers: a donor below 0": ("sweeps.layers", ["--recipient", "0", "--donor", "-1"], "at least 0"),
+    "layers: ten layers": ("grok.sweeps.layers", [*RUN, "model.layers=10"], "16,777,216 runs are too many"),
+    "layers: a donor below 0": ("grok.sweeps.layers", ["--recipient", "0", "--donor", "-1"], "at least 0"),
     "prepare: vocabulary": (
         "grok.prepare",
         ["text", "--input", "text.txt", "--tokenizer", "bpe", "--out", "P", "--vocab-size", "1000000000"],
         "at most 1,000,000",
     ),
-    "search: trials": ("sweeps.search.__main__", [*SEARCH, "study.trials=1e12"], "at most 1000000"),
+    "search: trials": ("grok.sweeps.search.__main__", [*SEARCH, "study.trials=1e12"], "at most 1000000"),
     "find: a folder in a file": ("grok.find", ["lr", *GPT, "--out", "text.txt/x"], "text.txt is no folder"),
-    "report: a long name": ("analysis.report", ["S", "--out", LONG], "File name too long"),
+    "report: a long name": ("grok.analysis.report", ["S", "--out", LONG], "File name too long"),
     "merge: into nothing": ("grok.commands.store", ["merge", "S", "T", "--into", ""], "a store is empty"),
     "merge: into a folder of itself": ("grok.commands.store", ["merge", "S", "--into", "S/inner"], "inside the store"),
     "a sweep into a store's folder": ("grok.run", ["store.path=S/inner", "dry_run=true"], "inside the store"),
@@ -215,7 +215,6 @@ def test_a_password_is_shown_nowhere(door: Door, tmp_path: Path, capfd: pytest.C
 
 # The files in conf/: equal to the dataclasses' defaults, each opening with its command, each able to run.
 
-CONF = Path(conf_source())
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 
 

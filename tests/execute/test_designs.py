@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 import grok
-from analysis.observations import Observations, searches
-from analysis.studies import fate
+from grok.analysis.observations import Observations, searches
+from grok.analysis.studies import fate
 from grok.commands.compose import arithmetic, compose
 from grok.config import ArithmeticConfig, GptConfig, identify
 from grok.config.gpt import TrainConfig as GptTrain
@@ -24,8 +24,8 @@ from grok.execute.plan import StoredRuns, design_of_sweep, make_plan, with_repli
 from grok.records import RunResult
 from grok.run import main as run
 from grok.store import Provenance, Row, StoreWriter, open_store
-from sweeps import branch, layers, repeat
-from sweeps.search.__main__ import main as search
+from grok.sweeps import branch, layers, repeat
+from grok.sweeps.search.__main__ import main as search
 from tests.execute.conftest import tiny
 
 TINY = [

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from analysis.answers import own_studies
-from analysis.observations import Observations
-from analysis.writing import write_studies
 from grok.__main__ import main
+from grok.analysis.answers import own_studies
+from grok.analysis.observations import Observations
+from grok.analysis.writing import write_studies
 from grok.arithmetic.engine import seat, train
 from grok.arithmetic.lanes import no_noise
 from grok.arithmetic.model import MLP, Transformer
@@ -313,8 +313,8 @@ def test_one_that_cannot_train_is_refused_before_anything_is_trained(
 
 OWN = """
 import pandas as pd
-from analysis.figures.style import Drawing, canvas
-from analysis.studies import Finding, Study
+from grok.analysis.figures.style import Drawing, canvas
+from grok.analysis.studies import Finding, Study
 
 def picture(observations):
     "How many runs are there?"
@@ -388,7 +388,7 @@ def store(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> Path
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("own.number", "gave a int: expected an analysis.figures.style.Drawing"),
+        ("own.number", "gave a int: expected a grok.analysis.figures.style.Drawing"),
         ("own.absent", "own has no 'absent'"),
         ("absent.f", "there is no module 'absent' in"),
         ("own.escape", "gave the figure name '../../escape': expected a plain name"),
@@ -401,7 +401,7 @@ def store(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> Path
             "at own.py:50 (the figure of the Drawing 'none' is a NoneType: expected a matplotlib Figure",
         ),
         ("own.on_axes", "at own.py:53 (the figure of the Drawing 'axes' is a Axes: expected a matplotlib Figure"),
-        ("own.one_text", "gave a str as element 1 of its list: expected an analysis.figures.style.Drawing"),
+        ("own.one_text", "gave a str as element 1 of its list: expected a grok.analysis.figures.style.Drawing"),
         ("own.without", "--with own.without fails at"),
         ("own.twice", "two figures of the report have the name 'same': give yours another name"),
     ],

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from analysis.answers import compile_report
-from analysis.observations import Observations
 from grok import show
+from grok.analysis.answers import compile_report
+from grok.analysis.observations import Observations
 from grok.config import identify
 from grok.config.arithmetic import METRICS
 from grok.execute.groups import prepare_runs
 from grok.plugins import Code, activate
 from grok.store import open_store
-from sweeps import repeat
+from grok.sweeps import repeat
 from tests.arithmetic.cases import tiny
 from tests.doors.conftest import TINY, Door
 from tests.plugins.conftest import Write

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from analysis.observations import searches
+from grok.analysis.observations import searches
 from grok.config import ArithmeticConfig, identify, load_config
 from grok.errors import ConfigError, TrainingError
 from grok.plugins import Code, activate
 from grok.store import Purposes, StoreWriter, open_store
 from grok.streams import Stream
-from sweeps.search.config import FRESH, StudyConfig, split_study
-from sweeps.search.driver import Comparison, Search
-from sweeps.search.record import StudyRecord
-from sweeps.search.space import Plain, SeedOutcome, read_space
+from grok.sweeps.search.config import FRESH, StudyConfig, split_study
+from grok.sweeps.search.driver import Comparison, Search
+from grok.sweeps.search.record import StudyRecord
+from grok.sweeps.search.space import Plain, SeedOutcome, read_space
 from tests.analysis.simulate import Truth, row
 
 # A world to search in: runs whose time to generalise is a known function of setting and seed.

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.criteria import DIARY
+from grok.analysis.criteria import DIARY
 from grok.commands.compose import apply
 from grok.config import flatten, load_config
 from grok.errors import ConfigError
 from grok.store import open_store
-from sweeps.search.__main__ import compose_study, main
-from sweeps.search.config import StudyConfig, split_study
-from sweeps.search.driver import Search, by_execution
-from sweeps.search.space import Dimension, Objective, SeedOutcome, operations_per_step, read_outcomes, read_space
+from grok.sweeps.search.__main__ import compose_study, main
+from grok.sweeps.search.config import StudyConfig, split_study
+from grok.sweeps.search.driver import Search, by_execution
+from grok.sweeps.search.space import Dimension, Objective, SeedOutcome, operations_per_step, read_outcomes, read_space
 from tests.analysis.simulate import Truth, row, write
 
 # The search space: what it accepts, what it refuses and in which words, what it asks Optuna for.

@@ -243,7 +243,7 @@ def test_checkpoints_are_never_written_or_removed_along_a_link(store: Path, outs
 
 @pytest.mark.usefixtures("no_png")
 def test_the_report_is_not_written_along_a_link(store: Path, outside: Path) -> None:
-    from analysis.report import main as report
+    from grok.analysis.report import main as report
 
     before = outside_state(outside)
     (store / "report").symlink_to(outside)

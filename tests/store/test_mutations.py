@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from analysis.report import main as report
-from analysis.study import main as study
+from grok.analysis.report import main as report
+from grok.analysis.study import main as study
 from grok.commands.store import main as store_command
 from grok.errors import GrokError
 from grok.run import main as train
@@ -27,8 +27,8 @@ from grok.store.contract import example_design, example_row, example_rows
 from grok.store.designs import keys_of
 from grok.store.schema import KEYS, KINDS, TABLES
 from grok.store.shards import SealBroken, check_seal, json_columns, write_parquet
-from sweeps.branch import main as branch
-from sweeps.repeat import main as repeat
+from grok.sweeps.branch import main as branch
+from grok.sweeps.repeat import main as repeat
 from tests.store.hostile import fill, outside_state
 
 # Random harm done to a store: its bytes, names, links, JSON and schemas; the same seed does the same harm.

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-import sweeps.layers
 from grok.__main__ import main as grok
 from grok.config import RunConfig
 from grok.execute import Outcome
 from grok.run import main
 from grok.store import open_store
 from grok.streams import STREAMS, derive_seed
-from sweeps.branch import drawn_parents, redrawn_seeds
-from sweeps.branch import main as branch
-from sweeps.layers import combinations
-from sweeps.layers import main as layers
-from sweeps.repeat import main as repeat
+from grok.sweeps import layers as layers_command
+from grok.sweeps.branch import drawn_parents, redrawn_seeds
+from grok.sweeps.branch import main as branch
+from grok.sweeps.layers import combinations
+from grok.sweeps.layers import main as layers
+from grok.sweeps.repeat import main as repeat
 from tests.doors.conftest import door as door
 from tests.gpt.conftest import prepare_text, text_of
 
@@ -215,7 +215,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[RunConfig]:
         asked.extend(configs)
         return Outcome((), {}, {}, 0)
 
-    monkeypatch.setattr("sweeps.layers.execute", take)
+    monkeypatch.setattr("grok.sweeps.layers.execute", take)
     assert layers([*words, *TINY]) == 0
     return asked
 
@@ -233,7 +233,7 @@ def test_a_donor_is_any_init_seed_and_factors_are_ones_own(monkeypatch: pytest.M
 
 
 def test_the_examples_in_its_help_plan(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    examples = [line.strip() for line in str(sweeps.layers.__doc__).splitlines() if line.startswith("  grok ")]
+    examples = [line.strip() for line in str(layers_command.__doc__).splitlines() if line.startswith("  grok ")]
     assert len(examples) == 3
     for example in examples:
         _, door, *words = shlex.split(example)
