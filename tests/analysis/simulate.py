@@ -135,6 +135,15 @@ def row(truth: Truth) -> Row:
     return Row(result, config, identity, MACHINE)
 
 
+def language_row(settings: dict[str, Any], curve: list[CurvePoint], data: str = "d" * 20, **of: Any) -> Row:
+    """Return the store's row of a finished language model; ``of``: more of its result."""
+    config = load_config({"mode": "gpt", **settings})
+    identity = identify(config, data)
+    steps = config.train.steps  # type: ignore[attr-defined]
+    ended = {"run_id": identity.run_id, "status": "completed", "stop_reason": "steps", "steps": steps, **of}
+    return Row(RunResult(curve=curve, **ended), config, identity, MACHINE, data)
+
+
 @dataclass
 class Planned:
     """A design of simulated runs, as a command would write it. ``rows``: a run, or its id, and what it is for."""

@@ -3,8 +3,8 @@
 import functools
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,13 +20,12 @@ from grok.analysis.statistics.excursions import RISE, excursions, heights, smoot
 from grok.analysis.studies.crossed import Crossed
 from grok.analysis.studies.gpt import WIKITEXT_103, shares_seeds
 from grok.analysis.writing import write_report
-from grok.config import identify, load_config
-from grok.records import CurvePoint, RunResult, StepPoint
+from grok.records import CurvePoint, StepPoint
 from grok.store import Row
 from grok.store.designs import Purpose, Purposes
 from grok.store.reader import to_pandas
 from grok.store.rows import to_shard
-from tests.analysis.simulate import MACHINE, ask, needs
+from tests.analysis.simulate import ask, language_row, needs
 
 # The language-model section: perplexities, spread over seeds, samples, and what it refuses to claim.
 
@@ -34,28 +33,10 @@ SAMPLE = "ROMEO:\nWhat <b>light</b> through yonder window breaks?"
 
 
 def run(
-    seed: int,
-    preset: str,
-    final: float,
-    *,
-    status: str = "completed",
-    parent: str | None = None,
-    data: str = "d" * 20,
-    metrics: dict[str, float] | None = None,
-    mixture: dict[str, float] | None = None,
-    **settings: Any,
+    seed: int, preset: str, final: float, *, parent: str | None = None, metrics: dict[str, float] | None = None
 ) -> Row:
-    config = load_config(
-        {
-            "mode": "gpt",
-            "experiment": preset,
-            "seed": seed,
-            "train": {"steps": 400},
-            "data": {"mixture_hashes": mixture or {}},
-            **settings,
-        }
-    )
-    identity = identify(config, data_hash=data)
+    """Return a run, or the branch of one that was rolled back to ``parent``."""
+    settings = {"experiment": preset, "seed": seed, "train": {"steps": 400}}
     curve = [
         CurvePoint(
             step=k,
@@ -77,19 +58,11 @@ def run(
         )
         for k in range(1, 401)
     ]
-    result = RunResult(
-        run_id=identity.run_id + ("x" if parent else ""),
-        status=status,
-        stop_reason="steps",
-        steps=400,
-        curve=curve,
-        step_log=log,
-        started_at=1.7e9,
-        seconds=30.0,
-        parent_run_id=parent,
-        branch_step=200 if parent else None,
-    )
-    return Row(result, config, identity, MACHINE, data_hash=data)
+    made = language_row(settings, curve, step_log=log, started_at=1.7e9, seconds=30.0)
+    if parent:
+        branch = {"status": "rolled_back", "parent_run_id": parent, "branch_step": 200}
+        made = replace(made, result=replace(made.result, run_id=made.result.run_id + "x", **branch))
+    return made
 
 
 def store_of(rows: list[Row], kind: str = "sweep", role: str = "member") -> Observations:
@@ -150,7 +123,7 @@ def test_one_seed_has_no_interval() -> None:
 def test_published_results_stand_beside_a_wikitext_run_and_claim_nothing_for_it(tmp_path: Path) -> None:
     rows = [run(0, "gpt/wikitext103_353m", 3.4), run(1, "gpt/wikitext103_353m", 3.5)]
     parent = rows[0].result.run_id
-    rows.append(run(0, "gpt/wikitext103_353m", 3.9, status="rolled_back", parent=parent))
+    rows.append(run(0, "gpt/wikitext103_353m", 3.9, parent=parent))
     found = store_of(rows)
     study = ask("gpt", found)
     assert {"published", "published_on_the_way", "branches"} <= {t.name for t in study.tables}
@@ -169,47 +142,20 @@ STD = {"init": 0.04, "order": 0.02, "dropout": 0.0, "perturb": 0.01}
 """True standard deviations of the final loss."""
 
 
-def crossed_store(rows: list[Row]) -> Observations:
-    return store_of(rows, "crossed", "cell")
-
-
-def crossed_run(seeds: dict[str, int], final: float, **settings: Any) -> Row:
-    config = load_config(
-        {
-            "mode": "gpt",
-            "experiment": "gpt/tinystories_sample",
-            "seeds": seeds,
-            "train": {"steps": 200},
-            "eval": {"every": 100},
-            "model": {"dropout": 0.1},
-            "perturb": {"ulps": 1},
-            **settings,
-        }
-    )
-    identity = identify(config, data_hash="d" * 20)
-    curve = [CurvePoint(step=k, val_loss=loss) for k, loss in ((0, 7.0), (100, 5.5), (200, final))]
-    result = RunResult(run_id=identity.run_id, status="completed", stop_reason="steps", steps=200, curve=curve)
-    return Row(result, config, identity, MACHINE, data_hash="d" * 20)
-
-
-def cross(std: dict[str, float], sizes: dict[str, int], **settings: Any) -> list[Row]:
-    rng = generator("crossed language models")
-    effects = {stream: rng.normal(0, std[stream], n) for stream, n in sizes.items() if stream != "perturb"}
-    return [
-        crossed_run(
-            dict(zip(sizes, cell, strict=True)),
-            4.5
-            + sum(effects[stream][level] for stream, level in zip(effects, cell, strict=False))
-            + rng.normal(0, std["perturb"]),
-            **settings,
-        )
-        for cell in itertools.product(*map(range, sizes.values()))
-    ]
-
-
 @functools.cache
 def language_cross() -> Observations:
-    return crossed_store(cross(STD, {"init": 6, "order": 6, "dropout": 2, "perturb": 2}))
+    sizes = {"init": 6, "order": 6, "dropout": 2, "perturb": 2}
+    rng = generator("crossed language models")
+    effects = {stream: rng.normal(0, STD[stream], n) for stream, n in sizes.items() if stream != "perturb"}
+    shared = {"experiment": "gpt/tinystories_sample", "train": {"steps": 200}, "eval": {"every": 100}}
+    shared |= {"model": {"dropout": 0.1}, "perturb": {"ulps": 1}}
+    rows = []
+    for cell in itertools.product(*map(range, sizes.values())):
+        final = 4.5 + sum(effects[stream][level] for stream, level in zip(effects, cell, strict=False))
+        losses = ((0, 7.0), (100, 5.5), (200, final + rng.normal(0, STD["perturb"])))
+        seeds = dict(zip(sizes, cell, strict=True))
+        rows.append(language_row({**shared, "seeds": seeds}, [CurvePoint(step=k, val_loss=x) for k, x in losses]))
+    return store_of(rows, "crossed", "cell")
 
 
 def test_the_shares_of_the_final_loss_hold_the_truth() -> None:
@@ -277,58 +223,29 @@ def test_excursions_follow_each_other_and_rise_above_all_before(losses: list[flo
         assert (level <= np.minimum.accumulate(level) + RISE).all()
 
 
-def spiking_run(
-    seed: int,
-    *,
-    hot: bool,
-    std: str,
-    steps: int = STEPS,
-    status: str = "completed",
-    final: float | None = None,
-    data: str = "d" * 20,
-) -> Row:
-    """Return a run; ``final``: the training loss of its last step."""
-    config = load_config(
-        {
-            "mode": "gpt",
-            "experiment": "gpt/tinystories_sample",
-            "seed": seed,
-            "train": {"steps": steps},
-            "optim": {"lr": 0.03 if hot else 0.003, "warmup_steps": 10},
-            "model": {"init": std},
-        }
-    )
-    identity = identify(config, data_hash=data)
-    spikes = hot and std != "0.006"
+def spiking_run(seed: int, hot: bool, std: str) -> Row:
+    lr = 0.03 if hot else 0.003
+    settings = {"experiment": "gpt/tinystories_sample", "seed": seed, "train": {"steps": STEPS}, "model": {"init": std}}
 
     def step(k: int) -> StepPoint:
-        high = spikes and 20 <= k < 30 + seed
+        high = hot and std != "0.006" and 20 <= k < 30 + seed
         return StepPoint(
             step=k,
             train_loss=5 - k / 100 + (2.0 + 0.1 * seed) * high,
-            lr=min(1, k / 10) * config.optim.lr,  # type: ignore[attr-defined]
+            lr=min(1, k / 10) * lr,
             grad_norm=8.0 if high else 1.0,
             param_norm=30.0 if high else 10.0,
             event="spike" if high and k == 20 else None,
         )
 
-    curve = [CurvePoint(step=k, val_loss=5 - k / 100 + 0.4 * hot + 0.01 * seed) for k in (0, steps)]
-    log = [step(k) for k in range(1, steps + 1)]
-    if final is not None:
-        log[-1].train_loss = final
-    result = RunResult(
-        run_id=identity.run_id, status=status, stop_reason="steps", steps=steps, curve=curve, step_log=log
-    )
-    return Row(result, config, identity, MACHINE, data_hash=data)
-
-
-def grid(**changes: Any) -> Observations:
-    cells = itertools.product(range(4), (False, True), ("0.02", "0.006", "small"))
-    return store_of([spiking_run(seed, hot=hot, std=std, **changes) for seed, hot, std in cells])
+    curve = [CurvePoint(step=k, val_loss=5 - k / 100 + 0.4 * hot + 0.01 * seed) for k in (0, STEPS)]
+    log = [step(k) for k in range(1, STEPS + 1)]
+    return language_row({**settings, "optim": {"lr": lr, "warmup_steps": 10}}, curve, step_log=log)
 
 
 def test_who_spiked_when_and_why() -> None:
-    study = ask("spikes", grid())
+    cells = itertools.product(range(4), (False, True), ("0.02", "0.006", "small"))
+    study = ask("spikes", store_of([spiking_run(*cell) for cell in cells]))
     assert study.factors == ["model.init", "optim.lr"]
     runs = study.runs
     assert set(runs[runs["spiked"]]["optim.lr"]) == {"0.03"} and int(runs["spiked"].sum()) == 8
@@ -344,7 +261,3 @@ def test_who_spiked_when_and_why() -> None:
     hot = table[(table["setting"] == "optim.lr") & (table["value"] == "0.03")].iloc[0]
     assert hot["difference to the first value"] == ""  # differences that do not differ have no interval
     assert {t.name for t in study.tables} == {"spikes_by_setting", "spikes_by_cell", "spikes", "spike_events"}
-
-
-def calm(seed: int, **changes: Any) -> Row:
-    return spiking_run(seed, hot=False, std="0.02", **changes)

@@ -20,15 +20,25 @@ from grok.analysis.studies.base import Missing
 from grok.analysis.studies.regimes import ORDERS
 from grok.analysis.writing import write_report
 from grok.commands.compose import compose
-from grok.config import identify, load_config
+from grok.config import load_config
 from grok.config.values import literal
-from grok.records import CurvePoint, RunResult
+from grok.records import CurvePoint
 from grok.store import Row, StoreWriter, open_store
 from grok.store.contract import failed
-from grok.store.designs import Purpose
 from grok.store.provenance import rerun_command as full_command
 from grok.streams import STREAMS, derive_seed
-from tests.analysis.simulate import BY_NAME, MACHINE, Planned, Truth, ask, census, crossed, row, simulate, sweep, write
+from tests.analysis.simulate import (
+    BY_NAME,
+    Truth,
+    ask,
+    census,
+    crossed,
+    language_row,
+    row,
+    simulate,
+    sweep,
+    write,
+)
 
 # Which runs of a store are counted together, and what is said of their streams.
 
@@ -117,46 +127,6 @@ def test_repeats_coupled_runs_and_small_groups_stay_outside() -> None:
     found = of(truths)
     assert [len(p) for p in found.every] == [20]
     assert found.beside == 3
-
-
-def typed(truth: Truth, seed: int = 0, **changes: object) -> Truth:
-    """The streams of a random seed, typed one by one under another master seed."""
-    streams = {f"seeds.{stream}": derive_seed(truth.overrides["seed"], stream) for stream in RUN_STREAMS}
-    return Truth({**truth.overrides, "seed": seed, **streams, **changes}, truth.time, truth.fast)
-
-
-def test_streams_that_are_typed_again_with_more_steps_leave_their_seeds_in_the_census() -> None:
-    """The longest run of a trajectory stood for it, under the master seed of that run: 0 of 196 were super."""
-    seeds = [Truth({"seed": s, "eval.every": 500}, 2000.0 if s < 4 else 9000.0) for s in range(200)]
-    again = [typed(truth, 900 + n, **{"train.steps": 20_000}) for n, truth in enumerate(seeds[:4])]
-    store = simulate([*seeds, *again], sweep(again))
-    (p,) = populations(store).every
-    assert (len(p), p.rows["seed"].tolist()) == (200, list(range(200)))
-    assert set(p.rows["config.train.steps"]) == {3000}
-    shares = ask("census", store).shares
-    assert (shares["super"].n, shares["super"].value) == (200, 4 / 200)
-
-
-@pytest.mark.parametrize("first", ["census", "typed"])
-def test_a_run_that_two_plans_ask_for_has_the_seed_of_the_census(first: str) -> None:
-    """At equal length both plans ask for one run, and its row names the seed of that which trained it: 25 of 40."""
-    runs = [typed(Truth({"seed": s, "eval.every": 500}, 9000.0), 900 + s) for s in range(40)]
-    asked = [(run, Purpose(unit={"seed": s})) for s, run in enumerate(runs)]
-    plans = [Planned("sweep", asked), sweep(runs)]  # type: ignore[arg-type]
-    (p,) = populations(simulate(runs, *(plans if first == "census" else plans[::-1]))).every
-    assert (p.varies, p.seeds.tolist()) == (RUN_STREAMS, list(range(40)))
-
-
-@pytest.mark.parametrize("choice", ["given", "best"])
-def test_seeds_that_are_continued_for_their_results_do_not_move_the_median(choice: str) -> None:
-    """The 24 best of those that had not generalised went on, and stood for all others: a median of 4,809."""
-    times = np.exp(np.random.default_rng(8).normal(np.log(8843), 0.6, 200))
-    seeds = [Truth({"seed": s, "train.steps": 4000, "eval.every": 100}, float(t)) for s, t in enumerate(times)]
-    late = sorted((t for t in seeds if t.time > 4000), key=lambda t: t.time)
-    longer = [Truth({**t.overrides, "train.steps": 60_000}, t.time) for t in late[:24]]
-    study = ask("survival", simulate([*seeds, *longer], sweep(longer, "extend", choice)))
-    assert not any("median step of generalisation" in finding.label for finding in study.findings)
-    assert study.end <= 4000 and set(study.population.rows["config.train.steps"]) == {4000}
 
 
 def test_going_on_with_every_seed_chooses_nothing() -> None:
@@ -293,7 +263,6 @@ def test_random_seeds_are_told_by_their_streams_not_by_how_they_were_typed() -> 
 
 def test_a_store_is_read_once(tmp_path) -> None:
     from grok.errors import StoreError
-    from tests.analysis.simulate import write
 
     write(census(3, np.random.default_rng(0)), tmp_path / "store")
     found = Observations.read(tmp_path / "store")
@@ -309,12 +278,8 @@ RNG = np.random.default_rng
 
 
 def language_model(seed: int) -> Row:
-    settings = {"mode": "gpt", "experiment": "gpt/shakespeare_char", "seed": seed, "data": {"path": "d"}}
-    config = load_config({**settings, "train": {"steps": 20}})
-    identity = identify(config, "data")
-    result = RunResult(run_id=identity.run_id, status="completed", stop_reason="steps", steps=20, numerics="cpu")
-    result.curve = [CurvePoint(step=20, val_loss=2.5, train_loss=2.4)]
-    return Row(result, config, identity, MACHINE, "data")
+    settings = {"experiment": "gpt/shakespeare_char", "seed": seed, "data": {"path": "d"}, "train": {"steps": 20}}
+    return language_row(settings, [CurvePoint(step=20, val_loss=2.5, train_loss=2.4)], "data", numerics="cpu")
 
 
 def test_the_table_agrees_with_the_census() -> None:

@@ -11,8 +11,6 @@ from grok.analysis.observations import Observations
 from grok.analysis.populations import populations
 from grok.analysis.statistics.prediction import median_interval
 from grok.analysis.statistics.repeatability import Verdict, between_parents, normal_scores, replication
-from grok.analysis.studies import QUESTIONS, Missing
-from grok.analysis.studies.branching import Branching
 from grok.analysis.studies.conditions import decay_families
 from grok.analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_margin, verdict
 from grok.analysis.studies.repeatability import Test as KindTest
@@ -136,25 +134,6 @@ def test_a_child_counts_in_every_class_by_which_a_design_asked_for_it() -> None:
         shares = study.tables[0].frame.set_index("parents")["super"]
         assert shares.to_dict() == {"1 random": "5 of 9", "1 picked": "5 of 9"}
         assert study.scope.startswith("9 children of 1 parents")
-
-
-@pytest.mark.parametrize("lost", ["all", "children"])
-def test_children_without_rows_are_in_no_class_and_are_said(lost: str) -> None:
-    truths = branched(np.random.default_rng(4), 8, 2, {"all": 0.1}, census=16)
-    whole = simulate(truths, *related(truths, best=(0, 1)))
-    rows = whole.designs if lost == "all" else whole.designs[whole.designs["kind"] == "branch"]
-    children = whole.designs.loc[whole.designs["role"] == "child", "run_id"]
-    dropped = rows.index if lost == "all" else rows.index[rows["run_id"].isin(children[:12])]
-    left = Observations(whole.all_runs, whole.curves, designs=whole.designs.drop(index=dropped))
-    answer = next(q for q in QUESTIONS if q.name == "branching").ask(left)
-    if lost == "all":
-        assert isinstance(answer, Missing)
-        assert f"What {len(truths)} runs were for is unknown" in answer.needs
-        assert not populations(left).every
-    else:
-        assert isinstance(answer, Branching)
-        assert sum(len(f.rows) for f in answer.families) == len(children) - 12
-        assert any("What 12 runs were for is unknown" in note for note in answer.notes)
 
 
 def test_what_a_pair_carries_is_recovered() -> None:
