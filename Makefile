@@ -89,7 +89,9 @@ $(DIST_VENV)/.installed:
 	$(DIST_VENV)/bin/python -m pip install --quiet build twine check-wheel-contents
 	touch $@
 
+# JAX is here for the benchmark alone, which compares with it.
 bench: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'jax>=0.6'
 	$(BIN)/python -m benchmarks.seeds
 
 # Every page of results/ that has a store of its own, rebuilt from it, and the example of a report.

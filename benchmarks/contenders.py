@@ -17,7 +17,6 @@ from grok.arithmetic.run import ArithmeticRun, Lane
 from grok.arithmetic.task import FIRST_NUMBER, Vocabulary, split
 from grok.config import ArithmeticConfig
 from grok.config.arithmetic import ModelConfig
-from grok.execute.worker import keep_freed_memory, use_large_pages
 from grok.records import Job
 
 
@@ -56,21 +55,26 @@ class PlainModel(nn.Module):
         return logits
 
 
+def training_set(config: ArithmeticConfig, seed: int) -> tuple[Tensor, Tensor]:
+    """Return tokens (examples, positions) and answers (examples) of the split ``seed``."""
+    train_set, _ = split(config.task, seed)
+    numbers = {"a": train_set.a + FIRST_NUMBER, "b": train_set.b + FIRST_NUMBER}
+    columns = [
+        torch.from_numpy(numbers[w]) if isinstance(w, str) else torch.full((len(train_set),), w)
+        for w in Vocabulary.of(config.task).layout
+    ]
+    return torch.stack(columns, 1), torch.from_numpy(train_set.answer) + FIRST_NUMBER
+
+
 class PlainLoop:
     """A plain training loop: nn.MultiheadAttention, DataLoader, AdamW."""
+
+    lanes = 1
 
     def __init__(self, config: ArithmeticConfig, seed: int) -> None:
         vocabulary = Vocabulary.of(config.task)
         torch.manual_seed(seed)
-        train_set, _ = split(config.task, seed)
-        numbers = {"a": train_set.a + FIRST_NUMBER, "b": train_set.b + FIRST_NUMBER}
-        columns = [
-            torch.from_numpy(numbers[w]) if isinstance(w, str) else torch.full((len(train_set),), w)
-            for w in vocabulary.layout
-        ]
-        data = torch.utils.data.TensorDataset(
-            torch.stack(columns, 1), torch.from_numpy(train_set.answer) + FIRST_NUMBER
-        )
+        data = torch.utils.data.TensorDataset(*training_set(config, seed))
         self.loader = torch.utils.data.DataLoader(data, batch_size=config.train.batch_size, shuffle=True)
         self.batches = iter(self.loader)
         self.model = PlainModel(vocabulary.size, vocabulary.length, config.model)
@@ -96,9 +100,9 @@ class PlainLoop:
 class OurLane:
     """A lane of this project's engine, as a worker runs it."""
 
+    lanes = 1
+
     def __init__(self, config: ArithmeticConfig, seed: int) -> None:
-        keep_freed_memory()
-        use_large_pages()
         self.lane = Lane(ArithmeticRun(Job(run_id=str(seed), config=config)), OneLaneProgram(config))
 
     def step(self) -> None:

@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,37 +25,45 @@ from torch.nn import functional as F
 
 from benchmarks.contenders import OurLane, PlainLoop
 from benchmarks.harness import Contender, rotated, write
+from benchmarks.peers import PEERS
 from benchmarks.seeds_page import page
 from benchmarks.settings import default_config
 from grok.arithmetic.rows import RowPlan, matrix_flops
 from grok.arithmetic.task import Vocabulary
 from grok.config import ArithmeticConfig
+from grok.execute.worker import keep_freed_memory, use_large_pages
 from grok.numerics import onednn_product, onednn_weight_gradient
 
 Regime = dict[str, Any]
 """Changes of the default regime's settings."""
 
 
-def contender(kind: str, config: ArithmeticConfig, seed: int) -> Any:
-    """Return a contender of the kind ``plain`` or ``ours``."""
-    return PlainLoop(config, seed) if kind == "plain" else OurLane(config, seed)
+KINDS: dict[str, type[Any]] = {"plain": PlainLoop, "ours": OurLane, **PEERS}
 
 
 class Served:
-    """A contender in its own process, warmed up."""
+    """A contender in its own process, warmed up; all have the allocator settings of this project's workers.
+
+    A contender of one thread stays on one core, because JAX takes no number of threads.
+    """
 
     def __init__(self, kind: str, threads: int, seed: int, regime: Regime) -> None:
+        keep_freed_memory()
+        use_large_pages()
         torch.set_num_threads(threads)
-        made = contender(kind, default_config(**regime), seed)
+        if threads == 1:
+            cores = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(0, {cores[seed % len(cores)]})
+        made = KINDS[kind](default_config(**regime), seed)
         for _ in range(5):
             made.step()
-        self.step = made.step
+        self.step, self.lanes = made.step, made.lanes
         if kind == "ours":
             self.evaluate = made.evaluate
             made.evaluate()
 
     def end(self) -> dict[str, Any]:
-        return {}
+        return {"lanes": self.lanes}
 
 
 def team(kind: str, processes: int, threads: int, *, regime: Regime) -> Contender:
@@ -126,6 +135,11 @@ def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, An
     teams = {
         f"plain loop, one process, {cores} threads": team("plain", 1, cores, regime=regime),
         f"plain loop, {cores} processes": team("plain", cores, 1, regime=regime),
+        **{
+            f"{kind}, {cores} processes": team(kind, cores, 1, regime=regime)
+            for kind in PEERS
+            if not kind.startswith("JAX") or find_spec("jax")
+        },
         "this project, one process": alone,
         f"this project, {cores} processes": ours,
     }
@@ -152,7 +166,8 @@ def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, An
         "contenders": {},
     }
     for name, one in teams.items():
-        last, lanes = one.end(), len(one.pipes)
+        last = one.end()
+        lanes = sum(process["lanes"] for process in last)
         seconds, memory = [t / lanes for t in one.times], max(process["memory"] for process in last)
         results["contenders"][name] = {"seconds per lane-step": seconds, "memory": memory, "lanes": lanes}
     results["evaluation"], results["every"] = statistics.median(evaluation), config.eval.every

@@ -30,25 +30,31 @@ def page(results: dict[str, Any], regime: dict[str, Any]) -> str:
             f"Command: `make bench`.{over}",
         ),
         f"Medians of {rounds} rounds in which all contenders take turns; in brackets the smallest and largest ratio of "
-        f"a round. A seed has {SEED_STEPS:,} steps, without evaluations.",
+        f"a round. A seed has {SEED_STEPS:,} steps, without evaluations. All run under the allocator settings of this "
+        "project's workers (freed memory kept, large pages). *Careful*: the last layer only where the answer is read, "
+        "compiled, a fused optimiser. Of vmap: 8 lanes a process. *Floor*: as many times as fast would be the matrix "
+        "products alone at the best rate (below). The peers leave out an epoch's last, partial batch."
+        + ("" if "JAX jit" in str(results["contenders"]) else " JAX is not installed: its rows are missing."),
         "",
-        *contenders(results["contenders"]),
+        *contenders(results),
     ]
     for title, part in parts.items():
         lines += [f"## {title}", "", *part(results)]
     return "\n".join(lines)
 
 
-def contenders(entries: dict[str, Any]) -> list[str]:
-    base = next(iter(entries.values()))["seconds per lane-step"]
+def contenders(results: dict[str, Any]) -> list[str]:
+    entries, (*_, ours) = results["contenders"], results["contenders"].values()
     rows = []
     for name, entry in entries.items():
         times = entry["seconds per lane-step"]
-        seconds, ratios = statistics.median(times), [b / s for b, s in zip(base, times, strict=True)]
-        times_base = f"{statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
+        seconds = statistics.median(times)
+        ratios = [t / o for t, o in zip(times, ours["seconds per lane-step"], strict=True)]
+        ours_is = f"{statistics.median(ratios):.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"
+        bound = f"{seconds * ours['lanes'] / results['floor']:.1f}"
         hour = f"{3600 / (SEED_STEPS * seconds):.0f}"
-        rows.append((name, f"{1e3 * seconds:.1f}", hour, times_base, f"{entry['memory']:.0f}"))
-    head = ("contender", "ms a lane-step", "seeds an hour", "times the plain loop", "MiB a process")
+        rows.append((name, f"{1e3 * seconds:.1f}", hour, ours_is, bound, f"{entry['memory']:.0f}"))
+    head = ("contender", "ms a lane-step", "seeds an hour", "this project, times as fast", "floor", "MiB a process")
     return table(head, rows)
 
 
@@ -58,48 +64,17 @@ def evaluation_share(results: dict[str, Any]) -> float:
     return evaluation
 
 
-def baselines(results: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return, by name of a plain loop, how many times as fast this project is, and its products alone would be.
-
-    The first is the median over rounds. Each plain loop uses all cores: by threads of one process or by processes.
-    """
-    *_, ours = results["contenders"].values()
-    times = ours["seconds per lane-step"]
-    return {
-        name: (
-            statistics.median(b / s for b, s in zip(entry["seconds per lane-step"], times, strict=True)),
-            statistics.median(entry["seconds per lane-step"]) * ours["lanes"] / results["floor"],
-        )
-        for name, entry in results["contenders"].items()
-        if name.startswith("plain loop")
-    }
-
-
 def targets(results: dict[str, Any]) -> list[str]:
-    ratios, (*_, ours) = baselines(results), results["contenders"].values()
-    share = results["floor"] / results["step"]
+    *_, ours = results["contenders"].values()
+    share, least = results["floor"] / results["step"], 0.75 if processor_model().startswith("AMD") else 0.6
+    evaluation = evaluation_share(results)
     rows = [
-        *((f"times the {name}", "10", f"{ratio:.2f}", ratio >= 10) for name, (ratio, _) in ratios.items()),
-        ("share of the floor", "at least 60%", f"{100 * share:.0f}%", share >= 0.6),
-        (
-            "evaluation, share of the time",
-            "< 15%",
-            f"{100 * evaluation_share(results):.1f}%",
-            evaluation_share(results) < 0.15,
-        ),
-        ("memory of a worker", "< 1.5 GB", f"{ours['memory']:.0f} MiB", ours["memory"] * 2**20 < 1.5e9),
+        ("share of the floor", f"at least {least:.0%}", f"{share:.0%}", share >= least),
+        ("evaluation, share of the time", "< 10%", f"{evaluation:.1%}", evaluation < 0.1),
+        ("memory of a worker", "< 1.2 GB", f"{ours['memory']:.0f} MiB", ours["memory"] * 2**20 < 1.2e9),
     ]
     verdicts = [(*row, "reached" if met else "**missed**") for *row, met in rows]
-    lines = table(("what", "target", "here", ""), verdicts)
-    if any(ratio < 10 for ratio, _ in ratios.values()):
-        bounds = "; ".join(f"{bound:.1f} times as fast as the {name}" for name, (_, bound) in ratios.items())
-        lines += [
-            f"A lane-step that takes only the time of its matrix products at the best rate would, on this machine, be "
-            f"{bounds}. Where that is below 10, no program that computes these products in this precision can reach "
-            "the target.",
-            "",
-        ]
-    return lines
+    return table(("what", "target", "here", ""), verdicts)
 
 
 def floor(results: dict[str, Any]) -> list[str]:

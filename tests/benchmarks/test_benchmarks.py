@@ -9,18 +9,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks import device_stages, gpt
+from benchmarks.contenders import PlainModel
 from benchmarks.coverage import END, HEAD, PAGE, START, STUDIES, cases, table
 from benchmarks.device_day import NAMES, Stage, run_day
 from benchmarks.harness import Contender
 from benchmarks.our_gpt import our_config
+from benchmarks.peers import LANES, PEERS, CarefulLoop, JaxLoop, TorchOps, VmapLoop, batches, initial, logits
 from benchmarks.plain_gpt import SHAPES, PlainGPT
 from benchmarks.roofline import COUNT, tables
-from benchmarks.seeds import contender
+from benchmarks.seeds import KINDS
 from benchmarks.settings import default_config
+from grok.arithmetic.task import Vocabulary
 from grok.gpt.model import parameter_count
 from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
@@ -211,11 +215,35 @@ REGIME: dict[str, Any] = {
 def test_every_contender_steps() -> None:
     config = default_config(**REGIME)
     for kind in ("plain", "ours"):
-        made = contender(kind, config, 0)
+        made = KINDS[kind](config, 0)
         made.step()
     assert made.lane.run.step == 1
     made.evaluate()
     assert made.lane.run.step == 1
+
+
+def test_the_peers_model_is_the_plain_one_in_float64() -> None:
+    config = default_config(**REGIME)
+    vocabulary = Vocabulary.of(config.task)
+    weights = {name: w.detach().double() for name, w in initial(config, 3).items()}
+    plain = PlainModel(vocabulary.size, vocabulary.length, config.model).double()
+    plain.load_state_dict(weights)
+    tokens = torch.from_numpy(next(batches(config, 3))[0])
+    for only_answer in (False, True):
+        found = logits(TorchOps, weights, tokens, 2, 2, only_answer=only_answer)
+        torch.testing.assert_close(found, plain(tokens)[:, -1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_every_peer_trains_alike() -> None:
+    """From equal weights, with equal batches: the losses of three steps agree, whatever compiles them."""
+    pytest.importorskip("jax", reason="an extra of the benchmark alone: pip install jax")
+    config = default_config(**REGIME)
+    losses = [[peer.step() for _ in range(3)] for peer in (CarefulLoop(config, 0), JaxLoop(config, 0))]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    several = [[peer.step() for _ in range(3)] for peer in (VmapLoop(config, 0), JaxLoop(config, 0, LANES))]
+    np.testing.assert_allclose(several[0], several[1], rtol=1e-5)
+    PEERS["torch.compile"](config, 0).step()
 
 
 # The coverage page has every simulated study of its command, with enough repetitions.
