@@ -36,7 +36,7 @@ from grok.sweeps import branch
 
 DIARY = Path(__file__).parents[1] / "diary" / "store"
 STEPS = (49, 98, 196, 392, 784, 1568)
-"""Steps of a change: ends of epochs, so that no example is met twice or missed. ``--steps`` gives others."""
+"""Steps of a change: ends of epochs, so that no example is met twice or missed. ``--steps`` names others."""
 SUPER, LAST = 0.98, 3000
 SIZES = (1, 2**5, 2**10, 2**15, 2**20)
 AXES = ("split", "init", "order")
@@ -45,7 +45,7 @@ AXES = ("split", "init", "order")
 class Fate:
     """The plans of every part, for one store."""
 
-    def __init__(self, store: str, steps: str, how: list[str], sizes: dict[str, int]) -> None:
+    def __init__(self, store: str, steps: str | None, how: list[str], sizes: dict[str, int]) -> None:
         self.store, self.steps, self.sizes = store, steps, sizes
         self.how = ["eval.every=250", *how]
         self.kept = [*self.how, f"checkpoint.keep_steps=[{','.join(map(str, STEPS))}]"]
@@ -85,8 +85,8 @@ class Fate:
     def trunks(self) -> Iterator[Designed[RunConfig]]:
         yield self.branched("--redraw", "order", "--times", str(self.sizes["orders"]), how=self.kept)
 
-    def later(self, *options: str, steps: str | None = None) -> Iterator[Designed[RunConfig]]:
-        yield self.branched("--at-step", steps or self.steps, *options)
+    def later(self, *options: str, steps: tuple[int, ...] = STEPS) -> Iterator[Designed[RunConfig]]:
+        yield self.branched("--at-step", self.steps or ",".join(map(str, steps)), *options)
 
     def forward(self) -> Iterator[Designed[RunConfig]]:
         return self.later("--redraw", "order", "--times", str(self.sizes["orders"]))
@@ -99,7 +99,7 @@ class Fate:
 
     def larger(self) -> Iterator[Designed[RunConfig]]:
         for size in SIZES:
-            yield from self.later("--ulps", str(size), "--times", str(self.sizes["moves"]), steps="98,1568")
+            yield from self.later("--ulps", str(size), "--times", str(self.sizes["moves"]), steps=(98, 1568))
 
     def cells(self) -> Iterator[Designed[RunConfig]]:
         """Draw cells of a cube of fresh seeds."""
@@ -137,7 +137,7 @@ def main(argv: list[str]) -> int:
     parser = Parser(prog="train.py", description=str(__doc__).replace("``", ""))
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--store", required=True, help="folder of the store")
-    parser.add_argument("--steps", default=",".join(map(str, STEPS)), help="of a change (default: %(default)s)")
+    parser.add_argument("--steps", help="of a change, as 1,6,25 (default: the part's own)")
     for name, size in SIZES_OF.items():
         parser.add_argument(f"--{name}", type=int, default=size, help=f"default {size}")
     parser.add_argument("settings", nargs="*", metavar="SETTING")
