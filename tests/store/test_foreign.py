@@ -249,7 +249,7 @@ def test_a_marker_that_is_none_is_said(store: Path, text: str) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def restorable(tmp_path: Path) -> Path:
     """Six runs in two shards, one with a step log."""
     with StoreWriter(tmp_path / "S") as writer:
         writer.commit(example_rows(range(3)))
@@ -257,77 +257,77 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "S"
 
 
-def put_aside(store: Path) -> list[str]:
+def put_aside(restorable: Path) -> list[str]:
     """Do what an earlier version did to good shards."""
-    names = sorted({path.stem for path in (store / "runs").iterdir()})
+    names = sorted({path.stem for path in (restorable / "runs").iterdir()})
     for name in names:
         for kind in TABLES:
-            path = store / kind / f"{name}.parquet"
+            path = restorable / kind / f"{name}.parquet"
             if path.exists():
-                path.rename(store / "quarantine" / f"{kind}-{name}.parquet")
-        (store / "quarantine" / f"{name}.json").write_text(json.dumps({"shard": name, "reason": "no thread"}))
+                path.rename(restorable / "quarantine" / f"{kind}-{name}.parquet")
+        (restorable / "quarantine" / f"{name}.json").write_text(json.dumps({"shard": name, "reason": "no thread"}))
     return names
 
 
-def test_everything_comes_back(store: Path) -> None:
-    whole = {kind: contents(store, kind) for kind in TABLES}
-    put_aside(store)
-    assert open_store(store).run_ids() == set()
-    done = restore(store)
+def test_everything_comes_back(restorable: Path) -> None:
+    whole = {kind: contents(restorable, kind) for kind in TABLES}
+    put_aside(restorable)
+    assert open_store(restorable).run_ids() == set()
+    done = restore(restorable)
     assert (len(done.runs), done.stored, done.left, done.conflicts) == (6, 0, [], [])
-    assert_contract(store)
-    assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
-    assert not list((store / "quarantine").iterdir())
-    assert restore(store).runs == []
+    assert_contract(restorable)
+    assert all(contents(restorable, kind).equals(whole[kind]) for kind in TABLES)
+    assert not list((restorable / "quarantine").iterdir())
+    assert restore(restorable).runs == []
 
 
-def test_what_is_damaged_or_lacks_its_points_stays(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    put_aside(store)
-    (step_log,) = (store / "quarantine").glob("steps-*")
+def test_what_is_damaged_or_lacks_its_points_stays(restorable: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put_aside(restorable)
+    (step_log,) = (restorable / "quarantine").glob("steps-*")
     second = step_log.stem.removeprefix("steps-")
-    (first,) = {path.stem for path in (store / "quarantine").glob("*.json")} - {second}
-    damaged = store / "quarantine" / f"curves-{first}.parquet"
+    (first,) = {path.stem for path in (restorable / "quarantine").glob("*.json")} - {second}
+    damaged = restorable / "quarantine" / f"curves-{first}.parquet"
     sound = damaged.read_bytes()
     damaged.write_bytes(sound[:-30])
-    assert main(["restore", str(store)]) == 0
+    assert main(["restore", str(restorable)]) == 0
     said = capsys.readouterr().out
     assert "3 runs restored, 0 already stored, 2 files left" in said
     assert f"curves-{first}.parquet" in said and "the points of 3 of its runs are missing" in said
-    assert {p.name for p in (store / "quarantine").iterdir()} == {
+    assert {p.name for p in (restorable / "quarantine").iterdir()} == {
         f"runs-{first}.parquet", f"curves-{first}.parquet", f"{first}.json",
     }  # fmt: skip
     assert second not in said
-    assert_contract(store)
+    assert_contract(restorable)
     damaged.write_bytes(sound)  # from a backup
-    assert len(restore(store).runs) == 3
-    assert len(open_store(store).run_ids()) == 6
-    assert_contract(store)
+    assert len(restore(restorable).runs) == 3
+    assert len(open_store(restorable).run_ids()) == 6
+    assert_contract(restorable)
 
 
-def test_a_shard_whose_tables_were_named_apart(store: Path) -> None:
-    whole = {kind: contents(store, kind) for kind in TABLES}
-    name = sorted(path.stem for path in (store / "runs").iterdir())[0]
-    (store / "runs" / f"{name}.parquet").rename(store / "runs" / "0123456789abcdef.parquet")
-    with StoreWriter(store) as writer:
+def test_a_shard_whose_tables_were_named_apart(restorable: Path) -> None:
+    whole = {kind: contents(restorable, kind) for kind in TABLES}
+    name = sorted(path.stem for path in (restorable / "runs").iterdir())[0]
+    (restorable / "runs" / f"{name}.parquet").rename(restorable / "runs" / "0123456789abcdef.parquet")
+    with StoreWriter(restorable) as writer:
         assert len(writer.recovered) == 2
-    assert len(open_store(store).run_ids()) == 3
-    assert len(restore(store).runs) == 3
-    assert_contract(store)
-    assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
+    assert len(open_store(restorable).run_ids()) == 3
+    assert len(restore(restorable).runs) == 3
+    assert_contract(restorable)
+    assert all(contents(restorable, kind).equals(whole[kind]) for kind in TABLES)
 
 
-def test_what_is_stored_is_compared(store: Path) -> None:
-    put_aside(store)
+def test_what_is_stored_is_compared(restorable: Path) -> None:
+    put_aside(restorable)
     rows = example_rows(range(3))
-    with StoreWriter(store) as writer:
+    with StoreWriter(restorable) as writer:
         writer.commit([failed(rows[0]), rows[1], with_other_bits(rows[2], 50)])
-    done = restore(store)
+    done = restore(restorable)
     assert (len(done.runs), done.stored) == (4, 1)  # the failed one is replaced
     (conflict,) = done.conflicts
     assert conflict.run_id == rows[2].result.run_id
-    assert list((store / "quarantine").glob("runs-*")), "the other bits are kept"
-    shutil.rmtree(store / "conflicts")
-    assert_contract(store)
+    assert list((restorable / "quarantine").glob("runs-*")), "the other bits are kept"
+    shutil.rmtree(restorable / "conflicts")
+    assert_contract(restorable)
 
 
 # A shard's seal: whatever byte of it changes, that is noticed before anything else reads it.
