@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from grok.commands.command import Parser, command, natural, positive, refuse_unwritable, write_text
-from grok.commands.trained import MOMENTS, TrainedRun, add_tokenizer, device_of, find_run, name_tokenizer
+from grok.commands.trained import MOMENTS, TrainedRun, add_own_code, device_of, find_run, name_own_code
 from grok.config.common import StoreConfig
 from grok.errors import ConfigError
 from grok.gpt.planning.published import MODELS, PUBLISHED
@@ -39,7 +39,7 @@ examples:
 def main(argv: list[str]) -> int:
     """Print the scores."""
     arguments = parser().parse_args(argv)
-    name_tokenizer(arguments)
+    name_own_code(arguments)
     print(_evaluate(arguments))
     return 0
 
@@ -55,7 +55,7 @@ def parser() -> Parser:
     parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or the start of its run_id")
     parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
     parser.add_argument("--data", metavar="DIR", help="prepared corpus (default: the one it was trained on)")
-    add_tokenizer(parser)
+    add_own_code(parser)
     parser.add_argument("--split", default="val", help="split to score: val (default), test, train")
     parser.add_argument(
         "--weights", default="all", choices=["all", *MOMENTS], help="which weights to score (default: all kept)"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grok.commands.command import Parser, command, number, positive, refuse_unwritable, write_text
-from grok.commands.trained import MOMENTS, add_tokenizer, device_of, find_run, name_tokenizer
+from grok.commands.trained import MOMENTS, add_own_code, device_of, find_run, name_own_code
 from grok.config.common import StoreConfig
 from grok.errors import DataError
 from grok.streams import MAX_SEED
@@ -27,7 +27,7 @@ examples:
 def main(argv: list[str]) -> int:
     """Print or write the texts."""
     arguments = parser().parse_args(argv)
-    name_tokenizer(arguments)
+    name_own_code(arguments)
     texts = _generate(arguments)
     if arguments.out_file is None:
         print(_plain(texts))
@@ -48,7 +48,7 @@ def parser() -> Parser:
     )
     parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or the start of its run_id")
     parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
-    add_tokenizer(parser)
+    add_own_code(parser)
     parser.add_argument("--data", metavar="DIR", help="prepared corpus, for its tokeniser (default: the run's own)")
     parser.add_argument(
         "--weights", choices=list(MOMENTS), help="which weights (default: the best if they were kept, else the last)"

@@ -17,15 +17,15 @@ from grok.arithmetic.measures import Waves, group_order, places, waves_of
 from grok.arithmetic.program import OneLaneProgram, Program, program_key
 from grok.arithmetic.run import ArithmeticRun, Lane, at_own_numerics
 from grok.arithmetic.task import FIRST_NUMBER, shapes_of, split
-from grok.arithmetic.user import ModuleProgram, OwnLaneProgram, drawing, losses_of, own_lane, own_program
+from grok.arithmetic.user import ModuleProgram, OwnLaneProgram, own_lane, own_program
 from grok.arithmetic.weights import Parameters
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.common import NumericsConfig
-from grok.errors import ConfigError, GrokError
-from grok.plugins import label, load
+from grok.errors import ConfigError
 from grok.records import CurvePoint, Event, Job, StopRequested
 from grok.runs import never
 from grok.streams import Stream
+from grok.user import drawing, losses_of, tried
 
 
 def train(
@@ -91,24 +91,17 @@ def refuse_unusable(config: ArithmeticConfig) -> None:
     Raises:
         GrokError: the message names the setting, in one line.
     """
-    for spec in config.plugins().values():
-        if not callable(load(spec)):
-            raise ConfigError(f"{label(spec)} cannot be called: expected a class or a function")
-    config.task.refuse_empty_sets()
-    config.refuse_large_batch()
-    config = replace(config, numerics=NumericsConfig(compile=False))
-    try:
+    with tried(config):
+        config.task.refuse_empty_sets()
+        config.refuse_large_batch()
+        config = replace(config, numerics=NumericsConfig(compile=False))
         lane = seat(Job(run_id="planned", config=config), {})
         lane.optimizer.tensors()  # refuses a state that no checkpoint can keep
         if isinstance(lane.program, (ModuleProgram, OwnLaneProgram)):
             lane.gradients(1)
         elif config.train.loss_plugin:
-            losses_of(config, torch.zeros(2, shapes_of(config.task).tokens), torch.zeros(2, dtype=torch.int64))
-    except GrokError:
-        raise
-    except Exception as error:
-        named = ", ".join(f"{name}={label(spec)}" for name, spec in config.plugins().items())
-        raise ConfigError(f"{named}: a trial step fails ({type(error).__name__}: {error})") from error
+            logits = torch.zeros(2, shapes_of(config.task).tokens)
+            losses_of(config.train.loss_plugin, logits, torch.zeros(2, dtype=torch.int64))
 
 
 # Restricted and excluded loss as Nanda et al. 2023 define them: with the key frequencies of the final weights.

@@ -6,17 +6,12 @@ n or B examples, T tokens of an example, V classes.
 from __future__ import annotations
 
 import copy
-import inspect
 import math
-import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from types import CodeType
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -31,7 +26,6 @@ from grok.arithmetic.task import (
     FIRST_NUMBER,
     Equations,
     Integers,
-    Shapes,
     Vocabulary,
     examples_of,
     shapes_of,
@@ -39,25 +33,31 @@ from grok.arithmetic.task import (
 )
 from grok.arithmetic.weights import Parameters, initial_parameters
 from grok.config.arithmetic import ArithmeticConfig, OptimConfig, TaskConfig
-from grok.errors import ConfigError, GrokError, one_line
-from grok.numerics import move_by_ulps
+from grok.errors import ConfigError
 from grok.plugins import (
     Examples,
     Moment,
     Spec,
-    active,
     arguments_of,
-    build,
-    ends_process,
-    is_own,
     label,
     load,
-    target_of,
 )
 from grok.records import Event, StopRequested
-from grok.runs import is_device_error
-from grok.streams import Stream, layer_seeds
+from grok.streams import Stream
 from grok.untrusted import MOST_ENTRIES, name_problem
+from grok.user import (
+    STEP,
+    UPDATE,
+    Intervention,
+    OwnOptimizer,
+    drawing,
+    drawn_weights,
+    losses_of,
+    make_module,
+    own_code_of,
+    perturbed,
+    refuse_unseeded,
+)
 
 
 def tokens_of(examples: Equations | Examples, task: TaskConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -85,107 +85,22 @@ def is_plain(config: ArithmeticConfig) -> bool:
     return examples_of(config.task) is not None or (bool(config.model.plugin) and lane_class(config) is None)
 
 
-@contextmanager
-def drawing(seed: int) -> Iterator[None]:
-    """Seed torch's generator, the only one that own code can draw from, and restore it afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)  # torch.manual_seed would also seed those of GPUs
-        yield
-
-
-def make_module(config: ArithmeticConfig, seed: int) -> nn.Module:
-    """Return the module, with the initial weights that its own code draws from torch's generator under ``seed``.
-
-    Raises:
-        ConfigError: the code refuses its arguments, or returns no module with parameters.
-    """
+def shapes_for(config: ArithmeticConfig) -> dict[str, int]:
+    """Return what a module's constructor may ask for, by the parameter's name."""
     shapes = shapes_of(config.task)
-    if not config.model.plugin:
-        if not shapes.vocab_size:
-            raise ConfigError(
-                f"{config.task.operation} has float inputs, which the transformer does not accept: name a model, "
-                "model.plugin._target_=MODULE.NAME"
-            )
-        with drawing(seed):
-            return Transformer(config.model, vocab_size=shapes.tokens, length=shapes.length)
-    with drawing(seed):
-        module = build(config.model.plugin, **_wanted(load(config.model.plugin), shapes))
-    if not isinstance(module, nn.Module) or not any(True for _ in module.parameters()):
-        raise ConfigError(
-            f"model.plugin={label(config.model.plugin)} returned a {type(module).__name__}: expected a torch.nn.Module "
-            "with parameters"
-        )
-    return module
-
-
-def refuse_unseeded(config: ArithmeticConfig, module: nn.Module) -> None:
-    """Refuse a module with what no seed of the run decides: all runs share its buffers, and all parameters train.
-
-    Args:
-        config: the run's settings.
-        module: made under seed 0.
-
-    Raises:
-        ConfigError: a parameter that is frozen, or a buffer that is drawn at random.
-    """
-    named = label(config.model.plugin)
-    if frozen := [name for name, p in module.named_parameters() if not p.requires_grad]:
-        raise ConfigError(
-            f"model.plugin={named}: its parameter {frozen[0]!r} has requires_grad=False, and every parameter trains: "
-            "register it as a buffer, with values that are drawn from a torch.Generator of a fixed seed, if at random"
-        )
-    another = dict(make_module(config, 1).named_buffers())
-    for name, buffer in module.named_buffers():
-        if not torch.equal(buffer.nan_to_num(), another[name].nan_to_num()):  # NaN is not equal to itself
-            raise ConfigError(
-                f"model.plugin={named}: its buffer {name!r} is drawn at random, and all runs would share one draw: "
-                "make it a parameter, or draw it from a torch.Generator of a fixed seed"
-            )
-
-
-def _wanted(code: Any, shapes: Shapes) -> dict[str, int]:
-    """Return the shapes for which ``code`` has a parameter, by the parameter's name."""
-    known = {"vocab_size": shapes.vocab_size, "length": shapes.length, "classes": shapes.classes}
-    try:
-        taken = inspect.signature(code).parameters
-    except (TypeError, ValueError):
-        return {}
-    return {name: size for name, size in known.items() if name in taken}
+    return {"vocab_size": shapes.vocab_size, "length": shapes.length, "classes": shapes.classes}
 
 
 def initial_of_module(config: ArithmeticConfig, dtype: torch.dtype) -> Parameters:
-    """Return a plain module's initial weights: its own code draws them under the init stream's seed.
-
-    A tensor with a seed in ``seeds.layers`` comes from a module that is drawn under that seed. ``model.init_scale``
-    multiplies every tensor with two axes or more.
-    """
+    """Return a plain module's initial weights; ``model.init_scale`` multiplies every tensor with two axes or more."""
     if not config.model.plugin:
         return initial_parameters(config, dtype)
-    init = config.stream_seeds().init
-    names = [name for name, _ in make_module(config, 0).named_parameters()]
-    seeds = layer_seeds(names, config.seeds.layers, init)
-    drawn = {seed: dict(make_module(config, draw(seed)).named_parameters()) for seed in {init, *seeds.values()}}
-    weights = {}
-    for name in names:
-        tensor = drawn[seeds[name]][name].detach().to(dtype).clone()
-        weights[name] = tensor * config.model.init_scale if tensor.ndim > 1 else tensor
-    return perturbed(weights, config)
-
-
-def perturbed(parameters: Parameters, config: ArithmeticConfig) -> Parameters:
-    """Return the weights changed by ``perturb.ulps`` units in the last place; constant tensors stay."""
-    ulps, seed = config.perturb.ulps, config.stream_seeds().perturb
-    if not ulps:
-        return parameters
-    return {
-        n: t if bool((t == t.flatten()[0]).all()) else move_by_ulps(t, ulps, Stream("perturb", seed).at(n))
-        for n, t in parameters.items()
+    drawn = drawn_weights(config.model.plugin, shapes_for(config), config)
+    scaled = {
+        name: tensor.to(dtype) * config.model.init_scale if tensor.ndim > 1 else tensor.to(dtype).clone()
+        for name, tensor in drawn.items()
     }
-
-
-def draw(seed: int) -> int:
-    """Return the seed of torch's generator that belongs to the init seed ``seed``."""
-    return Stream("init", seed).at("module").seed64()
+    return perturbed(scaled, config.perturb.ulps, config.stream_seeds().perturb)
 
 
 # Programs for the user's own code: plain modules, lane models, losses.
@@ -198,30 +113,12 @@ def own_program(config: ArithmeticConfig) -> Program:
     return OwnLaneProgram(config) if lane_class(config) else OwnLossProgram(config)
 
 
-def losses_of(config: ArithmeticConfig, logits: Tensor, answer: Tensor) -> Tensor | None:
-    """Return each example's loss [B] by the user's own loss, or None if the run has none.
-
-    Raises:
-        ConfigError: the loss has another shape.
-    """
-    spec = config.train.loss_plugin
-    if not spec:
-        return None
-    losses: Tensor = load(spec)(logits, answer, **arguments_of(spec))
-    if losses.shape != answer.shape:
-        raise ConfigError(
-            f"train.loss_plugin={label(spec)} returned the shape {tuple(losses.shape)} for {len(answer)} examples: "
-            "expected one loss for each (reduction='none')"
-        )
-    return losses
-
-
 class OwnLossProgram(OneLaneProgram):
     """The lanes' program with the user's own loss, if the run has one."""
 
     def _losses(self, logits: Tensor, answer: Tensor) -> Tensor:
-        own = losses_of(self.config, logits, answer)
-        return super()._losses(logits, answer) if own is None else own
+        spec = self.config.train.loss_plugin
+        return losses_of(spec, logits, answer) if spec else super()._losses(logits, answer)
 
 
 class OwnLaneProgram(OwnLossProgram):
@@ -263,12 +160,24 @@ class ModuleProgram:
             )
         self.config = config
         self.dtype = dtype_of(config)
-        module = make_module(config, 0)
-        if config.model.plugin:
-            refuse_unseeded(config, module)
-        self.module = module.to(self.dtype)
+        self.module = self._made().to(self.dtype)
         self.names = [name for name, _ in self.module.named_parameters()]
         self._buffers = [(name, b, b._version) for name, b in self.module.named_buffers()]
+
+    def _made(self) -> nn.Module:
+        """Return the module, with weights that each run replaces."""
+        spec, shapes = self.config.model.plugin, shapes_of(self.config.task)
+        if spec:
+            module = make_module(spec, 0, shapes_for(self.config))
+            refuse_unseeded(spec, module, shapes_for(self.config))
+            return module
+        if not shapes.vocab_size:
+            raise ConfigError(
+                f"{self.config.task.operation} has float inputs, which the transformer does not accept: name a model, "
+                "model.plugin._target_=MODULE.NAME"
+            )
+        with drawing(0):
+            return Transformer(self.config.model, vocab_size=shapes.tokens, length=shapes.length)
 
     def tag(self) -> str:
         """Return the numerics tag."""
@@ -310,9 +219,8 @@ class ModuleProgram:
         return logits
 
     def _losses(self, logits: Tensor, answer: Tensor) -> Tensor:
-        own = losses_of(self.config, logits, answer)
-        if own is not None:
-            return own
+        if self.config.train.loss_plugin:
+            return losses_of(self.config.train.loss_plugin, logits, answer)
         if self.config.train.loss == "stablemax":
             logits = stable_logits(logits)
         return F.cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, answer, reduction="none")
@@ -335,163 +243,20 @@ class ModuleProgram:
 
 # Adapters: the user's own optimiser and intervention behind the engine's interface.
 
-STATE, GROUP = "optimizer", "optimizer_group"
-STATE_NUMBER, GROUP_TENSOR = "optimizer_number", "optimizer_group_tensor"
-"""Names of numbers of a parameter, and of tensors of a group: a number comes back as one, a tensor as one."""
-INTERVENTION, NUMBER = "intervention", "intervention_number"
 
+class LaneOptimizer(OwnOptimizer):
+    """The user's own optimiser of one lane."""
 
-class OwnOptimizer:
-    """A ``torch.optim.Optimizer`` over one lane's parameters; its learning rates follow ``optim.warmup_steps``.
+    def __init__(self, config: OptimConfig, parameters: Parameters) -> None:
+        super().__init__(config.plugin, config, parameters)
+        self.settings = config
 
-    It is constructed with the named parameters and, if its signature has them, with ``lr``, ``weight_decay``,
-    ``betas`` and ``eps`` of the settings.
-    """
-
-    def __init__(self, parameters: Parameters, config: OptimConfig) -> None:
-        self.config, self.parameters = config, parameters
-        spec = config.plugin
-        known = {
-            "lr": config.lr,
-            "weight_decay": config.weight_decay,
-            "betas": tuple(config.betas),
-            "eps": config.eps,
-        }
-        taken = inspect.signature(load(spec)).parameters
-        optimizer = build(spec, list(parameters.items()), **{n: v for n, v in known.items() if n in taken})
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise ConfigError(
-                f"optim.plugin={label(spec)} returned a {type(optimizer).__name__}: expected a torch.optim.Optimizer"
-            )
-        self.optimizer = optimizer
-        self._rates = [group["lr"] for group in optimizer.param_groups]
-        self._fixed = [
-            {key: repr(value) for key, value in g.items() if key != "params"} for g in optimizer.param_groups
-        ]
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if missing := [name for name, p in parameters.items() if id(p) not in held]:
-            raise ConfigError(f"optim.plugin={label(spec)} omits {', '.join(missing)}: every parameter must train")
-
-    def update(self, gradients: dict[str, Tensor], step: int) -> None:
+    def update(self, gradients: Parameters, step: int) -> None:
         """Apply update ``step`` (counted from 1) in place."""
-        factor = learning_rate(self.config, step) / self.config.lr
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * factor
+        self.set_rate(learning_rate(self.settings, step))
         for name, p in self.parameters.items():
             p.grad = gradients[name]
         self.optimizer.step()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of the state: by parameter and by group, tensors and numbers apart.
-
-        Raises:
-            ConfigError: the optimiser holds something else that changes; a resumed run would lose it.
-        """
-        state = {}
-        for name, p in self.parameters.items():
-            for key, value in self.optimizer.state.get(p, {}).items():
-                if "." in key:
-                    raise ConfigError(f"the optimiser's state {name}.{key} has a dot in its name: expected one without")
-                number = not isinstance(value, Tensor)
-                place = f"the optimiser's state {name}.{key}"
-                state[f"{STATE_NUMBER if number else STATE}.{name}.{key}"] = _as_tensor(value, place)
-        for i, group in enumerate(self.optimizer.param_groups):
-            for key, value in group.items():
-                if isinstance(value, Tensor):
-                    state[f"{GROUP_TENSOR}.{i}.{key}"] = value.detach().clone()
-                elif _is_number(value):
-                    state[f"{GROUP}.{i}.{key}"] = _as_tensor(value, f"the optimiser's {key}")
-                elif key != "params" and repr(value) != self._fixed[i].get(key):
-                    raise ConfigError(
-                        f"the optimiser changed {key!r} of a parameter group, a {type(value).__name__}: expected a "
-                        "tensor or a number, which a checkpoint can keep"
-                    )
-        return state
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state from a checkpoint."""
-        for prefix, kept in ((STATE, Tensor.clone), (STATE_NUMBER, Tensor.item)):
-            for name, p in self.parameters.items():
-                for key, tensor in _below(tensors, f"{prefix}.{name}."):
-                    if "." not in key:
-                        self.optimizer.state[p][key] = kept(tensor)
-        for i, group in enumerate(self.optimizer.param_groups):
-            for key, tensor in _below(tensors, f"{GROUP}.{i}."):
-                group[key] = tensor.item()
-            for key, tensor in _below(tensors, f"{GROUP_TENSOR}.{i}."):
-                group[key] = tensor.clone()
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> list[tuple[str, Tensor]]:
-    return [(key.removeprefix(prefix), tensor) for key, tensor in tensors.items() if key.startswith(prefix)]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (bool, int, float, np.generic))
-
-
-def _as_tensor(value: Any, place: str) -> Tensor:
-    """Return a tensor, or a number as a tensor without an axis, of a type that gives the same number back."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if _is_number(value):
-        number = value.item() if isinstance(value, np.generic) else value
-        kinds = {bool: torch.bool, int: torch.int64}
-        return torch.tensor(number, dtype=kinds.get(type(number), torch.float64))
-    raise ConfigError(
-        f"{place} is a {type(value).__name__}: expected a tensor or a number, which a checkpoint can keep"
-    )
-
-
-class Intervention:
-    """The user's own change to the gradients, or to the weights after the update.
-
-    Its class is constructed once per run with the initial parameters. It has a method
-    ``gradients(step, parameters, gradients)`` that returns the gradients to use, or
-    ``weights(step, parameters)`` that changes the weights in place, or both. Its attribute ``state``, a dict of
-    tensors and numbers by name, is kept in checkpoints.
-    """
-
-    def __init__(self, spec: Spec, parameters: Parameters) -> None:
-        self.own = build(spec, parameters)
-        if not (hasattr(self.own, "gradients") or hasattr(self.own, "weights")):
-            raise ConfigError(
-                f"optim.intervention={label(spec)} has neither gradients(step, parameters, gradients) nor "
-                "weights(step, parameters): expected one of them"
-            )
-
-    @torch.no_grad()
-    def gradients(self, step: int, parameters: Parameters, gradients: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the gradients for the update."""
-        if not hasattr(self.own, "gradients"):
-            return gradients
-        changed: dict[str, Tensor] = self.own.gradients(step, parameters, gradients)
-        return changed
-
-    @torch.no_grad()
-    def weights(self, step: int, parameters: Parameters) -> None:
-        """Change the weights in place after an update."""
-        if hasattr(self.own, "weights"):
-            self.own.weights(step, parameters)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of its ``state``, tensors and numbers apart.
-
-        Raises:
-            ConfigError: it holds something else; a resumed run would lose it.
-        """
-        state: Mapping[str, Any] = getattr(self.own, "state", {})
-        kept = {}
-        for name, value in state.items():
-            prefix = INTERVENTION if isinstance(value, Tensor) else NUMBER
-            kept[f"{prefix}.{name}"] = _as_tensor(value, f"the intervention's state {name!r}")
-        return kept
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore its ``state`` from a checkpoint."""
-        for prefix, kept in ((INTERVENTION, Tensor.clone), (NUMBER, Tensor.item)):
-            for name, tensor in _below(tensors, f"{prefix}."):
-                self.own.state[name] = kept(tensor)
 
 
 class WithIntervention:
@@ -515,60 +280,6 @@ class WithIntervention:
         self.intervention.restore(tensors)
 
 
-# An exception of the user's own code while a run trains: an error of the command, which names where and when.
-
-STEP: Final = ("model.plugin", "train.loss_plugin")
-"""Settings whose code computes the loss and the logits."""
-UPDATE: Final = ("optim.intervention", "optim.plugin")
-"""Settings whose code changes the weights."""
-
-
-@contextmanager
-def own_code_of(run: ArithmeticRun, *settings: str, ahead: int = 0) -> Iterator[None]:
-    """Name the setting, the step and the seed in an exception of the user's own code.
-
-    A run is deterministic: another try would raise it again.
-
-    Args:
-        run: the run in flight.
-        settings: those whose code may be called.
-        ahead: 1 before the run has counted the step that it trains, 0 at its evaluation.
-
-    Raises:
-        ConfigError: instead of the exception. Too little memory and a broken device pass; so does what
-            :data:`STEP` raises outside the user's own code, such as an error of the compiler.
-    """
-    try:
-        yield
-    except (GrokError, MemoryError, torch.OutOfMemoryError):  # the last one is of a GPU
-        raise
-    except BaseException as error:
-        if is_device_error(error) or not (isinstance(error, Exception) or ends_process(error)):
-            raise
-        named = {name: spec for name, spec in run.config.plugins().items() if name in settings}
-        walked = list(traceback.walk_tb(error.__traceback__))
-        frames = [(frame.f_code, line) for frame, line in walked]
-        own = [(frame.f_code, line) for frame, line in walked if is_own(frame.f_globals)]
-        if not named or "allocate memory" in str(error) or (settings == STEP and not own):
-            raise  # on a CPU torch has no MemoryError, but a RuntimeError with these words
-        by_place = [name for name, spec in named.items() if own and _is_of(own[0][0], target_of(spec))]
-        setting = [*by_place, *named][0]
-        code, line = (own or frames)[-1]
-        words = one_line(error)
-        traced = any(str(frame.f_globals.get("__name__")).startswith("torch.fx") for frame, _ in walked)
-        remedy = "; torch.compile traces this code: numerics.compile=false runs it untraced" if traced else ""
-        raise ConfigError(
-            f"{setting}={label(named[setting])} fails at {Path(code.co_filename).name}:{line}, at step "
-            f"{run.step + ahead:,} of the run with seed {run.config.seed} ({type(error).__name__}: {words}){remedy}"
-        ) from error
-
-
-def _is_of(code: CodeType, target: str) -> bool:
-    """Return whether ``code`` is the function of ``target``, or a method of its class."""
-    place = active().targets[target]
-    return f"{code.co_qualname}.".startswith(f"{place.attribute}.")
-
-
 # Lanes of runs with the user's own code: an optimiser, an intervention, metrics, a plain module.
 
 
@@ -583,7 +294,7 @@ class OwnLane(Lane):
     def make_optimizer(self) -> Optimizer:
         config = self.run.config.optim
         with self.training_draws(0, "update"):
-            optimizer: Optimizer = OwnOptimizer(self.parameters, config) if config.plugin else super().make_optimizer()
+            optimizer: Optimizer = LaneOptimizer(config, self.parameters) if config.plugin else super().make_optimizer()
             if config.intervention:
                 intervention = Intervention(config.intervention, self.parameters)
                 return WithIntervention(optimizer, intervention, self.parameters)

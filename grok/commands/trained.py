@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Collection, Mapping
@@ -48,6 +49,7 @@ class TrainedRun:
         """The model's settings."""
         names = settings_of(ModelConfig)
         settings = {name: self.settings[f"model.{name}"] for name in names if f"model.{name}" in self.settings}
+        settings["plugin"] = json.loads(settings.get("plugin") or "{}")
         return build(ModelConfig, settings, "model.")
 
     def weights(self, only: str | None = None) -> dict[str, dict[str, Tensor]]:
@@ -131,11 +133,17 @@ class TrainedRun:
         Raises:
             DataError: its embedding was made for another vocabulary.
         """
-        from grok.gpt.model import GPT
+        from grok.gpt.initial import shapes_for
+        from grok.gpt.model import GPT, OwnModel
         from grok.numerics import unallocated
+        from grok.user import make_module
 
         config = self.model_config
         vocab_size = config.vocab_size or vocab_size
+        if config.plugin:
+            module = make_module(config.plugin, 0, shapes_for(config, vocab_size))
+            module.load_state_dict(weights, strict=False)  # a buffer is made with the module
+            return OwnModel(module.to(device), config, vocab_size=vocab_size)
         with unallocated():
             model = GPT(config, vocab_size=vocab_size)
         rows, expected = len(weights["token_embedding.weight"]), len(model.token_embedding.weight)
@@ -220,18 +228,19 @@ def _of(folder: Path, run_id: str, store: Path | None) -> TrainedRun:
     return TrainedRun(run_id, folder, state["settings"], state["data"], state.get("data_path"), origin)
 
 
-def add_tokenizer(parser: argparse.ArgumentParser) -> None:
-    """Add the options by which a command names the code of a tokeniser of the user's own."""
+def add_own_code(parser: argparse.ArgumentParser) -> None:
+    """Add the options by which a command names the code of a tokeniser, or of a model, of the user's own."""
     parser.add_argument(
         "--tokenizer", metavar="MODULE.NAME", help="code of your own that made the corpus's tokens (docs/plugins.md)"
     )
+    parser.add_argument("--model", metavar="MODULE.NAME", help="code of your own that the run's model.plugin names")
     parser.add_argument("--plugin-path", metavar="DIR", default=".", help="the folder that it is in (default: .)")
 
 
-def name_tokenizer(arguments: argparse.Namespace) -> None:
-    """Let the code that :func:`add_tokenizer`'s options name be imported.
+def name_own_code(arguments: argparse.Namespace) -> None:
+    """Let the code that :func:`add_own_code`'s options name be imported.
 
     Raises:
         ConfigError: it is not to be found.
     """
-    name_code(arguments.plugin_path, [arguments.tokenizer] if arguments.tokenizer else [])
+    name_code(arguments.plugin_path, list(filter(None, (arguments.tokenizer, arguments.model))))

@@ -11,6 +11,10 @@ from grok.config.common import (
     CODE,
     LARGEST_SIZE,
     MOST_EVALUATIONS,
+    OWN_INTERVENTION,
+    OWN_LOSS,
+    OWN_MODEL,
+    OWN_OPTIMIZER,
     AdamW,
     Evaluations,
     Length,
@@ -154,9 +158,7 @@ class ModelConfig(Transformer):
     )
     init_scale: float = setting(1.0, "Factor on every initial weight matrix and embedding.", above=0, neutral=1.0)
     dropout: float = setting(0.0, "Dropout on embeddings, attention and MLP outputs.", minimum=0, below=1)
-    plugin: dict[str, Any] = setting(
-        {}, "Your own model: `_target_` names a torch module's class, other keys are arguments.", **CODE
-    )
+    plugin: dict[str, Any] = setting({}, **OWN_MODEL)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -184,12 +186,8 @@ class OptimConfig(AdamW):
     norm_clamp: float | None = setting(
         None, "Keep the norm of all parameters at this multiple of its start; Liu et al. 2023.", above=0, neutral=None
     )
-    plugin: dict[str, Any] = setting(
-        {}, "An optimiser of your own (a torch.optim.Optimizer) in place of AdamW: `_target_`, arguments.", **CODE
-    )
-    intervention: dict[str, Any] = setting(
-        {}, "Your own change of gradients or weights at every step: `_target_`, arguments.", **CODE
-    )
+    plugin: dict[str, Any] = setting({}, **OWN_OPTIMIZER)
+    intervention: dict[str, Any] = setting({}, **OWN_INTERVENTION)
 
 
 @dataclass(kw_only=True)
@@ -202,9 +200,7 @@ class TrainConfig(Length):
         choices=("softmax", "stablemax"),
         neutral="softmax",
     )
-    loss_plugin: dict[str, Any] = setting(
-        {}, "Your own loss, a function of logits and right classes: `_target_`, arguments.", **CODE
-    )
+    loss_plugin: dict[str, Any] = setting({}, **OWN_LOSS)
     stop_when_generalised: bool = setting(
         False,
         "Stop a run that is generalised at two early-stop decisions in a row, not before `stop_horizon`.",
@@ -396,20 +392,6 @@ class ArithmeticConfig(RunConfig):
     def length_is_free(self) -> bool:
         # a log schedule is laid over the whole length, and under the coupling it moves training
         return not (self.eval.couple_order and self.eval.schedule == "log")
-
-    def plugins(self) -> dict[str, Spec]:
-        named = {
-            "task.plugin": self.task.plugin,
-            "model.plugin": self.model.plugin,
-            "optim.plugin": self.optim.plugin,
-            "optim.intervention": self.optim.intervention,
-            "train.loss_plugin": self.train.loss_plugin,
-        }
-        measured = {f"eval.metric_plugins.{name}": spec for name, spec in self.eval.metric_plugins.items()}
-        return {name: spec for name, spec in {**named, **measured}.items() if spec}
-
-    def measuring_plugins(self) -> frozenset[str]:
-        return frozenset(f"eval.metric_plugins.{name}" for name in self.eval.metric_plugins)
 
     def only_on_cpu(self) -> list[str]:
         used = {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
-from grok.config.fields import section, setting
+from grok.config.fields import section, setting, settings_of
 from grok.errors import ConfigError
 from grok.plugins import Spec
 from grok.streams import MAX_SEED, STREAMS, StreamSeeds
@@ -29,6 +31,17 @@ _SEED = {"minimum": 0, "maximum": MAX_SEED, "role": "none"}
 
 CODE: Final[dict[str, Any]] = {"neutral": {}, "code": "one"}
 """Rule of a setting that names code of the user's own."""
+OWN_MODEL: Final = {"doc": "Your own model: `_target_` names a torch module's class, other keys are arguments.", **CODE}
+OWN_OPTIMIZER: Final = {
+    "doc": "An optimiser of your own (a torch.optim.Optimizer) in place of AdamW: `_target_`, arguments.",
+    **CODE,
+}
+OWN_INTERVENTION: Final = {
+    "doc": "Your own change of gradients or weights at every step: `_target_`, arguments.",
+    **CODE,
+}
+OWN_LOSS: Final = {"doc": "Your own loss, a function of logits and right classes: `_target_`, arguments.", **CODE}
+"""Rules of the same settings of both modes."""
 
 
 @dataclass(kw_only=True)
@@ -298,12 +311,17 @@ class RunConfig:
         return True
 
     def plugins(self) -> dict[str, Spec]:
-        """Return the user's own code that these settings name, by setting."""
-        return {}
+        """Return the user's own code that these settings name, by setting: all that can change a run's numbers."""
+        named: dict[str, Spec] = {}
+        for name, kind in _code_settings(type(self)):
+            value = attrgetter(name)(self)
+            named |= {f"{name}.{key}": spec for key, spec in value.items()} if kind == "named" else {name: value}
+        return {name: spec for name, spec in named.items() if spec}
 
     def measuring_plugins(self) -> frozenset[str]:
         """Return the settings among :meth:`plugins` whose code only measures and changes no weight."""
-        return frozenset()
+        measuring = [name for name, kind in _code_settings(type(self)) if kind == "named"]
+        return frozenset(name for name in self.plugins() if name.rpartition(".")[0] in measuring)
 
     def only_on_cpu(self) -> list[str]:
         """Return the settings in use that only the CPU's engine supports."""
@@ -312,3 +330,9 @@ class RunConfig:
     def coupled_schedule(self) -> dict[str, object]:
         """Return the evaluation settings that change training: none, unless a subclass says otherwise."""
         return {}
+
+
+@functools.cache
+def _code_settings(cls: type[RunConfig]) -> list[tuple[str, str]]:
+    """Return the settings that name code of the user's own, with what of it: ``one`` or several, ``named``."""
+    return [(n, rule.code) for n, (_, rule) in settings_of(cls).items() if rule.code != "none" and rule.role != "none"]

@@ -10,6 +10,10 @@ from typing import Any, ClassVar, Final
 
 from grok.config.common import (
     LARGEST_SIZE,
+    OWN_INTERVENTION,
+    OWN_LOSS,
+    OWN_MODEL,
+    OWN_OPTIMIZER,
     AdamW,
     Evaluations,
     Length,
@@ -86,6 +90,7 @@ class ModelConfig(Transformer):
     dropout_attention: float | None = setting(
         None, "Dropout on attention weights; null: `dropout`.", minimum=0, below=1
     )
+    plugin: dict[str, Any] = setting({}, **OWN_MODEL)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -331,6 +336,8 @@ class OptimConfig(AdamW):
     )
     min_lr: float = setting(0.1, "Learning rate at the end of a decay, as a share of the peak.", minimum=0, maximum=1)
     decay_steps: int | None = setting(None, "Step at which the decay ends; null: train.steps.", minimum=1)
+    plugin: dict[str, Any] = setting({}, **OWN_OPTIMIZER)
+    intervention: dict[str, Any] = setting({}, **OWN_INTERVENTION)
     wsd_decay: ClassVar[float] = 0.2
     """Share of the steps, at the end, in which the wsd schedule decays."""
     cycle_rise: ClassVar[float] = 0.3
@@ -393,6 +400,7 @@ class TrainConfig(Length):
         role="none",
         choices=("none", "attention", "blocks"),
     )
+    loss_plugin: dict[str, Any] = setting({}, **OWN_LOSS)
     early_stop: int = setting(
         0, "Stop after this many evaluations without a better validation loss; 0: never.", role="schedule", minimum=0
     )
@@ -532,6 +540,7 @@ class GptConfig(RunConfig):
                 stacklevel=2,
             )
 
+        self._refuse_unfit_code()
         idle = [f"optim.warmup_steps={self.optim.warmup_steps}"] * (self.optim.warmup_steps not in (0, WARMUP_STEPS))
         idle += [f"optim.warmup_samples={self.optim.warmup_samples}"] * (self.optim.warmup_samples is not None)
         if self.optim.schedule == "one_cycle" and idle:
@@ -541,14 +550,29 @@ class GptConfig(RunConfig):
                 stacklevel=2,
             )
 
+    def _refuse_unfit_code(self) -> None:
+        """Refuse what the user's own code cannot go with.
+
+        Raises:
+            ConfigError: names both settings.
+        """
+        beside = {
+            f"train.parallel={self.train.parallel}": self.train.keeps is not None,
+            "data.document_mask=true": self.data.document_mask and bool(self.model.plugin),
+            f"init_from={self.init_from}": self.init_from is not None and bool(self.model.plugin),
+        }
+        named = [name for name in self.plugins() if name != "train.loss_plugin"]
+        if named and (unfit := [words for words, on in beside.items() if on]):
+            raise ConfigError(f"{named[0]} does not go with {unfit[0]}: leave one of them out")
+
     def constants(self) -> dict[str, Any]:
         return dict(IN_EVERY_HASH)
 
     def live_streams(self) -> frozenset[str]:
         """Return the streams that can change training: no split (the corpus has its own), others if used."""
         drawn = {"init"} if self.init_from is None else set()
-        noise = ({"dropout"} if self.model.drops() else set()) | ({"perturb"} if self.perturb.ulps > 0 else set())
-        return frozenset({"order"} | drawn | noise)
+        noise = {"dropout"} if self.model.drops() or self.plugins() else set()
+        return frozenset({"order"} | drawn | noise | ({"perturb"} if self.perturb.ulps > 0 else set()))
 
     def length_is_free(self) -> bool:
         """Return whether a shorter run is a prefix of a longer one: only if no schedule ends with the run."""

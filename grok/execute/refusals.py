@@ -92,14 +92,18 @@ def refuse_unusable_code(configs: Sequence[RunConfig]) -> None:
         GrokError: it cannot be imported, does not fit the contracts, or fails.
     """
 
-    def trained(config: ArithmeticConfig) -> list[Any]:
+    def trained(config: RunConfig) -> list[Any]:
         result = {name: value for name, value, rule in walk(config) if rule.role == "result"}
-        return [result, config.eval.metric_plugins, sorted(config.seeds.layers)]
+        return [result, config.plugins(), sorted(config.seeds.layers)]
 
-    for config in _distinct((c for c in configs if isinstance(c, ArithmeticConfig) and c.plugins()), trained):
-        from grok.arithmetic.engine import refuse_unusable
+    for config in _distinct((c for c in configs if c.plugins()), trained):
+        from grok.arithmetic import engine as arithmetic
+        from grok.gpt.training import engine as gpt
 
-        refuse_unusable(config)
+        if isinstance(config, ArithmeticConfig):
+            arithmetic.refuse_unusable(config)
+        elif isinstance(config, GptConfig):
+            gpt.refuse_unusable(config)
 
 
 def refuse_unusable_logs(configs: Sequence[RunConfig]) -> None:

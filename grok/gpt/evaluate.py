@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from grok.errors import DataError
 from grok.gpt.model import GPT, longest_context
-from grok.gpt.parts import score
 from grok.text.corpus import Corpus, check_vocabulary
 from grok.text.sources import form_of
 from grok.text.tokenizers import OwnTokenizer
@@ -147,15 +146,14 @@ def _scored(
     autocast: torch.dtype | None,
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
     """Yield losses and hits of the scored targets, window by window."""
-    weight = model.head.weight
     was_training = model.training
     model.eval()
     for chosen in _equal_lengths(windows, batch_size):
         length = int(windows.lengths[chosen[0]])
         inputs, targets = _gather(tokens, first, windows.starts[chosen], length)
-        x, y = torch.from_numpy(inputs).to(weight.device), torch.from_numpy(targets).to(weight.device)
-        with torch.autocast(weight.device.type, dtype=autocast, enabled=autocast is not None):
-            losses, hits = score(model.features(x).flatten(0, 1), weight, y.flatten(), model.vocab_size)
+        x, y = torch.from_numpy(inputs).to(model.device), torch.from_numpy(targets).to(model.device)
+        with torch.autocast(model.device.type, dtype=autocast, enabled=autocast is not None):
+            losses, hits, _ = model.score(x, y)
         rows = zip(losses.view_as(y).double().cpu().numpy(), hits.view_as(y).cpu().numpy(), strict=True)
         for skipped, (row, hit) in zip(windows.skipped[chosen], rows, strict=True):
             yield row[skipped:], hit[skipped:]

@@ -138,7 +138,7 @@ def _continue(
     chances = [Stream("sample", seed).at(i, j).uniform(tokens) for i, j in rows]
     new: list[list[int]] = [[] for _ in rows]
     ended = [False] * len(rows)
-    text = torch.tensor([list(prompts[i]) for i, _ in rows], device=model.token_embedding.weight.device)
+    text = torch.tensor([list(prompts[i]) for i, _ in rows], device=model.device)
     ahead = Ahead(model, len(rows), text.shape[1] + tokens)
     for t in range(tokens):
         logits = ahead.logits(text)[:, :vocab_size]
@@ -165,7 +165,7 @@ class Ahead:
 
     def logits(self, text: Tensor) -> NDArray[np.float32]:
         """Return logits ``[B, V]`` after ``text`` ``[B, T]``, which is one token longer in each call."""
-        if text.shape[1] <= self.longest:
+        if self.cache is not None and text.shape[1] <= self.longest:
             logits = self.model(text[:, self.cache.length :], cache=self.cache)
         else:  # learned positions are absolute: each shift of the window changes all of them
             logits = self.model(text[:, -int(self.longest) :])

@@ -58,7 +58,7 @@ class Predictions:
 
     def __init__(self, model: GPT, tokenizer: Tokenizer) -> None:
         self.model, self.tokenizer = model.eval(), tokenizer
-        self.context, self.device = model.config.context, model.head.weight.device
+        self.context, self.device = model.config.context, model.device
 
     def prefix(self) -> int:
         """Return the token that is put before a text: end of text, or a line break if there is none.

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from grok.config.gpt import GptConfig, ModelConfig
-from grok.gpt.model import GPT
+from grok.gpt.model import GPT, OwnModel
 from grok.numerics import move_by_ulps, unallocated
 from grok.streams import Stream, layer_seeds
+from grok.user import drawn_weights, make_module, perturbed, refuse_unseeded
 
 
 def build_model(
@@ -36,8 +37,11 @@ def build_model(
         ConfigError: ``seeds.layers`` names a tensor that the model lacks.
         CheckpointError: the weights of ``init_from`` are missing.
     """
+    if config.model.plugin:
+        return _own_model(config, vocab_size).to(device, dtype)
     with unallocated():
         model = GPT(config.model, vocab_size=vocab_size)
+    model.own_loss = config.train.loss_plugin
     model = model.to(dtype)
     if share is not None:
         share(model)
@@ -66,6 +70,24 @@ def build_model(
                 parameter.copy_(
                     distribute_tensor(drawn.to(device), parameter.device_mesh, parameter.placements, src_data_rank=None)
                 )
+    return model
+
+
+def shapes_for(config: ModelConfig, vocab_size: int) -> dict[str, int]:
+    """Return what the constructor of a model of the user's own may ask for, by the parameter's name."""
+    return {"vocab_size": vocab_size, "classes": vocab_size, "context": config.context, "length": config.context}
+
+
+def _own_model(config: GptConfig, vocab_size: int) -> GPT:
+    spec, shapes, seeds = config.model.plugin, shapes_for(config.model, vocab_size), config.stream_seeds()
+    module = make_module(spec, 0, shapes)
+    refuse_unseeded(spec, module, shapes)
+    weights = perturbed(drawn_weights(spec, shapes, config), config.perturb.ulps, seeds.perturb)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(weights[name])
+    model = OwnModel(module, config.model, vocab_size=vocab_size)
+    model.own_loss = config.train.loss_plugin
     return model
 
 

@@ -341,7 +341,7 @@ def _is_score(name: str) -> bool:
 def against_target(config: GptConfig, n: int) -> str:
     """Return the preset's own parameter count beside this model's, where they can be compared, or ``""``."""
     target = config.target
-    if target.params is None or target.vocab_size is None:
+    if target.params is None or target.vocab_size is None or config.model.plugin:
         return ""
     comparable = parameter_count(config.model, vocab_size=target.vocab_size)
     known = f"; the preset has {target.params:,} at vocabulary {target.vocab_size:,}"

@@ -8,8 +8,9 @@ Shazeer 2020 (SwiGLU); Ainslie et al. 2023 (grouped queries); Chowdhery et al. 2
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from grok.config.gpt import ModelConfig
+from grok.errors import ConfigError
 from grok.gpt.parts import (
     KVCache,
     Masks,
@@ -24,6 +26,7 @@ from grok.gpt.parts import (
     attend,
     drop,
     mean_loss,
+    mean_over,
     only_visible,
     rotary,
     rotate,
@@ -31,6 +34,8 @@ from grok.gpt.parts import (
     score,
 )
 from grok.numerics import linear, unallocated
+from grok.plugins import Spec, label
+from grok.user import losses_of
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
@@ -163,6 +168,8 @@ class GPT(nn.Module):
 
     document_end: int | None = None
     """The id of ``<|endoftext|>`` if the loss treats each document as a text of its own; None: it does not."""
+    own_loss: Spec | None = None
+    """The user's own loss, in place of the cross-entropy while training; None: there is none."""
 
     def __init__(self, config: ModelConfig, *, vocab_size: int) -> None:
         super().__init__()
@@ -176,6 +183,11 @@ class GPT(nn.Module):
         self.head = Linear(config.d_model, rows, bias=False)
         if config.tied:
             self.head.weight = self.token_embedding.weight
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.parameters()).device
 
     def use_recompute(self, what: str) -> None:
         """Let the backward pass recompute instead of keeping activations: ``none``, ``attention`` or ``blocks``."""
@@ -248,6 +260,8 @@ class GPT(nn.Module):
         features, head = self.features(tokens, masks, visible=self.visible(tokens)), self.head
         z_loss = self.config.z_loss
         scored = None if self.document_end is None else (tokens != self.document_end).flatten()
+        if self.own_loss:
+            return mean_of_own(self.own_loss, head(features)[..., : self.vocab_size], targets, scored)
         return mean_loss(
             features.flatten(0, 1), head.weight, targets.flatten(), self.vocab_size, head.path, z_loss, scored
         )
@@ -267,12 +281,62 @@ class GPT(nn.Module):
         """Return [B, T, T]: what each of ``tokens`` [B, T] sees of its document; None without a document end."""
         return None if self.document_end is None else same_document(tokens, self.document_end)
 
-    def new_cache(self, batch: int, length: int) -> KVCache:
-        """Return an empty cache for ``batch`` sequences of up to ``length`` tokens."""
+    def new_cache(self, batch: int, length: int) -> KVCache | None:
+        """Return an empty cache for ``batch`` sequences of up to ``length`` tokens; the user's own models have none."""
         weight = self.token_embedding.weight
         c = self.config
         shape = (c.layers, batch, c.key_heads(), length, c.d_model // c.heads)
         return KVCache(shape, weight.device, weight.dtype)
+
+
+class OwnModel(GPT):
+    """A torch module of the user's own, from tokens [B, T] to logits [B, T, V], with the interface of :class:`GPT`."""
+
+    def __init__(self, module: nn.Module, config: ModelConfig, *, vocab_size: int) -> None:
+        nn.Module.__init__(self)
+        self.module, self.config, self.vocab_size = module, config, vocab_size
+        self._buffers_before = [(name, b, b._version) for name, b in module.named_buffers()]
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield its tensors under the names that the user's module gives them."""
+        return self.module.named_parameters(*args, **kwargs)
+
+    def forward(self, tokens: Tensor, *, cache: KVCache | None = None) -> Tensor:
+        self.module.train(torch.is_grad_enabled())
+        logits: Tensor = self.module(tokens)
+        if logits.shape != (*tokens.shape, self.vocab_size):
+            raise ConfigError(
+                f"model.plugin={label(self.config.plugin)} returned the shape {tuple(logits.shape)} for tokens "
+                f"{tuple(tokens.shape)}: expected logits {(*tokens.shape, self.vocab_size)}"
+            )
+        return logits
+
+    def loss(self, tokens: Tensor, targets: Tensor, masks: Masks | None = None) -> Tensor:
+        logits = self(tokens)
+        if moved := [name for name, b, version in self._buffers_before if b._version != version]:
+            raise ConfigError(
+                f"the module changes its buffer {moved[0]!r} while it trains: checkpoints have no buffers"
+            )
+        if self.own_loss:
+            return mean_of_own(self.own_loss, logits, targets, None)
+        return F.cross_entropy(in_float32(logits.flatten(0, 1)), targets.flatten())
+
+    def score(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor | int]:
+        logits, y = self(tokens).flatten(0, 1), targets.flatten()
+        return F.cross_entropy(in_float32(logits), y, reduction="none"), logits.argmax(-1) == y, targets.numel()
+
+    def new_cache(self, batch: int, length: int) -> KVCache | None:
+        return None
+
+
+def mean_of_own(spec: Spec, logits: Tensor, targets: Tensor, scored: Tensor | None) -> Tensor:
+    """Return the mean of the user's own loss of ``logits`` [B, T, V] over all ``targets`` [B, T], or those scored."""
+    return mean_over(losses_of(spec, in_float32(logits.flatten(0, 1)), targets.flatten()), scored)
+
+
+def in_float32(logits: Tensor) -> Tensor:
+    """Return ``logits`` in float32, or float64 if they are that."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def parameter_count(config: ModelConfig, *, vocab_size: int) -> int:
@@ -283,4 +347,5 @@ def parameter_count(config: ModelConfig, *, vocab_size: int) -> int:
 
 def longest_context(model: GPT) -> float:
     """Return the longest text that the model can read: its context, or any length without learned positions."""
-    return model.config.context if model.config.positions == "learned" else math.inf
+    limited = model.config.positions == "learned" or isinstance(model, OwnModel)
+    return model.config.context if limited else math.inf

@@ -286,9 +286,9 @@ def mean_loss(
         if scored is None:
             loss = F.cross_entropy(logits, targets)
         else:
-            loss = _mean(F.cross_entropy(logits, targets, reduction="none"), scored)
+            loss = mean_over(F.cross_entropy(logits, targets, reduction="none"), scored)
         if z_loss:
-            penalty = z_loss * _mean(logits.logsumexp(1).square(), scored)
+            penalty = z_loss * mean_over(logits.logsumexp(1).square(), scored)
             loss = loss + (penalty - penalty.detach())
         return loss
     chunked: Tensor = _ChunkedLoss.apply(features, weight, targets, vocab_size, rows, path, z_loss, scored)  # type: ignore[no-untyped-call]
@@ -308,7 +308,7 @@ def score(
     return torch.cat(losses), torch.cat(hits)
 
 
-def _mean(values: Tensor, scored: Tensor | None) -> Tensor:
+def mean_over(values: Tensor, scored: Tensor | None) -> Tensor:
     """Return the mean of ``values``, or of those that are ``scored``."""
     return values.mean() if scored is None else (values * scored).sum() / scored.sum().clamp(min=1)
 

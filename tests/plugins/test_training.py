@@ -12,10 +12,11 @@ from torch.nn import functional as F
 from grok.arithmetic.engine import seat
 from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.task import examples_of, split_examples
-from grok.arithmetic.user import initial_of_module, numbers_of, own_code_of, tokens_of
+from grok.arithmetic.user import initial_of_module, numbers_of, tokens_of
 from grok.errors import ConfigError, GrokError
 from grok.records import Checkpoint, Job, RunResult
 from grok.streams import Stream
+from grok.user import own_code_of
 from tests.arithmetic.cases import curve, events, results, tiny
 from tests.plugins.conftest import Write
 from tests.plugins.mine import MINE, PLAIN, own

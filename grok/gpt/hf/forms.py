@@ -240,7 +240,7 @@ def neox_weights(tensors: Mapping[str, Tensor], heads: int) -> dict[str, Tensor]
 
 # Export: the Hugging Face form of a model, and its weights and ``config.json`` in this form.
 
-_EVERY: Final[dict[str, Any]] = {"norm": "pre", "qk_norm": False}
+_EVERY: Final[dict[str, Any]] = {"norm": "pre", "qk_norm": False, "plugin": {}}
 _LLAMA: Final[dict[str, Any]] = {"positions": "rotary", "norm_type": "rmsnorm", "activation": "swiglu"}
 _FORMS: Final = {"learned": "gpt2", "rotary": "neox", "alibi": "mpt"}
 

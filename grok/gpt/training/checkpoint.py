@@ -197,10 +197,14 @@ SHAPES: Final = frozenset(
     f"model.{name}"
     for name in (
         "layers", "d_model", "heads", "kv_heads", "d_ff", "context", "vocab_size", "vocab_multiple", "norm_type",
-        "positions", "bias", "tied", "qk_norm",
+        "positions", "bias", "tied", "qk_norm", "plugin",
     )
 )  # fmt: skip
 """Settings that determine the tensors and their shapes."""
+STATEFUL: Final = ("optim.kind", "optim.plugin", "optim.intervention")
+"""Settings that determine the state beside the weights."""
+OWN: Final = "optim.own."
+"""Before the names of the state of the user's own optimiser and intervention."""
 
 
 @dataclass(slots=True)
@@ -218,8 +222,9 @@ def capture(trainer: Trainer, history: History) -> Moment:
     tensors = {}
     for name, p in trainer.model.named_parameters():
         tensors[f"model.{name}"] = keep(p)
-        for key, value in state_tensors(trainer.optimizer, p).items():
+        for key, value in {} if trainer.own_optimizer else state_tensors(trainer.optimizer, p).items():
             tensors[f"optim.{key}.{name}"] = keep(value)
+    tensors |= {f"{OWN}{name}": keep(value) for name, value in trainer.own_state().items()}
     state = {
         "counters": asdict(trainer.counters),
         "watch": trainer.watch.state(),
@@ -232,7 +237,7 @@ def capture(trainer: Trainer, history: History) -> Moment:
 def put_back(trainer: Trainer, moment: Moment) -> History:
     """Set ``trainer`` to the state ``moment`` and return its history."""
     trainer.optimizer.state.clear()
-    keys = {n.split(".")[1] for n in moment.tensors if n.startswith("optim.")}
+    keys = {n.split(".")[1] for n in moment.tensors if n.startswith("optim.") and not n.startswith(OWN)}
     for name, p in trainer.model.named_parameters():
         p.copy_(like(moment.tensors[f"model.{name}"], p))
         p.grad = None
@@ -240,6 +245,7 @@ def put_back(trainer: Trainer, moment: Moment) -> History:
         state = {key: like(_in_dtype_of(p, t), p) for key, t in saved.items() if t is not None}
         if state:
             trainer.optimizer.state[p] = state_of(trainer.optimizer, state)
+    trainer.restore_own({n.removeprefix(OWN): t for n, t in moment.tensors.items() if n.startswith(OWN)})
     trainer.counters = Counters(**moment.state["counters"])
     trainer.watch.load(moment.state["watch"])
     trainer.branch = Branch(**moment.state["branch"])
@@ -460,10 +466,10 @@ def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) ->
             f"the checkpoint of run {checkpoint.run_id} at step {checkpoint.step} has weights of other shapes "
             f"({'; '.join(reshaped)}): these settings cannot change on the way, start a new run"
         )
-    if "optim.kind" in different:
+    if other := [n for n in STATEFUL if n in different]:
         raise CheckpointError(
-            f"the checkpoint of run {checkpoint.run_id} has the state of another optimiser ({shown['optim.kind']}): "
-            "optim.kind cannot change on the way, start a new run"
+            f"the checkpoint of run {checkpoint.run_id} has the state of another optimiser ({shown[other[0]]}): "
+            f"{other[0]} cannot change on the way, start a new run"
         )
     own = checkpoint.run_id != config.resume.run  # made under these settings, after the changes
     idle = [n for n in config.resume.changes if n not in different and not own]

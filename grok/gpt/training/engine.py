@@ -14,6 +14,7 @@ from functools import partial
 
 import torch
 
+from grok.config.common import NumericsConfig
 from grok.config.gpt import GptConfig, LogConfig
 from grok.errors import CheckpointError
 from grok.gpt.harness import TaskScores
@@ -52,6 +53,8 @@ from grok.records import (
 )
 from grok.runs import TrainingRun, evaluation_steps, never, weights_hash
 from grok.streams import Stream
+from grok.text.corpus import open_corpus
+from grok.user import tried
 
 PROGRESS_SECONDS = 0.5
 
@@ -98,6 +101,23 @@ def _train(job: Job, device: str, ranks: Ranks, stop: StopRequested) -> Iterator
         with ranks.all_or_none():
             texts = open_data(job.config)
         yield from GptRun(job, job.config, texts, numerics, ranks).train(stop)
+
+
+def refuse_unusable(config: GptConfig) -> None:
+    """Refuse the user's own code that cannot be imported, does not keep the contracts, or fails in a step.
+
+    Raises:
+        GrokError: the message names the setting, in one line.
+    """
+    assert config.data.path is not None
+    with tried(config):
+        numerics = Numerics.of(replace(config, numerics=NumericsConfig(compile=False)), "cpu")
+        with numerics.active():
+            trainer = Trainer(config, open_corpus(config.data.path), numerics)
+            x, y = trainer.batch(1)
+            trainer.gradients(1, x[:1], y[:1])
+            trainer.unscale()
+            trainer.own_state()  # refuses a state that no checkpoint can keep
 
 
 class GptRun(TrainingRun):

@@ -71,13 +71,13 @@ class Numerics:
             device=torch.device(device),
             precision=config.precision,
             threads=config.train.threads or cores_of_a_rank(),
-            compile=config.numerics.compile,
+            compile=config.numerics.compile and not config.model.plugin,
             auto_fallback=config.numerics.auto_fallback,
             micro_batch=micro,
             devices=ranks,
             sharded=ranks > 1 and config.train.keeps is not None,
             sums=_sums(config, micro, ranks, on_cpu=device == "cpu"),
-            products=_products(config) if device == "cpu" else "plain",
+            products=_products(config) if device == "cpu" and not config.model.plugin else "plain",
             grouped=config.model.kv_heads is not None
             and shares_keys(torch.device(device))
             and config.model.softmax == "fused"
@@ -165,7 +165,8 @@ def _sums(config: GptConfig, micro: int, ranks: int, *, on_cpu: bool) -> str | N
     if config.train.keeps is not None:
         once = config.train.keeps != "nothing" and config.train.batch_size > micro * ranks
         return "once" if ranks > 1 and once else None
-    return "fixed" if ranks > 2 and not (config.numerics.compile and on_cpu) else None
+    one_graph = config.numerics.compile and on_cpu and not config.model.plugin
+    return "fixed" if ranks > 2 and not one_graph else None
 
 
 class Compiled:

@@ -35,6 +35,7 @@ from grok.files import unique
 from grok.gpt.model import GPT
 from grok.gpt.parts import Masks
 from grok.gpt.training.numerics import LOW, Numerics
+from grok.plugins import Code, activate, active
 from grok.processes import Rank
 from grok.records import Checkpoint, Event, Job
 
@@ -342,7 +343,8 @@ class Ranks:
 
     def _hand_over(self, job: Job) -> None:
         if self.size > 1:
-            self.tell({"run_id": job.run_id, "config": asdict(job.config), "resume": _described(job.resume)})
+            config, code = asdict(job.config), asdict(active())
+            self.tell({"run_id": job.run_id, "config": config, "code": code, "resume": _described(job.resume)})
             self._send_tensors(job.resume)
 
     def _receive(self) -> Job | None:
@@ -350,6 +352,7 @@ class Ranks:
         if message is None:
             return None
         resume = self._receive_checkpoint(message["resume"])
+        activate(Code.of(message["code"]))
         return Job(run_id=message["run_id"], config=load_config(message["config"]), resume=resume)
 
     def _send_tensors(self, checkpoint: Checkpoint | None) -> None:

@@ -42,6 +42,7 @@ from grok.runs import EMBEDDINGS, component
 from grok.streams import Stream
 from grok.text.corpus import Corpus, check_vocabulary
 from grok.text.windows import gather
+from grok.user import STEP, UPDATE, Intervention, OwnOptimizer, drawing, own_code_of
 
 # The gradient of a micro-batch, by autograd or compiled. On a CPU compiled loss and gradient are one graph.
 
@@ -137,7 +138,8 @@ class Usage:
         on_gpu = numerics.device.type == "cuda"
         if on_gpu:  # the peak of an earlier run in this process may be higher
             torch.cuda.reset_peak_memory_stats(numerics.device)
-        peak = peak_of_device(device_model(numerics.device), numerics.precision) if on_gpu else None
+        known = on_gpu and not config.model.plugin  # the FLOPs of a model of the user's own are not
+        peak = peak_of_device(device_model(numerics.device), numerics.precision) if known else None
         self.peak = math.nan if peak is None else numerics.devices * peak
 
     def mfu(self, tokens_per_second: float, context: int) -> float:
@@ -228,7 +230,11 @@ class Trainer:
         if numerics.fused_dropout:
             self.model.use_fused_dropout()
         self.model.document_end = corpus.eot_id if config.data.document_mask else None
-        self.optimizer = build_optimizer(self.model, config.optim)
+        named, optim = dict(self.model.named_parameters()), config.optim
+        with self._draws("dropout", 0, "update"):
+            self.own_optimizer = OwnOptimizer(optim.plugin, optim, named) if optim.plugin else None
+            self.intervention = Intervention(optim.intervention, named) if optim.intervention else None
+        self.optimizer = self.own_optimizer.optimizer if self.own_optimizer else build_optimizer(self.model, optim)
         self.gradient = Gradient(self.model, numerics, self.ranks, keeps=config.train.keeps)
         self.batches = Batches(config, corpus, texts.sources)
         sets = {"": (corpus, "val"), **texts.validation}
@@ -257,7 +263,8 @@ class Trainer:
         x, y = self.batch(k)
         waited = time.perf_counter() - began
 
-        loss = self.gradients(k, x, y)
+        with own_code_of(self, *STEP, ahead=1):
+            loss = self.gradients(k, x, y)
         scale = self.counters.scale
         grads = self.unscale()
         norm = self._norm(grads)
@@ -318,9 +325,11 @@ class Trainer:
                 fused=self.numerics.fused_dropout,
             )
             xs, ys = x[piece.start : piece.stop], y[piece.start : piece.stop]
+            if self.config.model.plugin:  # it draws its own dropout, for the rows of this piece
+                stream = Stream("dropout", self.seeds.dropout).at(k, piece.number, piece.start)
             share = counts * sum(targets[piece.start : piece.stop]) / max(1, sum(targets))
             last = n == len(own) - 1
-            with kernels_seeded(x.device, stream, fused=self.numerics.fused_dropout):
+            with kernels_seeded(x.device, stream, fused=self.numerics.fused_dropout or bool(self.config.plugins())):
                 total += self.gradient.add(xs, ys, masks, share=share, scale=self.counters.scale, last=last)
         self.gradient.sum_over_ranks()
         return self.ranks.sum(total)
@@ -342,11 +351,46 @@ class Trainer:
         return own + [(cut[0], 0)] * missing
 
     def unscale(self) -> list[Tensor]:
-        """Divide the gradients by the loss scale and return them; of sharded tensors this process's shards."""
-        grads = [local(p.grad) for p in self.parameters if p.grad is not None]
+        """Divide the gradients by the loss scale and return them; of sharded tensors this process's shards.
+
+        An intervention of the user's own then changes them, before they are measured and clipped.
+        """
+        grads = self._grads()
         if self.counters.scale != 1.0:
             torch._foreach_div_(grads, self.counters.scale)
-        return grads
+        if self.intervention is None:
+            return grads
+        k, named = self.counters.step + 1, dict(self.model.named_parameters())
+        before = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named.items()}
+        with own_code_of(self, *UPDATE, ahead=1), self._draws("dropout", k, "gradients"):
+            changed = self.intervention.gradients(k, named, before)
+        for name, p in named.items():
+            p.grad = changed[name]
+        return self._grads()
+
+    def _grads(self) -> list[Tensor]:
+        return [local(p.grad) for p in self.parameters if p.grad is not None]
+
+    @property
+    def step(self) -> int:
+        """The number of updates so far."""
+        return self.counters.step
+
+    def _draws(self, stream: str, *address: int | str) -> AbstractContextManager[None]:
+        """Let the user's own code draw from a stream; without such code nothing is drawn."""
+        named = self.config.plugins()
+        return drawing(Stream(stream, getattr(self.seeds, stream)).at(*address).seed64()) if named else nullcontext()
+
+    def own_state(self) -> dict[str, Tensor]:
+        """Return a copy of the state of the user's own optimiser and intervention."""
+        parts = [part for part in (self.own_optimizer, self.intervention) if part is not None]
+        return {name: tensor for part in parts for name, tensor in part.tensors().items()}
+
+    def restore_own(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the state of :meth:`own_state`."""
+        for part in (self.own_optimizer, self.intervention):
+            if part is not None:
+                part.restore(tensors)
 
     def batch(self, k: int) -> tuple[Tensor, Tensor]:
         """Return tokens and targets [B, T] of update ``k`` on the run's device."""
@@ -366,10 +410,16 @@ class Trainer:
     def apply(self, norm: Tensor, rate: float) -> None:
         """Make an update with learning rate ``rate``; ``norm`` is the L2 norm of the gradient."""
         if self.config.optim.clip:
-            clip([local(p.grad) for p in self.parameters if p.grad is not None], self.config.optim.clip, norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
+            clip(self._grads(), self.config.optim.clip, norm)
+        if self.own_optimizer is not None:
+            self.own_optimizer.set_rate(rate)
+        else:
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+        with own_code_of(self, *UPDATE), self._draws("dropout", self.step, "update"):
+            self.optimizer.step()
+            if self.intervention is not None:
+                self.intervention.weights(self.step, dict(self.model.named_parameters()))
         self.counters.adam_steps += 1
 
     def _log(self, k: int, loss: float, rate: float, grad_norm: float, zeros: float, scale: float) -> StepPoint:
@@ -415,7 +465,7 @@ class Trainer:
             param_norm=point.param_norm,
             adam_v_l1=point.adam_v_l1,
             adam_v_max=point.adam_v_max,
-            adam_steps=self.counters.adam_steps,
+            adam_steps=self.counters.adam_steps if len(norms) > 1 else 0,  # an optimiser may have no such moments
         )
 
     def _to_device(self, x: Tensor) -> Tensor:
@@ -437,7 +487,8 @@ class Trainer:
         """Return the accuracy on the batch of update ``k`` before that update, without dropout."""
         x, y = self.batches.step(k, self.branch)
         micro = self.numerics.micro_batch
-        scores = self._scores([(x[i : i + micro], y[i : i + micro]) for i in range(0, len(x), micro)])
+        with own_code_of(self, *STEP), self._draws("eval", k, "train accuracy"):
+            scores = self._scores([(x[i : i + micro], y[i : i + micro]) for i in range(0, len(x), micro)])
         return float(scores[:, 1].sum() / scores[:, 2].sum())
 
     @torch.no_grad()
@@ -446,7 +497,8 @@ class Trainer:
 
         It never changes the run: it draws no random numbers and stores nothing.
         """
-        (loss, accuracy), *further = [self._validate(*where) for where in self.validation.values()]
+        with own_code_of(self, *STEP), self._draws("eval", self.step, "own code"):
+            (loss, accuracy), *further = [self._validate(*where) for where in self.validation.values()]
         names = list(self.validation)[1:]
         norms = component_norms(self.model, self._sum)
         outside = math.sqrt(sum(v * v for name, v in norms.items() if name not in EMBEDDINGS))
