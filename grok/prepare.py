@@ -14,6 +14,7 @@ from grok.processes import usable_cores
 from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
 from grok.text.sources import FORMS
+from grok.text.sources.documents import Filters
 from grok.text.tokenizers import END_OF_TEXT, GPT2_VOCAB_ENV, is_import_path
 
 _EXAMPLES = """\
@@ -110,6 +111,13 @@ def parser() -> Parser:
     parser.add_argument(
         "--detokenize", action="store_true", help="undo WikiText's tokenisation: natural spacing and punctuation"
     )
+    whole = number(int, minimum=0)
+    parser.add_argument("--min-characters", type=whole, default=0, metavar="N", help="leave out shorter documents")
+    parser.add_argument("--max-characters", type=whole, metavar="N", help="leave out longer documents")
+    parser.add_argument(
+        "--without-duplicates", action="store_true", help="leave out documents that repeat an earlier one of the input"
+    )
+    parser.add_argument("--lower-case", action="store_true", help="lower-case all text")
     parser.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of your own code (default: .)")
     parser.add_argument(
         "--workers",
@@ -144,6 +152,9 @@ def _request(arguments: argparse.Namespace) -> Request:
         eot=arguments.eot,
         text_field=arguments.field,
         detokenize=arguments.detokenize,
+        filters=Filters(
+            arguments.min_characters, arguments.max_characters, arguments.without_duplicates, arguments.lower_case
+        ),
         workers=arguments.workers,
     )
 

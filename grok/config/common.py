@@ -333,6 +333,6 @@ class RunConfig:
 
 
 @functools.cache
-def _code_settings(cls: type[RunConfig]) -> list[tuple[str, str]]:
+def _code_settings(cls: Any) -> list[tuple[str, str]]:
     """Return the settings that name code of the user's own, with what of it: ``one`` or several, ``named``."""
     return [(n, rule.code) for n, (_, rule) in settings_of(cls).items() if rule.code != "none" and rule.role != "none"]

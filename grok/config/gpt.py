@@ -257,8 +257,9 @@ class DataConfig:
     )
     sampling: str = setting(
         "blocks",
-        "Non-overlapping blocks, each once an epoch in random order, or windows at random offsets.",
-        choices=("blocks", "random"),
+        "Non-overlapping blocks, each once an epoch in random order (blocks), or windows at random offsets (random). "
+        "stratified: blocks, and in each batch of a mixture every corpus has its share, rounded up or down.",
+        choices=("blocks", "random", "stratified"),
     )
     corpora: dict[str, str] = setting(
         {}, "Further prepared corpora, name and folder; `main` is data.path. All have one tokeniser.", role="none"
@@ -296,6 +297,8 @@ class DataConfig:
                     f"data.{'mixture' if name in self.mixture else 'validation'} names the corpus {name!r}, which "
                     f"data.corpora does not have{nearest(name, known)}: expected one of {', '.join(known)}"
                 )
+        if self.sampling == "stratified" and not self.mixture:
+            raise ConfigError("data.sampling=stratified has no effect without data.mixture: give blocks, or a mixture")
         if self.mixture and not any(self.mixture.values()):
             raise ConfigError(f"data.mixture={self.mixture}: expected a weight above 0")
 

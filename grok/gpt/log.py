@@ -22,7 +22,7 @@ from grok.config.gpt import EVENTS, EvalConfig, GptConfig, LogConfig
 from grok.errors import ConfigError, DataError, one_line
 from grok.gpt.generate import Sampler, generate
 from grok.gpt.model import GPT, parameter_count
-from grok.gpt.sinks import Sink, open_sinks
+from grok.gpt.sinks import Sink, Used, open_sinks
 from grok.plugins import exits_refused
 from grok.records import TASK, VAL_LOSS, CurvePoint, RunResult, StepPoint
 from grok.streams import Stream
@@ -166,11 +166,13 @@ class Log:
         *,
         shares: Sequence[Share] = (),
         from_step: int,
+        earlier: Sequence[StepPoint] = (),
         branch: int = 0,
         mute: bool = False,
     ) -> None:
-        """``shares``: the corpora of the training set; empty: ``corpus`` alone. ``branch``: number of the branch at
-        ``from_step``. ``mute``: print nothing whatever happens, as another process of this run prints it.
+        """``shares``: the corpora of the training set; empty: ``corpus`` alone. ``earlier``: the log until
+        ``from_step``. ``branch``: number of the branch there. ``mute``: print nothing whatever happens, as another
+        process of this run prints it.
         """
         self.mute = mute
         self.run_id, self.config, self.corpus, self.model = run_id, config, corpus, model
@@ -179,6 +181,13 @@ class Log:
         self.profile = Profiler(config.log, device, from_step)
         self.sinks: list[Sink] = open_sinks(run_id, config, from_step, branch)
         self._untold: list[StepPoint] = []
+        self.used = self._used(earlier)
+
+    def _used(self, log: Sequence[StepPoint]) -> Used:
+        used = Used(self.config, self.model.vocab_size)
+        for point in log if self.sinks else ():
+            used.add(point)
+        return used
 
     def say(self, line: str, *, always: bool = False) -> None:
         if not self.mute and (always or not self.config.log.quiet):
@@ -227,7 +236,8 @@ class Log:
 
     def _step(self, point: StepPoint) -> None:
         """Send the log of one step to the sinks; after the first few steps print an estimate of the run's time."""
-        self._tell("step", point)
+        if self.sinks:
+            self._tell("step", point, self.used.add(point), self.used.axes())
         done = point.step - self.from_step
         if done == 1:
             self.began = time.perf_counter()  # the first step also compiles
@@ -242,7 +252,7 @@ class Log:
 
     def evaluation(self, point: CurvePoint, *, best: bool, tokens_per_second: float) -> None:
         """Print an evaluation; ``best``: no earlier validation loss was lower."""
-        self._tell("evaluation", point)
+        self._tell("evaluation", point, self.used.axes())
         further = "".join(
             f", {name.removeprefix(VAL_LOSS)} {value:.4f}" for name, value in point.metrics.items() if VAL_LOSS in name
         )
@@ -257,8 +267,11 @@ class Log:
         if point.sample is not None:
             self.say(f"generated sample: {point.sample[:SHOWN]!r}")
 
-    def rolled_back(self, k: int, event: str, *, onset: int, to_step: int, branch: int) -> None:
-        """Print a rollback and start a new branch in the sinks; ``branch`` is its number."""
+    def rolled_back(
+        self, k: int, event: str, *, onset: int, to_step: int, branch: int, log: Sequence[StepPoint]
+    ) -> None:
+        """Print a rollback and start a new branch in the sinks; ``branch`` is its number, ``log`` all before it."""
+        self.used = self._used(log)
         began = f", which began at step {onset}" if onset < k else ""
         self.say(f"rolled back from step {k} ({event}{began}) to step {to_step}: branch {branch}")
         self._tell("branch", branch)

@@ -11,7 +11,7 @@ import os
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from typing import Any, Final
 from grok.config import flatten
 from grok.config.gpt import EVENTS, GptConfig
 from grok.errors import ConfigError
+from grok.gpt.flops import count_parameters, train_flops_per_token
 from grok.plugins import RunSink, Spec, build, label
 from grok.records import CurvePoint, RunResult, StepPoint
 from grok.untrusted import without_secrets
@@ -26,10 +27,53 @@ from grok.untrusted import without_secrets
 _NAMES: Final = tomllib.loads(files("grok.gpt").joinpath("sinks.toml").read_text(encoding="utf-8"))
 STEP_NAMES: Final[dict[str, str]] = _NAMES["step"]
 """Stable name of every number of a step."""
+USED_NAMES: Final[dict[str, str]] = _NAMES["used"]
+"""Stable name of every number that a step's log and the ones before it give together."""
 EVALUATION_NAMES: Final[dict[str, str]] = _NAMES["evaluation"]
 """Stable name of every number of an evaluation."""
 FURTHER: Final = {"val_loss": "loss", "val_acc": "accuracy"}
 """Numbers of a further validation set: ``val/NAME/loss``, and ``val/NAME_SPLIT/loss`` of NAME@SPLIT."""
+
+
+@dataclass(slots=True)
+class Used:
+    """What a run has used after a step: x axes of its losses beside the step."""
+
+    config: GptConfig
+    vocab_size: int
+    samples: int = 0
+    tokens: int = 0
+    flops: float = 0.0
+    """Not a number for a model of the user's own."""
+    seconds: float = 0.0
+    """Of training steps; without evaluations."""
+    steps: int = 0
+    clipped: int = 0
+
+    def add(self, point: StepPoint) -> dict[str, float]:
+        """Add the next step; return its finite numbers by their stable names."""
+        batch, tokens = point.consumed_samples - self.samples, point.consumed_tokens - self.tokens
+        model, clip = self.config.model, self.config.optim.clip
+        context = tokens // max(1, batch)
+        self.samples, self.tokens = point.consumed_samples, point.consumed_tokens
+        parameters = count_parameters(model, self.vocab_size)
+        self.flops += math.nan if model.plugin else tokens * train_flops_per_token(model, parameters, context)
+        self.seconds += tokens / point.tokens_per_second
+        self.steps += 1
+        self.clipped += point.grad_norm > clip > 0
+        values = {
+            "batch_size": batch,
+            "context": context,
+            "clipped_share": self.clipped / self.steps if clip else math.nan,
+            "gflops": self.flops / 1e9,
+            "hours": self.seconds / 3600,
+        }
+        return {USED_NAMES[name]: value for name, value in values.items() if math.isfinite(value)}
+
+    def axes(self) -> dict[str, int]:
+        """Return the whole numbers that TensorBoard draws a loss by, by name."""
+        known = {} if math.isnan(self.flops) else {"gflops": round(self.flops / 1e9)}
+        return {"tokens": self.tokens, "samples": self.samples, "seconds": round(self.seconds), **known}
 
 
 class Sink(ABC):
@@ -38,11 +82,17 @@ class Sink(ABC):
     number = 0
     """Of the branch."""
 
-    def step(self, point: StepPoint) -> None:
-        self.write(numbers(point, STEP_NAMES), point.step)
+    def step(self, point: StepPoint, used: dict[str, float], axes: dict[str, int]) -> None:
+        """Log a step: its numbers, what was ``used`` until then, and the loss by each of the ``axes``."""
+        self.write(numbers(point, STEP_NAMES) | used, point.step)
+        self.by("train/loss", point.train_loss, axes)
 
-    def evaluation(self, point: CurvePoint) -> None:
+    def evaluation(self, point: CurvePoint, axes: dict[str, int]) -> None:
         self.write(evaluation_numbers(point), point.step)
+        self.by("val/loss", point.val_loss, axes)
+
+    def by(self, name: str, loss: float, axes: dict[str, int]) -> None:  # noqa: B027  (others choose an axis themselves)
+        """Write a loss by each of the ``axes``."""
 
     def branch(self, number: int) -> None:
         self.number = number
@@ -136,9 +186,11 @@ class TensorBoard(Sink):
         from torch.utils.tensorboard import SummaryWriter
 
         self.folder, self.open = folder, SummaryWriter
-        where = folder / f"branch-{branch}" if branch else folder
+        self.where = folder / f"branch-{branch}" if branch else folder
         # TensorBoard then hides what a killed process wrote beyond its last checkpoint.
-        self.writer = self.open(str(where), purge_step=from_step + 1 if from_step else 0)
+        self.writer = self.open(str(self.where), purge_step=from_step + 1 if from_step else 0)
+        self.beside: dict[str, Any] = {}
+        """Writers of the losses by other axes than the step."""
         known = {name: value for name, value in without_secrets(dict(settings)).items() if value is not None}
         self.outcome = {name: value for name, value in known.items() if name.startswith("outcome.")}
         if not from_step and not branch:
@@ -155,33 +207,42 @@ class TensorBoard(Sink):
         self.writer.file_writer.add_summary(start)
         self.writer.add_text("run/settings", _as_table(settings), 0)
 
-    def step(self, point: StepPoint) -> None:
-        super().step(point)
+    def by(self, name: str, loss: float, axes: dict[str, int]) -> None:
+        for axis, place in axes.items() if math.isfinite(loss) else ():
+            if axis not in self.beside:  # a folder of its own: what is hidden after a kill is counted in its steps
+                self.beside[axis] = self.open(str(self.where / f"by_{axis}"), purge_step=place)
+            self.beside[axis].add_scalar(f"by_{axis}/{name}", loss, place)
+
+    def step(self, point: StepPoint, used: dict[str, float], axes: dict[str, int]) -> None:
+        super().step(point, used, axes)
         if point.event is not None:
             self.writer.add_text("train/event", f"{point.event}: {EVENTS[point.event]}", point.step)
 
-    def evaluation(self, point: CurvePoint) -> None:
-        super().evaluation(point)
+    def evaluation(self, point: CurvePoint, axes: dict[str, int]) -> None:
+        super().evaluation(point, axes)
         if point.sample is not None:
             self.writer.add_text("val/sample", point.sample, point.step)
 
     def branch(self, number: int) -> None:
-        self.writer.close()
+        self.close()
+        self.beside, self.where = {}, self.folder / f"branch-{number}"
         # a killed process that went on from an earlier step may have made this branch, too
-        self.writer = self.open(str(self.folder / f"branch-{number}"), purge_step=0)
+        self.writer = self.open(str(self.where), purge_step=0)
 
     def flush(self) -> None:
-        self.writer.flush()
+        for writer in (self.writer, *self.beside.values()):
+            writer.flush()
 
     def finish(self, result: RunResult) -> None:
         ended = {"status": result.status, "stop_reason": result.stop_reason, "steps": result.steps}
         outcome = {name.removeprefix("outcome."): value for name, value in self.outcome.items()}
         self.write({f"outcome/{name}": float(value) for name, value in outcome.items()}, result.steps)
         self.writer.add_text("run/outcome", _as_table(ended | outcome), result.steps)
-        self.writer.flush()
+        self.flush()
 
     def close(self) -> None:
-        self.writer.close()
+        for writer in (self.writer, *self.beside.values()):
+            writer.close()
 
     def write(self, values: dict[str, float], step: int) -> None:
         """Write numbers by name at a step."""

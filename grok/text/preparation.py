@@ -30,7 +30,15 @@ from grok.text import quality
 from grok.text.corpus import MANIFEST_VERSION, Corpus, SplitWriter, data_hash, fingerprint, open_corpus, tokenizer_entry
 from grok.text.quality import TextScan, shared_documents
 from grok.text.sources import Piece, Source, form_of, open_source
-from grok.text.sources.documents import InputDigest, detokenize, is_blank, whole_documents, without_blank_documents
+from grok.text.sources.documents import (
+    NO_FILTERS,
+    Filters,
+    InputDigest,
+    detokenize,
+    is_blank,
+    whole_documents,
+    without_blank_documents,
+)
 from grok.text.tokenizers import (
     END_OF_TEXT,
     ByteTokenizer,
@@ -392,6 +400,7 @@ class Request:
     eot: str = END_OF_TEXT
     text_field: str | None = None
     detokenize: bool = False
+    filters: Filters = NO_FILTERS
     workers: int = 1
 
 
@@ -402,9 +411,9 @@ def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, boo
         DataError: an input, a tokeniser or an option cannot be used; nothing was changed.
     """
     _check(request)
-    sources = {"input": open_source(request.form, request.inputs, request.text_field)}
-    sources |= {
-        name: open_source(request.form, inputs, request.text_field) for name, inputs in request.split_files.items()
+    sources = {
+        name: open_source(request.form, inputs, request.text_field, request.filters)
+        for name, inputs in {"input": request.inputs, **request.split_files}.items()
     }
     given_tokenizer = _given_tokenizer(request)
     digests = {name: source.digests(request.workers) for name, source in sources.items()}
@@ -522,6 +531,7 @@ def _key(
         # only where they are not the usual ones, so that corpora from before these fields stay
         **({"eot": eot} if eot != END_OF_TEXT else {}),
         **({"reading": readings} if any(readings.values()) else {}),
+        **({"filters": asdict(request.filters)} if request.filters != NO_FILTERS else {}),
         **_own_code(request),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -569,7 +579,7 @@ def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> Text
 
     def counted() -> Iterator[Piece]:
         begins = True
-        for piece in source.pieces():
+        for piece in source.pieces(scan.filtered):
             if is_blank(piece, begins):
                 scan.blank_documents += 1
             else:

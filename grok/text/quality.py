@@ -270,6 +270,8 @@ class TextScan:
     """Counts and hashes of one source, summed over its chunks; needs about 24 bytes of memory a document."""
 
     blank_documents: int = 0
+    filtered: Counter[str] = field(default_factory=Counter)
+    """Number of documents by what the filters did; empty: none was asked for."""
     characters: int = 0
     document_bytes: list[NDArray[np.int64]] = field(default_factory=list)
     document_digests: list[NDArray[np.uint64]] = field(default_factory=list)
@@ -331,6 +333,7 @@ class TextScan:
         return {
             "documents": self.documents,
             "blank_documents": self.blank_documents,
+            "filtered": dict(sorted(self.filtered.items())),
             "bytes": self.bytes,
             "characters": self.characters,
             "longest_document": {"number": int(sizes.argmax()), "bytes": int(sizes.max())} if len(sizes) else None,
@@ -494,6 +497,7 @@ def _text_table(texts: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
     measures: list[tuple[str, Any]] = [
         ("documents", lambda t: f"{t['documents']:,}"),
+        ("filters", lambda t: ", ".join(f"{n:,} {what}" for what, n in t["filtered"].items()) or "none"),
         ("bytes", lambda t: f"{t['bytes']:,}"),
         ("characters", lambda t: f"{t['characters']:,}, {t['distinct_characters']:,} distinct"),
         ("longest document", lambda t: size(t["longest_document"])),

@@ -154,8 +154,9 @@ def sliding_windows(n_tokens: int, context: int, stride: int) -> EvaluationWindo
 
 # Several corpora as one training set: the corpus and the block of each sequence. No torch.
 #
-# The corpus of a sequence is drawn from the order stream, with the corpora's shares as probabilities. The k-th sequence
-# of a corpus is the k-th of that corpus's own order. Both are functions of (order seed, number of the sequence) alone.
+# The corpus of a sequence is drawn from the order stream, with the corpora's shares as probabilities. Stratified, one
+# draw decides the numbers of a whole batch (systematic sampling), and another one their order. The k-th sequence of a
+# corpus is the k-th of that corpus's own order. Both are functions of (order seed, number of the sequence) alone.
 
 HASH_DIGITS: Final = 20
 """Digits of a corpus's hash in the settings of a run, as in the corpus report."""
@@ -201,6 +202,8 @@ class MixtureOrder:
     shares: Sequence[float]
     seed: int
     """The order seed of the run."""
+    stratum: int | None = None
+    """Sequences of a batch in which each corpus has its share, rounded up or down; None: each one is drawn alone."""
     _before: list[NDArray[np.int64]] = field(default_factory=list, repr=False, compare=False)
     """For each draw the number of sequences of each corpus before it."""
     _drawn: dict[int, NDArray[np.int64]] = field(default_factory=dict, repr=False, compare=False)
@@ -209,7 +212,7 @@ class MixtureOrder:
         """Return corpus numbers and block offsets, ``[count]`` each, of the sequences from number ``first`` on."""
         if len(self.orders) == 1:
             return np.zeros(count, dtype=np.int64), self.orders[0].samples(first, count)
-        corpora = _stretch(self._draw, _DRAWN_AT_ONCE, first, count)
+        corpora = _stretch(self._draw, self._drawn_at_once, first, count)
         starts = np.empty(count, dtype=np.int64)
         before = self._count_before(first)
         for number, order in enumerate(self.orders):
@@ -217,9 +220,15 @@ class MixtureOrder:
             starts[rows] = order.samples(int(before[number]), len(rows))
         return corpora, starts
 
+    @property
+    def _drawn_at_once(self) -> int:
+        """The number of sequences of a draw: whole batches, where they are stratified."""
+        size = self.stratum or 1
+        return size * max(1, _DRAWN_AT_ONCE // size)
+
     def _count_before(self, first: int) -> NDArray[np.int64]:
         """Return the number of sequences of each corpus before the sequence ``first``, ``[corpora]``."""
-        number, position = divmod(first, _DRAWN_AT_ONCE)
+        number, position = divmod(first, self._drawn_at_once)
         if not self._before:
             self._before.append(np.zeros(len(self.orders), dtype=np.int64))
         while len(self._before) <= number:
@@ -233,7 +242,12 @@ class MixtureOrder:
         if number not in self._drawn:
             while len(self._drawn) > 1:
                 self._drawn.pop(next(iter(self._drawn)))
-            words = Stream("order", self.seed).at("mixture", number).uniform(_DRAWN_AT_ONCE)
+            stream = Stream("order", self.seed).at("mixture", number)
+            words = stream.uniform(self._drawn_at_once)
+            if self.stratum is not None:
+                batches = words.reshape(-1, self.stratum)
+                starts = stream.at("starts").uniform(len(batches))
+                words = ((batches.argsort(1).argsort(1) + starts[:, None]) / self.stratum).flatten()
             bounds = np.cumsum(self.shares)[:-1]
             self._drawn[number] = np.searchsorted(bounds, words, side="right").astype(np.int64)
         return self._drawn[number]

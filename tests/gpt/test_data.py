@@ -93,6 +93,48 @@ def test_the_order_is_a_function_of_the_number_of_the_sequence(
         assert abs(np.mean(corpora == i) - shares[i]) <= 6 * spread + 1e-9
 
 
+@hypothesis_settings(max_examples=40)
+@given(
+    st.lists(st.floats(0.01, 100), min_size=2, max_size=4),
+    st.integers(1, 50),
+    st.integers(0, 2**32),
+    st.lists(st.integers(1, 6000), min_size=1, max_size=3),
+)
+def test_a_stratified_batch_has_each_corpus_share(weights: list[float], batch: int, seed: int, cuts: list[int]) -> None:
+    shares = [w / sum(weights) for w in weights]
+    fresh = lambda: MixtureOrder(  # noqa: E731
+        [BlockOrder(5000, 8, 1, seed + i) for i in range(len(shares))], shares, seed, batch
+    )
+    corpora, starts = fresh().samples(0, 200 * batch)
+    counts = np.stack([(corpora.reshape(-1, batch) == i).sum(1) for i in range(len(shares))])
+    assert (np.abs(counts - batch * np.array(shares)[:, None]) < 1 + 1e-9).all()
+    spread = np.sqrt(0.25 / 200) / batch  # a count is one of two neighbours
+    assert (np.abs(counts.mean(1) / batch - shares) <= 6 * spread).all()
+    other, first = fresh(), 0
+    for count in (min(count, 200 * batch) for count in cuts):
+        first = min(first, 200 * batch - count)
+        parts = other.samples(first, count)
+        assert (parts[0] == corpora[first : first + count]).all() and (parts[1] == starts[first : first + count]).all()
+        first += count
+
+
+def test_stratified_sequences_have_no_fixed_place_in_their_batch() -> None:
+    order = MixtureOrder([BlockOrder(5000, 8, 1, i) for i in range(2)], [0.7, 0.3], 3, 10)
+    corpora, _ = order.samples(0, 10_000)
+    by_place = (corpora.reshape(-1, 10) == 1).mean(0)
+    assert (np.abs(by_place - 0.3) < 6 * np.sqrt(0.21 / 1000)).all()
+
+
+def test_a_stratified_mixture_is_another_run_and_goes_on(mixed: Build) -> None:
+    config = named(mixed({"main": 0.7, "other": 0.3}, data__sampling="stratified", train__batch_size=10))
+    assert run_id(config) != run_id(mixed({"main": 0.7, "other": 0.3}, train__batch_size=10))
+    half = run(config, stop_at=5)[-1]
+    assert isinstance(half, Checkpoint)
+    assert differences(result_of(run(config)), result_of(run(config, half))) == []
+    with pytest.raises(ConfigError, match="no effect without"):
+        mixed({}, data__sampling="stratified")
+
+
 WEIGHTS = st.floats(0, 1e6, allow_subnormal=False)  # the smallest times a factor would be 0: another mixture
 
 

@@ -1,5 +1,6 @@
 """Each sink's own reader reads back what the run logged, under names that stay."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 from grok.config.gpt import GptConfig
-from grok.gpt.sinks import EVALUATION_NAMES, STEP_NAMES, TensorBoard
+from grok.gpt.flops import count_parameters, train_flops_per_token
+from grok.gpt.sinks import EVALUATION_NAMES, STEP_NAMES, USED_NAMES, TensorBoard
 from grok.gpt.training.engine import train
 from grok.plugins import Code, activate, code_of, load
 from grok.records import Checkpoint, Job, StepPoint
@@ -49,6 +51,9 @@ def test_names_are_stable() -> None:
     assert set(STEP_NAMES) == set(StepPoint.__slots__) - {"step", "event"}
 
 
+LOSSES = ("train/loss", "val/loss")
+
+
 def folder(root: Path) -> Path:
     """Return the one run's folder."""
     (run,) = root.glob(f"seed=*-{RUN}")
@@ -58,9 +63,12 @@ def folder(root: Path) -> Path:
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    reader.Reload()
-    return {tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
+    found = {}
+    for place in (folder, *folder.glob("by_*")):
+        reader = EventAccumulator(str(place), size_guidance={"scalars": 0})
+        reader.Reload()
+        found |= {tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
+    return found
 
 
 def test_tensorboard_reads_it_back(settings: Build, tmp_path: Path) -> None:
@@ -68,9 +76,40 @@ def test_tensorboard_reads_it_back(settings: Build, tmp_path: Path) -> None:
     result = result_of(run(settings(log__tensorboard=str(tmp_path))))
     read = scalars(folder(tmp_path))
     on_a_cpu = set(STEP_NAMES.values()) - {"speed/mfu"}
-    assert set(read) == on_a_cpu | set(EVALUATION_NAMES.values())
+    axes = {f"by_{axis}/{loss}" for axis in ("tokens", "samples", "gflops", "seconds") for loss in LOSSES}
+    assert set(read) == on_a_cpu | set(USED_NAMES.values()) | set(EVALUATION_NAMES.values()) | axes
     assert read["train/loss"] == [(p.step, pytest.approx(p.train_loss)) for p in result.step_log]
     assert read["val/loss"] == [(p.step, pytest.approx(p.val_loss)) for p in result.curve]
+
+
+RAMPED: dict[str, Any] = {"train__batch_ramp": [2, 2, 20], "train__context_ramp": [8, 8, 30], "optim__clip": 1.6}
+
+
+def test_a_loss_is_drawn_by_what_was_used(settings: Build, corpus: Corpus, tmp_path: Path) -> None:
+    """Of a run whose batches and sequences grow; a resumed one counts on."""
+    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
+    config = settings(log__tensorboard=str(tmp_path), **RAMPED)
+    half = run(config, stop_at=7)[-1]
+    assert isinstance(half, Checkpoint)
+    time.sleep(1.1)  # names of TensorBoard's files begin with the second, and are read in order
+    log = result_of(run(config, half)).step_log
+    read = scalars(folder(tmp_path))
+    sizes = [p.consumed_samples - q for p, q in zip(log, [0, *(p.consumed_samples for p in log)], strict=False)]
+    tokens = [p.consumed_tokens - q for p, q in zip(log, [0, *(p.consumed_tokens for p in log)], strict=False)]
+    contexts = [t // n for t, n in zip(tokens, sizes, strict=True)]
+    assert sorted(set(sizes)) == [2, 4, 6] and sorted(set(contexts)) == [8, 16]
+    assert [v for _, v in read["data/batch_size"]] == sizes and [v for _, v in read["data/context"]] == contexts
+    clipped = [p.grad_norm > 1.6 for p in log]
+    assert 0 < sum(clipped) < len(log)
+    assert read["optim/clipped_share"][-1] == (12, pytest.approx(sum(clipped) / 12))
+    assert [step for step, _ in read["by_tokens/train/loss"]] == [p.consumed_tokens for p in log]
+    assert [step for step, _ in read["by_samples/val/loss"]] == [log[k - 1].consumed_samples for k in (5, 10, 12)]
+    assert read["used/hours"][-1][1] == pytest.approx(
+        sum(t / p.tokens_per_second for t, p in zip(tokens, log, strict=True)) / 3600, rel=1e-5
+    )
+    counted = count_parameters(config.model, corpus.vocab_size)
+    flops = [t * train_flops_per_token(config.model, counted, c) for t, c in zip(tokens, contexts, strict=True)]
+    assert read["used/gflops"][-1][1] == pytest.approx(sum(flops) / 1e9, rel=1e-6)
 
 
 def test_tensorboard_of_a_resumed_run_has_every_step_once(settings: Build, tmp_path: Path) -> None:
@@ -79,6 +118,7 @@ def test_tensorboard_of_a_resumed_run_has_every_step_once(settings: Build, tmp_p
     events = train([Job(run_id=RUN, config=config)])
     checkpoint = next(e for e in events if isinstance(e, Checkpoint))
     events.close()  # type: ignore[attr-defined]  # as if killed after the checkpoint of step 4
+    time.sleep(1.1)
     result = result_of(run(config, checkpoint))
     steps = [step for step, _ in scalars(folder(tmp_path))["train/loss"]]
     assert steps == [p.step for p in result.step_log] == list(range(1, 13))
@@ -101,10 +141,10 @@ def test_a_sink_that_fails_costs_no_run(
     plain = result_of(run(settings()))
     write = TensorBoard.step
 
-    def full(self: TensorBoard, point: StepPoint) -> None:
+    def full(self: TensorBoard, point: StepPoint, *used: Any) -> None:
         if point.step == 5:
             raise OSError(28, "No space left on device")
-        write(self, point)
+        write(self, point, *used)
 
     monkeypatch.setattr(TensorBoard, "step", full)
     result = result_of(run(settings(log__tensorboard=str(tmp_path))))

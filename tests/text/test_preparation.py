@@ -181,6 +181,50 @@ def test_the_report_sees_what_is_wrong(tmp_path: Path) -> None:
     assert good[0].splitlines()[0][:40] in page and "4.62%" in page
 
 
+FILTERS = {
+    "min_characters": ({"min_characters": 5}, [0, 1, 3, 4, 5], {"too short": 1, "as they were": 5}),
+    "max_characters": ({"max_characters": 20}, [1, 2, 3, 4, 5], {"too long": 1, "as they were": 5}),
+    "duplicates": ({"without_duplicates": True}, [0, 1, 2, 4], {"duplicates": 2, "as they were": 4}),
+    "lower case": (
+        {"lower_case": True, "without_duplicates": True}, [0, 1, 2],
+        {"duplicates": 3, "lower-cased": 1, "as they were": 2},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_filters_leave_out_and_change_what_is_asked_for_and_count_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    changes, kept, counts = FILTERS[name]
+    documents = [
+        "a long document\n\nin two parts",
+        "the hare ran",
+        "Fox",
+        "the hare ran",
+        "The Hare ran",
+        "the hare ran",
+    ]
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for i, document in enumerate([*documents, " "]):
+        (folder / f"{i}.txt").write_text(document)
+    plain, _ = prepare(request(tmp_path, folder, out="plain"))
+    monkeypatch.setattr(pieces, "CHUNK_BYTES", 4)  # documents come in several pieces
+    asked = request(tmp_path, folder, filters=pieces.Filters(**changes))
+    corpus, _ = prepare(asked)
+    expected = [documents[i].lower() if "lower_case" in changes else documents[i] for i in kept]
+    assert [text.removesuffix(END_OF_TEXT) for split in ("train", "val") for text in texts(corpus, split)] == expected
+    report = json.loads((corpus.path / "corpus.json").read_text())["text"]["input"]
+    assert report["filtered"] == counts | {"as they were": counts["as they were"] + 1}, "the blank one is as it was"
+    assert (report["documents"], report["blank_documents"]) == (len(kept), 1)
+    assert (
+        ", ".join(f"{n:,} {what}" for what, n in report["filtered"].items()) in (corpus.path / "corpus.md").read_text()
+    )
+    assert prepare(asked)[1] and prepare(request(tmp_path, folder, out="plain"))[1], "nothing is made twice"
+    assert corpus.hash != plain.hash
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -177,6 +177,7 @@ class Batches:
                 [self._blocks(source, tokens, seed) for source, tokens in zip(self.sources, self.tokens, strict=True)],
                 [source.share for source in self.sources],
                 seed,
+                self.batch.full if self.config.data.sampling == "stratified" else None,
             )
         return self.orders[branch.order]
 
@@ -184,7 +185,7 @@ class Batches:
         """Return the order of one corpus's blocks, which does not depend on the other corpora."""
         if len(self.sources) > 1:
             seed = Stream("order", seed).at("corpus", source.corpus.hash[:HASH_DIGITS]).seed64()
-        sampling: Sampling = "blocks" if self.config.data.sampling == "blocks" else "random"
+        sampling: Sampling = "random" if self.config.data.sampling == "random" else "blocks"
         return BlockOrder(len(tokens), self.context, self.batch.full, seed, sampling)
 
 

@@ -156,6 +156,7 @@ class GptRun(TrainingRun):
             numerics.device,
             shares=self._shares(),
             from_step=self.step,
+            earlier=self.history.log,
             branch=self.trainer.branch.number,
             mute=ranks.index > 0,
         )
@@ -277,7 +278,7 @@ class GptRun(TrainingRun):
         self.trainer.branch = now.next(stability, back_to=back_to, skip=skip)
         self.moments = [m for m in self.moments if m.step <= back_to]
         branch = self.trainer.branch
-        self.log.rolled_back(k, event, onset=onset, to_step=branch.step, branch=branch.number)
+        self.log.rolled_back(k, event, onset=onset, to_step=branch.step, branch=branch.number, log=self.history.log)
         return None
 
     def _state_before(self, onset: int) -> Moment:

@@ -10,6 +10,7 @@ import lzma
 import re
 import tomllib
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -419,6 +420,63 @@ def without_blank_documents(pieces: Iterable[Piece]) -> Iterator[Piece]:
         if not is_blank(piece, begins):
             yield piece
         begins = piece.ends_document
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What is left out of a text or changed in it, where it is asked for."""
+
+    min_characters: int = 0
+    """Shorter documents are left out."""
+    max_characters: int | None = None
+    """Longer ones are left out."""
+    without_duplicates: bool = False
+    """Documents that repeat an earlier one of the same input, word for word, are left out."""
+    lower_case: bool = False
+    """All text is lower-cased, before documents are compared."""
+
+    def of(self, pieces: Iterable[Piece], counts: Counter[str] | None = None) -> Iterator[Piece]:
+        """Yield the pieces of all documents that stay; ``counts`` gets the number of documents by what befell them.
+
+        One document is in memory at a time, and 16 bytes of each if duplicates are left out. Blank ones stay.
+        """
+        if self == NO_FILTERS:
+            yield from pieces
+            return
+        counts, seen = Counter() if counts is None else counts, set[bytes]()
+        document: list[Piece] = []
+        changed = False
+        for piece in pieces:
+            text = piece.text.lower() if self.lower_case else piece.text
+            changed |= text != piece.text
+            document.append(Piece(text, piece.ends_document))
+            if piece.ends_document:
+                what = self._left_out(document, seen)
+                if what is None:
+                    yield from document
+                counts[what or ("lower-cased" if changed else "as they were")] += 1
+                document, changed = [], False
+
+    def _left_out(self, document: Sequence[Piece], seen: set[bytes]) -> str | None:
+        """Return why a document is left out, or None; with ``without_duplicates`` a new one is added to ``seen``."""
+        size = sum(len(piece.text) for piece in document)
+        if len(document) == 1 and is_blank(document[0], True):
+            return None
+        if size < self.min_characters:
+            return "too short"
+        if self.max_characters is not None and size > self.max_characters:
+            return "too long"
+        if self.without_duplicates:
+            hasher = hashlib.blake2b(digest_size=16)
+            for piece in document:
+                hasher.update(piece.text.encode())
+            if hasher.digest() in seen:
+                return "duplicates"
+            seen.add(hasher.digest())
+        return None
+
+
+NO_FILTERS: Final = Filters()
 
 
 def whole_documents(pieces: Iterable[Piece]) -> Iterator[Piece]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,6 +14,8 @@ from grok.errors import DataError, GrokError, nearest
 from grok.plugins import load
 from grok.text.sources import documents
 from grok.text.sources.documents import (
+    NO_FILTERS,
+    Filters,
     InputDigest,
     Piece,
     digest,
@@ -102,14 +105,18 @@ class Source:
     form: str
     inputs: tuple[str, ...]
     field: str | None = None
+    filters: Filters = NO_FILTERS
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of a table that may have the text: ``field``, or those of the form."""
         return (self.field,) if self.field else form_of(self.form).columns
 
-    def pieces(self) -> Iterator[Piece]:
-        """Yield every document, long ones in pieces (see :mod:`grok.text.sources.documents`)."""
+    def pieces(self, counts: Counter[str] | None = None) -> Iterator[Piece]:
+        """Yield every document that the filters leave, long ones in pieces; ``counts``: of :meth:`Filters.of`."""
+        return self.filters.of(self._pieces(), counts)
+
+    def _pieces(self) -> Iterator[Piece]:
         if self.form == "wikitext":
             yield from self._articles()
             return
@@ -186,7 +193,7 @@ class Source:
                     yield False, documents.lines_of(text_chunks(file))
 
 
-def open_source(form: str, inputs: Sequence[str], field: str | None = None) -> Source:
+def open_source(form: str, inputs: Sequence[str], field: str | None = None, filters: Filters = NO_FILTERS) -> Source:
     """Return the source of ``inputs`` (files, folders, or ``hf://owner/name``), read as ``form``.
 
     Raises:
@@ -200,4 +207,4 @@ def open_source(form: str, inputs: Sequence[str], field: str | None = None) -> S
     for name in inputs:
         if form in FORMS and form != "fables" and not documents.is_hub(name):
             files_below(Path(name))
-    return Source(form, tuple(inputs), field)
+    return Source(form, tuple(inputs), field, filters)
