@@ -115,7 +115,8 @@ def _export_for_torch(arguments: argparse.Namespace) -> str:
     return f"{arguments.out}: {len(now.tensors)} tensors of step {now.step} as torch's distributed checkpoint"
 
 
-_ADDED: Final = ("data.mixture_hashes", "data.document_mask", "perturb.ulps")
+_ADDED: Final = ("data.mixture_hashes", "data.document_mask", "perturb.ulps", "model.plugin", "optim.plugin",
+                 "optim.intervention", "train.loss_plugin")  # fmt: skip
 """Settings that an import never has, and that came later: an import keeps the name that it had before them."""
 
 

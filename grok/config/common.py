@@ -313,14 +313,16 @@ class RunConfig:
     def plugins(self) -> dict[str, Spec]:
         """Return the user's own code that these settings name, by setting: all that can change a run's numbers."""
         named: dict[str, Spec] = {}
-        for name, kind in _code_settings(type(self)):
+        cls: Any = type(self)
+        for name, kind in _code_settings(cls):
             value = attrgetter(name)(self)
             named |= {f"{name}.{key}": spec for key, spec in value.items()} if kind == "named" else {name: value}
         return {name: spec for name, spec in named.items() if spec}
 
     def measuring_plugins(self) -> frozenset[str]:
         """Return the settings among :meth:`plugins` whose code only measures and changes no weight."""
-        measuring = [name for name, kind in _code_settings(type(self)) if kind == "named"]
+        cls: Any = type(self)
+        measuring = [name for name, kind in _code_settings(cls) if kind == "named"]
         return frozenset(name for name in self.plugins() if name.rpartition(".")[0] in measuring)
 
     def only_on_cpu(self) -> list[str]:

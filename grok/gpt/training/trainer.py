@@ -230,7 +230,9 @@ class Trainer:
         if numerics.fused_dropout:
             self.model.use_fused_dropout()
         self.model.document_end = corpus.eot_id if config.data.document_mask else None
-        named, optim = dict(self.model.named_parameters()), config.optim
+        named: dict[str, Tensor] = dict(self.model.named_parameters())
+        self.named, optim = named, config.optim
+        """The parameters by name."""
         with self._draws("dropout", 0, "update"):
             self.own_optimizer = OwnOptimizer(optim.plugin, optim, named) if optim.plugin else None
             self.intervention = Intervention(optim.intervention, named) if optim.intervention else None
@@ -360,7 +362,7 @@ class Trainer:
             torch._foreach_div_(grads, self.counters.scale)
         if self.intervention is None:
             return grads
-        k, named = self.counters.step + 1, dict(self.model.named_parameters())
+        k, named = self.counters.step + 1, self.named
         before = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named.items()}
         with own_code_of(self, *UPDATE, ahead=1), self._draws("dropout", k, "gradients"):
             changed = self.intervention.gradients(k, named, before)
@@ -419,7 +421,7 @@ class Trainer:
         with own_code_of(self, *UPDATE), self._draws("dropout", self.step, "update"):
             self.optimizer.step()
             if self.intervention is not None:
-                self.intervention.weights(self.step, dict(self.model.named_parameters()))
+                self.intervention.weights(self.step, self.named)
         self.counters.adam_steps += 1
 
     def _log(self, k: int, loss: float, rate: float, grad_norm: float, zeros: float, scale: float) -> StepPoint:
