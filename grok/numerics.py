@@ -266,6 +266,8 @@ def allow_uncompiled(error: Exception, *, auto_fallback: bool) -> None:
         TrainingError: ``auto_fallback`` is False; the message names the settings that help.
     """
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    if compiler() == "none":
+        reason = "there is no C++ compiler; Debian's is installed by `apt-get install g++`"
     if not auto_fallback:
         raise TrainingError(
             f"the training step could not be compiled ({reason}): set numerics.compile=false (another numerics tag), "

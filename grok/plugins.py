@@ -14,6 +14,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import json
 import linecache
 import re
@@ -65,6 +66,33 @@ class Operation:
                 f"expected 0 to {len(table) - 1}"
             )
         object.__setattr__(self, "table", table.astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """The seeds of a run that a training function of the user's own draws from, each 0 to 2^63 - 1."""
+
+    split: int
+    init: int
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A function that trains a run as a whole: its first parameters are named ``config`` and ``streams``.
+
+    It is called with the run's settings, its :class:`Seeds` and the spec's arguments. It returns a map of numbers, or
+    yields one for each evaluation, with its ``step``. ``train_loss``, ``train_acc``, ``val_loss``, ``val_acc``,
+    ``weight_norm`` and ``lr`` are columns of the curves, other names are in ``metrics``; ``weights``, a map of arrays,
+    are those of the run.
+    """
+
+    function: Callable[..., Any]
+
+    @staticmethod
+    def is_one(value: object) -> bool:
+        """Return whether ``value`` is such a function."""
+        return inspect.isfunction(value) and list(inspect.signature(value).parameters)[:2] == ["config", "streams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -585,7 +613,9 @@ __all__ = [
     "Moment",
     "Operation",
     "RunSink",
+    "Seeds",
     "Spec",
+    "Training",
     "activate",
     "active",
     "arguments_of",

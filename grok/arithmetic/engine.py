@@ -14,6 +14,7 @@ from typing import Final
 import torch
 
 from grok.arithmetic.measures import Waves, group_order, places, waves_of
+from grok.arithmetic.own_training import train_own
 from grok.arithmetic.program import OneLaneProgram, Program, program_key
 from grok.arithmetic.run import ArithmeticRun, Lane, at_own_numerics
 from grok.arithmetic.task import FIRST_NUMBER, shapes_of, split
@@ -43,6 +44,9 @@ def train(
     Raises:
         ConfigError: another device, or a setting that the device does not support.
     """
+    if jobs and trains_itself(jobs[0]):
+        yield from train_own(jobs, stop)
+        return
     if device == "cuda":
         from grok.arithmetic.gpu import train_stacked
 
@@ -71,6 +75,11 @@ def train(
                 flying.remove(lane)
 
 
+def trains_itself(job: Job) -> bool:
+    """Return whether a function of the user's own trains the job as a whole."""
+    return isinstance(job.config, ArithmeticConfig) and job.config.task.trains_itself()
+
+
 def seat(job: Job, programs: dict[str, Program]) -> Lane:
     """Return the lane of ``job``; its program comes from ``programs``, or is made and added to it."""
     config = job.config
@@ -92,6 +101,8 @@ def refuse_unusable(config: ArithmeticConfig) -> None:
         GrokError: the message names the setting, in one line.
     """
     with tried(config):
+        if config.task.trains_itself():
+            return
         config.task.refuse_empty_sets()
         config.refuse_large_batch()
         config = replace(config, numerics=NumericsConfig(compile=False))

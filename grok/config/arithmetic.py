@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from grok.config.common import (
 )
 from grok.config.fields import canonical_json, section, setting
 from grok.errors import ConfigError, GrokError, nearest
-from grok.plugins import Examples, Operation, Spec, build, label, load, place_in_own_code
+from grok.plugins import Examples, Operation, Spec, Training, build, label, load, place_in_own_code
 from grok.streams import MAX_SEED
 
 MODULAR_OPERATIONS = (
@@ -137,6 +138,10 @@ class TaskConfig:
             return False
 
         return not isinstance(table_of(self.plugin), Operation)
+
+    def trains_itself(self) -> bool:
+        """Return whether a function of the user's own trains the run as a whole."""
+        return bool(self.plugin) and isinstance(table_of(self.plugin), Training)
 
     def train_examples(self) -> int:
         """Return the number of training examples: the fraction of the table, rounded down."""
@@ -391,7 +396,8 @@ class ArithmeticConfig(RunConfig):
 
     def length_is_free(self) -> bool:
         # a log schedule is laid over the whole length, and under the coupling it moves training
-        return not (self.eval.couple_order and self.eval.schedule == "log")
+        coupled = self.eval.couple_order and self.eval.schedule == "log"
+        return not (coupled or self.task.trains_itself())
 
     def only_on_cpu(self) -> list[str]:
         used = {
@@ -406,7 +412,7 @@ class ArithmeticConfig(RunConfig):
 # The table of the user's own task: built once, cached while its code is the same.
 
 
-def table_of(spec: Spec) -> Operation | Examples:
+def table_of(spec: Spec) -> Operation | Examples | Training:
     """Return the task that the user's own code builds.
 
     Raises:
@@ -416,7 +422,9 @@ def table_of(spec: Spec) -> Operation | Examples:
 
 
 @functools.lru_cache(maxsize=16)
-def _table(text: str, code: object) -> Operation | Examples:
+def _table(text: str, code: Callable[..., Any]) -> Operation | Examples | Training:
+    if Training.is_one(code):
+        return Training(code)
     spec = json.loads(text)
     try:
         made = build(spec)
@@ -439,6 +447,8 @@ def size_of(spec: Spec, modulus: int) -> int:
         ConfigError: see :func:`table_of`; or ``task.modulus`` is not the number of the operation's elements.
     """
     table = table_of(spec)
+    if isinstance(table, Training):
+        raise ConfigError(f"{label(spec)} trains by itself: this command needs a table of examples")
     if isinstance(table, Examples):
         return len(table)
     if len(table.table) != modulus:

@@ -61,7 +61,7 @@ def bytes_per_worker(runs: Sequence[PlannedRun], lanes: int) -> float:
     """
     largest = 0.0
     for config in {run.identity.config_id: run.config for run in runs}.values():
-        if isinstance(config, ArithmeticConfig):
+        if isinstance(config, ArithmeticConfig) and not config.task.trains_itself():
             held = 6 * 4 * _parameters(config)  # weights, gradients, two moments, and copies at evaluations
             widths = config.model.d_model + (config.model.d_ff or 0)
             step = 4 * 12 * widths * config.model.layers * _rows(config)

@@ -227,6 +227,10 @@ def own_code_lines(plan: Plan, store: Store | None) -> Iterator[str]:
     for name, called, fingerprint in sorted(named):
         yield f"Your code: {name}={called} ({fingerprint})"
     configs = [run.config for run in runs if isinstance(run.config, ArithmeticConfig)]
+    count, configs = len(configs), [config for config in configs if not config.task.trains_itself()]
+    if whole := count - len(configs):
+        plural = "s" if whole > 1 else ""
+        yield f"Slow path for {whole} run{plural}: a function of your own trains each of them (docs/plugins.md)"
     tables = sum(config.task.is_of_another_form() for config in configs)
     modules = sum(_is_plain(config) for config in configs) - tables
     if tables:
