@@ -351,7 +351,7 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
             words = f"Finish the sweep: {of.missing:,} of {of.planned:,} planned runs are not in the store yet."
             return Fact(words + BIASED * of.stops_early, of.command, is_command=True)
     if runs.empty:
-        first = proposal("grok sweep 'seed=range(0,64)'", observations, any_task=False)
+        first = proposal("grok sweep 'seed=range(0,64)'", observations)
         return Fact("Train some seeds.", first, is_command=True)
     order = [gap for name in NEXT for gap in gaps if gap.name == name] + [gap for gap in gaps if gap.command]
     if order:

@@ -414,11 +414,6 @@ class Populations:
     def __len__(self) -> int:
         return len(self.every)
 
-    @property
-    def to_go_on(self) -> tuple[Population, ...]:
-        """All populations, those in which a seed generalised first. Proposed commands start from the first."""
-        return tuple(sorted(self.every, key=lambda p: bool(p.rows["grokked_step"].isna().all())))
-
 
 def populations(observations: Observations) -> Populations:
     """Return the populations of the arithmetic runs of a store.

@@ -1,17 +1,14 @@
-"""History, importance, Pareto front and comparison of the searches."""
+"""History and comparison of the searches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from grok.analysis.figures.causes import rows_chart, share_axis
 from grok.analysis.figures.render import draw
 from grok.analysis.figures.style import (
-    BLUE,
     GREY,
     ROSE,
     TEAL,
@@ -38,24 +35,13 @@ WORDS = {
 }
 
 
-def _each(draw_one: Callable[[SearchResult, pd.DataFrame], Drawing | None]) -> Callable[[Searches], list[Drawing]]:
-    """Return the function of all searches that have a figure for their finished trials."""
-
-    def all_searches(study: Searches) -> list[Drawing]:
-        made = []
-        for result in study.results:
-            finished = result.trials[(result.trials["state"] == FINISHED) & result.trials["value"].notna()]
-            drawn = draw_one(result, finished.sort_values("trial")) if len(finished) else None
-            made += [drawn] if drawn else []
-        return made
-
-    all_searches.__doc__ = draw_one.__doc__
-    return all_searches
-
-
-@_each
-def histories(result: SearchResult, done: pd.DataFrame) -> Drawing:
+def histories(study: Searches) -> list[Drawing]:
     """Draw each search's value by trial and the best so far."""
+    finished = [(r, r.trials[(r.trials["state"] == FINISHED) & r.trials["value"].notna()]) for r in study.results]
+    return [_history(result, done.sort_values("trial")) for result, done in finished if len(done)]
+
+
+def _history(result: SearchResult, done: pd.DataFrame) -> Drawing:
     value = done["value"].to_numpy(dtype=float)
     best = np.minimum.accumulate(value) if result.minimise else np.maximum.accumulate(value)
     steps = pd.DataFrame({"x": done["trial"], "value": best, "low": best, "high": best})
@@ -82,46 +68,6 @@ def histories(result: SearchResult, done: pd.DataFrame) -> Drawing:
     data = done[["trial", "value", "low", "high"]].assign(best=best)
     name, count = f"search_history_{result.name}", f"{len(done)} trials"
     return draw(name, f"Search {result.name}", caption, [chart], data, count)
-
-
-@_each
-def fronts(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
-    """Draw the Pareto front of each search with two objectives."""
-    done = done.dropna(subset=["second"])
-    if result.second is None or done.empty:
-        return None
-    places = done.rename(columns={"value": "x", "second": "y"})[["x", "y", "best"]]
-    front = places[places["best"].astype(bool)].sort_values("x")
-    others = places[~places["best"].astype(bool)]
-    chart = Chart(
-        ChartAxis.around(_words(result.objective), done["value"]),
-        ChartAxis.around(_words(result.second), done["second"]),
-        (
-            *([Points(f"other trials ({len(others)})", GREY, others, 16)] if len(others) else []),
-            Band("", TEAL, front.assign(value=front["y"], low=front["y"], high=front["y"])),
-            Points(f"Pareto front ({len(front)})", TEAL, front, 22),
-        ),
-    )
-    caption = f"{len(done)} finished trials of {result.name}. No trial is better in both than a trial on the front."
-    data, count = done[["trial", "value", "second", "best"]], f"{len(done)} trials"
-    return draw(f"search_front_{result.name}", "Two objectives", caption, [chart], data, count)
-
-
-@_each
-def importances(result: SearchResult, done: pd.DataFrame) -> Drawing | None:
-    """Draw the share of the outcome that each setting explains, with its interval."""
-    frame = result.importance
-    if frame.empty:
-        return None
-    rows = frame.rename(columns={"setting": "name", "share": "value"})
-    chart = rows_chart(rows, [BLUE] * len(rows), share_axis("share explained by this setting alone", rows), {})
-    trials = int(frame["trials"].max())
-    caption = (
-        f"Share of the variance of the ranks of {_words(result.objective)} over {trials} finished trials of "
-        f"{result.name} that each setting explains alone, with 95% intervals over trials."
-    )
-    title = "Importance of each setting"
-    return draw(f"search_importance_{result.name}", title, caption, [chart], frame, f"{trials} trials")
 
 
 def comparisons(study: Searches) -> list[Drawing]:

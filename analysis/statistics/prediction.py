@@ -1,4 +1,4 @@
-"""Early prediction of super seeds, and how much of a search's outcome one setting explains.
+"""Early prediction of super seeds, and rank correlations and medians with their intervals.
 
 Sources: DeLong, DeLong and Clarke-Pearson 1988 (variance of the AUROC); le Cessie and
 van Houwelingen 1992 (ridge in logistic regression).
@@ -7,7 +7,6 @@ van Houwelingen 1992 (ridge in logistic regression).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
-from grok.analysis.statistics.proportions import wilson
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -167,18 +165,6 @@ def cross_validation_noise(x: Floats, labels: Flags, rng: np.random.Generator, d
     return noise
 
 
-@dataclass(frozen=True, slots=True)
-class Screen:
-    """A two-stage search: train all seeds to ``step``, continue only the share with the best scores."""
-
-    step: int
-    kept: float
-    missed: Estimate
-    """Share of the hits that the screen drops."""
-    cost: float
-    """Steps trained with the screen divided by steps trained without it."""
-
-
 def screened(scores: Floats, labels: Flags, keep: float, step: int, lengths: Floats) -> tuple[int, float]:
     """Return the number of hits missed by keeping the top share ``keep`` by ``scores``, and the screen's cost.
 
@@ -189,18 +175,6 @@ def screened(scores: Floats, labels: Flags, keep: float, step: int, lengths: Flo
     kept[np.argsort(-scores, kind="stable")[:n]] = True
     steps = np.where(kept, lengths, np.minimum(lengths, step))
     return int((labels & ~kept).sum()), float(steps.sum() / lengths.sum())
-
-
-def screen(scores: Floats, labels: Flags, keep: float, step: int, lengths: Floats) -> Screen:
-    """Return the screen that keeps the top share ``keep`` by out-of-fold ``scores`` after ``step`` steps.
-
-    Raises:
-        NotEnoughData: fewer than ``FEWEST`` hits or misses.
-    """
-    _enough(labels)
-    missed, cost = screened(scores, labels, keep, step, lengths)
-    n = max(1, round(keep * len(scores)))
-    return Screen(step, n / len(scores), wilson(missed, int(labels.sum())), cost)
 
 
 def spearman(x: Floats, y: Floats, level: float = LEVEL) -> Estimate:
@@ -217,14 +191,9 @@ def spearman(x: Floats, y: Floats, level: float = LEVEL) -> Estimate:
     return Estimate(r, math.tanh(centre - half), math.tanh(centre + half), len(x), "Fisher z", level)
 
 
-# How much of a search's outcome one setting explains, and the median of few seeds with its interval.
+# The median of few seeds with its interval.
 #
-# Sources: Hutter, Hoos and Leyton-Brown 2014 (the variance that one setting explains);
-# Conover 1999 (the order-statistic interval of a median).
-
-FEWEST_TRIALS = 12
-"""Smallest number of trials: a curve through fewer would mostly fit their noise."""
-BOOTSTRAPS = 400
+# Source: Conover 1999 (the order-statistic interval of a median).
 
 
 def median_interval(values: Floats, level: float = LEVEL) -> Estimate:
@@ -241,63 +210,3 @@ def median_interval(values: Floats, level: float = LEVEL) -> Estimate:
     reached = float(1 - 2 * stats.binom.cdf(k, n, 0.5))
     value = float(np.median(ordered))
     return Estimate(value, float(ordered[k]), float(ordered[n - 1 - k]), n, "order statistics", min(level, reached))
-
-
-def explained(x: Floats, y: Floats, rng: np.random.Generator, level: float = LEVEL) -> Estimate:
-    """Return the share of the variance of ``y``'s ranks (n,) that a parabola in ``x``'s ranks (n,) explains.
-
-    A parabola, because the best value of a setting often lies inside its bounds. The share is
-    adjusted for its two coefficients; the interval is a bootstrap over trials. For a categorical
-    setting use :func:`explained_by_groups`.
-
-    Raises:
-        NotEnoughData: fewer than ``FEWEST`` trials, or one of them constant.
-    """
-    return _bootstrap(x, y, _parabola, rng, level)
-
-
-def explained_by_groups(codes: Floats, y: Floats, rng: np.random.Generator, level: float = LEVEL) -> Estimate:
-    """Return the adjusted share of the variance of ``y``'s ranks (n,) that the groups ``codes`` (n,) explain.
-
-    Raises:
-        NotEnoughData: as :func:`explained`.
-    """
-    return _bootstrap(codes, y, _groups, rng, level)
-
-
-def _bootstrap(
-    x: Floats, y: Floats, share: Callable[[Floats, Floats], float], rng: np.random.Generator, level: float
-) -> Estimate:
-    n = len(x)
-    if n < FEWEST_TRIALS or np.ptp(x) == 0 or np.ptp(y) == 0:
-        raise NotEnoughData(f"at least {FEWEST_TRIALS} finished trials of differing values (seen: {n})")
-    ranks = stats.rankdata(y)
-    draws = rng.integers(0, n, (BOOTSTRAPS, n))
-    drawn = np.array([share(x[i], ranks[i]) for i in draws])
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    value = float(share(x, ranks))
-    return Estimate(value, min(float(low), value), max(float(high), value), n, "bootstrap over trials", level)
-
-
-def _parabola(x: Floats, y: Floats) -> float:
-    r = stats.rankdata(x)
-    spread = float(np.std(r))
-    if spread == 0:
-        return 0.0
-    z = (r - r.mean()) / spread
-    design = np.stack([np.ones_like(z), z, z * z], 1)
-    return _adjusted(y, design @ np.linalg.lstsq(design, y, rcond=None)[0], 3)
-
-
-def _groups(codes: Floats, y: Floats) -> float:
-    _, group = np.unique(codes, return_inverse=True)
-    means = np.bincount(group, weights=y) / np.bincount(group)
-    return _adjusted(y, means[group], len(means))
-
-
-def _adjusted(y: Floats, fitted: Floats, coefficients: int) -> float:
-    n, total = len(y), float(((y - y.mean()) ** 2).sum())
-    if total == 0 or n <= coefficients:
-        return 0.0
-    left = float(((y - fitted) ** 2).sum()) / (n - coefficients)
-    return max(0.0, 1 - left / (total / (n - 1)))

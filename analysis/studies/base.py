@@ -18,7 +18,7 @@ from grok.analysis.observations import (
     without_repetition,
 )
 from grok.analysis.populations import Population, Populations, listed, populations, roles
-from grok.analysis.proposals import code_needed, proposal
+from grok.analysis.proposals import proposal
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, holm
 
 
@@ -65,9 +65,10 @@ class Table:
 class Study:
     """The answer to one question."""
 
-    name: str
-    title: str
-    question: str
+    name: str = ""
+    """The name, title and text of the question, which sets them."""
+    title: str = ""
+    question: str = ""
     scope: str = ""
     """Its runs: their number, varying and fixed streams, settings. Empty if the notes say it."""
     about: str = ""
@@ -124,8 +125,6 @@ class Missing:
     command: str
     started: bool
     """Whether the store has runs of this study."""
-    code: str = ""
-    """The version of own code that the command needs."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the question and what it needs as a dict for report.json."""
@@ -141,50 +140,31 @@ class Question:
     question: str
     command: str
     """Empty if no single command trains the runs; the report then omits the question while the store has no runs."""
-    analyse: Callable[[Observations, Question], Study]
+    answer: Callable[[Observations], Study]
     """Return the answer; raise NotEnoughData if the store has too few data."""
     applies: Callable[[Observations], bool]
     """Whether the store has runs of this study, by their config columns."""
     any_task: bool = True
-    """Whether the command can train any task; it then gets the settings of the store's runs."""
+    """Whether the command can train any task; it then gets the settings of the store's first sweep."""
     reads_designs: bool = False
-    """Whether runs count by their role in a design: what is unknown is then said where there is no answer, too."""
-
-    @property
-    def names(self) -> dict[str, Any]:
-        """The names of a study that answers it."""
-        return {"name": self.name, "title": self.title, "question": self.question}
+    """Whether runs count by their role in a design: what is unknown is then said, with and without an answer."""
 
     def ask(self, observations: Observations) -> Study | Missing:
         """Return the answer, or what is missing for it."""
         started = self.applies(observations)
+        said = observations.once(roles).said if self.reads_designs else []
         try:
             if not started:
                 raise NotEnoughData("runs of this study; the store has none")
-            return self.analyse(observations, self)
+            study = self.answer(observations)
         except NotEnoughData as gap:
-            needs = gap.needs
-            if self.reads_designs:
-                needs = ". ".join([needs, *(note.removesuffix(".") for note in observations.once(roles).said)])
-            command = self.command_for(observations, gap.needs)
-            code = self.code_for(command, observations)
-            return Missing(**self.names, needs=needs, command=command, started=started, code=code)
-
-    def command_for(self, observations: Observations, needs: str = "") -> str:
-        """Return the command with the store's path and the settings of its runs.
-
-        If ``needs`` asks for longer runs (it names ``train.steps``), the command trains longer runs.
-        """
-        return proposal(self.command, observations, self.any_task, longer="train.steps" in needs)
-
-    def code_for(self, command: str, observations: Observations) -> str:
-        """Return the version of own code that a command needs, where it names own code."""
-        grouped = observations.once(populations)
-        if "_target_" not in command or not grouped.every:
-            return ""
-        code = code_needed(observations, grouped.to_go_on[0].rows)
-        text = f"It needs your code as the store's runs had it: {code}. With other code it trains other runs."
-        return text if code else ""
+            needs = ". ".join([gap.needs, *(note.removesuffix(".") for note in said)])
+            command = proposal(self.command, observations, self.any_task)
+            return Missing(self.name, self.title, self.question, needs, command, started)
+        for part in (study, *study.parts):
+            part.name, part.title, part.question = self.name, self.title, self.question
+        study.notes += said
+        return study
 
 
 # The answers to one question for several populations or conditions, side by side.
@@ -204,21 +184,38 @@ class Beside:
     """Return the p-value that the reference (first) and another do not differ; None if they are not comparable."""
     meaning: str = ""
     """The null hypothesis in words: the caption says "that {meaning} as in the first"."""
-    lead: Callable[[Any], Finding | None] | None = None
-    """Return the finding for an answer's card; None: the first headline that all answers have."""
 
 
 def side_by_side(
-    question: Question, parts: list[Study], sizes: Mapping[str, int], beside: Beside, scope: str, kind: str
+    units: Sequence[Any],
+    every: int,
+    answer: Callable[[Any], Study],
+    beside: Beside,
+    scope: Callable[[], str],
+    kind: str,
 ) -> Study:
-    """Return a study with the answers ``parts``, each for the population or condition in its ``about``.
+    """Return the answer for the only unit, or a study with the answer for each of ``units`` in ``parts``.
 
-    ``sizes``: number of runs by that name. ``kind``: ``population`` or ``condition``.
+    Args:
+        units: the largest populations or conditions, the reference first; each has a name and a length.
+        every: number of all of them; a note counts those that are left out.
+        answer: returns the answer for one.
+        beside: how the answers are compared.
+        scope: returns the scope of several.
+        kind: ``population`` or ``condition``.
+
+    Raises:
+        NotEnoughData: no unit has an answer.
     """
-    study = Study(**question.names, scope=scope, parts=parts)
-    study.findings = [*_differences(parts, beside, kind), *_leading(parts, beside, kind)]
-    study.tables = [_table(parts, sizes, beside, kind), *_tables(parts)]
+    parts, gaps = _answered(units, answer, kind)
+    if every == 1:
+        return parts[0]
+    study = Study(scope=scope(), parts=parts)
+    study.findings = [*_differences(parts, beside, kind), *_leading(parts, kind), *gaps]
+    study.tables = [_table(parts, {unit.name: len(unit) for unit in units}, beside, kind), *_tables(parts)]
     study.notes = _notes(parts)
+    if every > len(units):
+        study.notes.append(f"{every - len(units)} smaller {kind}s are left out (the {len(units)} largest are shown).")
     return study
 
 
@@ -269,9 +266,9 @@ def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Find
     return [Finding(f"{kind}s that differ", f"{len(clear)} of {len(p)}", text)]
 
 
-def _leading(parts: Sequence[Study], beside: Beside, kind: str) -> list[Finding]:
+def _leading(parts: Sequence[Study], kind: str) -> list[Finding]:
     """Return one card for each part, or one with their range if there are many."""
-    lead_of = beside.lead or _common_lead(parts)
+    lead_of = _common_lead(parts)
     leading = [(part, lead) for part in parts if (lead := lead_of(part))]
     if len(leading) <= MOST_CARDS:
         return [
@@ -332,10 +329,10 @@ def _notes(parts: Sequence[Study]) -> list[str]:
     return [note if len(names) == len(parts) else f"{'; '.join(names)}: {note}" for note, names in who.items()]
 
 
-# The answers to one question for every population of a store, side by side if there are several.
+# The answers to one question for every population, or every condition, of a store: side by side if there are several.
 
 MOST: Final = 12
-"""Largest number of populations with an answer; a note counts the others."""
+"""Largest number of populations or conditions with an answer; a note counts the others."""
 
 
 def has_populations(observations: Observations) -> bool:
@@ -344,39 +341,31 @@ def has_populations(observations: Observations) -> bool:
 
 
 def by_population(
-    observations: Observations,
-    question: Question,
-    answer: Callable[[Observations, Population, Question], Study],
-    beside: Beside,
-    most: int = MOST,
-) -> Study:
-    """Return the answer for the store's only population, or a study with the answer for each in ``parts``.
+    one: Callable[[Observations, Population], Study], beside: Beside, most: int = MOST
+) -> Callable[[Observations], Study]:
+    """Return the function that answers for every population of a store, each by ``one``.
 
-    Raises:
-        NotEnoughData: there is no population, or none has enough data.
+    It raises NotEnoughData if there is no population, or none has enough data.
     """
-    grouped = observations.once(populations)
-    if not grouped.every:
-        raise NotEnoughData("at least one finished run of a random seed, or five seeds of one stream, the others fixed")
-    chosen = _largest(grouped, most)
 
-    def one(population: Population) -> Study:
-        part = answer(observations, population, question)
-        part.scope = population.scope
-        part.notes += _unfinished(observations, population)
-        return part
+    def answer(observations: Observations) -> Study:
+        grouped = observations.once(populations)
+        if not grouped.every:
+            needs = "at least one finished run of a random seed, or five seeds of one stream, the others fixed"
+            raise NotEnoughData(needs)
 
-    parts, gaps = _answered(chosen, one, "population")
-    if len(grouped) == 1:
-        parts[0].notes += _beside_note(grouped) + observations.once(roles).said
-        return parts[0]
-    study = side_by_side(question, parts, {p.name: len(p) for p in chosen}, beside, _scope(grouped), "population")
-    study.findings += gaps
-    left = len(grouped) - len(chosen)
-    if left:
-        study.notes.append(f"{left} smaller populations of the store are left out (the {most} largest are shown).")
-    study.notes += _beside_note(grouped) + observations.once(roles).said
-    return study
+        def part(population: Population) -> Study:
+            study = one(observations, population)
+            study.scope = population.scope
+            study.notes += _unfinished(observations, population)
+            return study
+
+        largest = _largest(grouped, most)
+        study = side_by_side(largest, len(grouped), part, beside, lambda: _scope(grouped), "population")
+        study.notes += _beside_note(grouped)
+        return study
+
+    return answer
 
 
 def _unfinished(observations: Observations, population: Population) -> list[str]:
@@ -417,45 +406,34 @@ def _scope(grouped: Populations) -> str:
     return f"{text} Shared: {shared}."
 
 
-# The answers to one question for every condition of a store, side by side if there are several.
-#
-# For designs that are not populations of seeds: crossed streams, branches, measured runs.
-
-MOST_CONDITIONS: Final = 12
-"""Largest number of conditions with an answer; a note names the others."""
-
-
 def by_condition(
-    observations: Observations,
-    question: Question,
-    conditions: Sequence[Condition],
-    answer: Callable[[Observations, Condition, Question], Study],
+    conditions: Callable[[Observations], Sequence[Condition]],
+    one: Callable[[Observations, Condition], Study],
     beside: Beside,
     settings: Sequence[str] = CONDITION_SETTINGS,
-) -> Study:
-    """Return the answer for the only condition, or a study with the answer for each in ``parts``.
+) -> Callable[[Observations], Study]:
+    """Return the function that answers for every one of ``conditions``, each by ``one``.
 
-    ``settings`` are those that make conditions different.
-
-    Raises:
-        NotEnoughData: there is no condition, or none has enough data.
+    For designs that are not populations of seeds: crossed streams, branches, measured runs. ``settings`` are those that
+    make conditions different. It raises NotEnoughData if there is no condition, or none has enough data.
     """
-    if not conditions:
-        raise NotEnoughData("runs of this study")
-    chosen = conditions[:MOST_CONDITIONS]
-    parts, gaps = _answered(chosen, lambda condition: answer(observations, condition, question), "condition")
-    if len(conditions) == 1:
-        parts[0].about = _among_all(observations, conditions[0].rows)
-        return parts[0]
-    varying = varying_columns(pd.concat([c.rows for c in conditions]), settings)
-    differing = listed(without_repetition(c.removeprefix("config.") for c in varying) or ["their data"])
-    scope = f"{len(conditions)} conditions, each with its own answer. They differ in {differing}."
-    study = side_by_side(question, parts, {c.name: len(c) for c in conditions}, beside, scope, "condition")
-    study.findings += gaps
-    if len(conditions) > MOST_CONDITIONS:
-        left = "; ".join(c.name for c in conditions[MOST_CONDITIONS:])
-        study.notes.append(f"{len(conditions) - MOST_CONDITIONS} smaller conditions are left out: {left}.")
-    return study
+
+    def answer(observations: Observations) -> Study:
+        every = conditions(observations)
+        if not every:
+            raise NotEnoughData("runs of this study")
+
+        def scope() -> str:
+            varying = varying_columns(pd.concat([c.rows for c in every]), settings)
+            names = listed(without_repetition(c.removeprefix("config.") for c in varying) or ["their data"])
+            return f"{len(every)} conditions, each with its own answer. They differ in {names}."
+
+        study = side_by_side(every[:MOST], len(every), lambda c: one(observations, c), beside, scope, "condition")
+        if len(every) == 1:
+            study.about = _among_all(observations, every[0].rows)
+        return study
+
+    return answer
 
 
 def _among_all(observations: Observations, rows: pd.DataFrame) -> str:

@@ -117,24 +117,16 @@ def _kind(choice: str, is_random: bool, is_child: bool, is_known: bool) -> str:
     return "picked" if is_random else "descended" if is_child else "named" if is_known else "unknown"
 
 
-def analyse(observations: Observations, question: Question) -> Study:
-    """Return the answer for every condition that has families.
-
-    Raises:
-        NotEnoughData: no run of the store is a child of another one.
-    """
+def conditions(observations: Observations) -> list[Condition]:
+    """Return the conditions that have families: random seeds, parents and children."""
     related = observations.once(pairs)
     if related.empty:
-        raise NotEnoughData("children of grok branch")
-    runs = observations.observed
-    random = observations.once(asked)
+        return []
+    runs, random = observations.observed, observations.once(asked)
     others = pd.Index([*related["child"], *related["parent"]]).unique().difference(random.index, sort=False)
     rows = pd.concat([random.drop(columns=["place", "planned_at"]), runs.loc[others.intersection(runs.index)]])
     number = observations.conditions(rows)
-    with_children = rows[number.isin(number[related["child"]])]
-    study = by_condition(observations, question, conditions_of(with_children), one, Beside(beside))
-    study.notes += observations.once(roles).said
-    return study
+    return conditions_of(rows[number.isin(number[related["child"]])])
 
 
 def beside(study: Branching) -> dict[str, object]:
@@ -145,7 +137,7 @@ def beside(study: Branching) -> dict[str, object]:
     }
 
 
-def one(observations: Observations, condition: Condition, question: Question) -> Branching:
+def one(observations: Observations, condition: Condition) -> Branching:
     """Return the answer for one condition.
 
     Raises:
@@ -192,9 +184,6 @@ def one(observations: Observations, condition: Condition, question: Question) ->
         raise NotEnoughData(f"at least {FEWEST} children that were judged")
     first = members.iloc[0]
     study = Branching(
-        name=question.name,
-        title=question.title,
-        question=question.question,
         scope=f"{sum(f.rows['run_id'].nunique() for f in families):,} children of "
         f"{table['parent'].nunique()} parents, compared with {len(census):,} random seeds; {describe_task(first)}; "
         f"{settings_in_words(first)}.",
@@ -393,7 +382,7 @@ QUESTION = Question(
     "Branching",
     "If two streams of a good seed are kept and the third is redrawn, is it as good?",
     "grok branch --store STORE",
-    analyse,
+    by_condition(conditions, one, Beside(beside)),
     lambda observations: not observations.once(pairs).empty,
     reads_designs=True,
 )

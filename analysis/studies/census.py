@@ -101,12 +101,11 @@ def judged(
     ), step
 
 
-def one(observations: Observations, population: Population, question: Question) -> Census:
+def one(observations: Observations, population: Population) -> Census:
     """Return the answer for one population."""
     rows, horizon = judged(observations, population.rows)
     labels = rows.loc[rows["label"] != UNJUDGED, "label"]
     census = Census(
-        **question.names,
         population=population,
         rows=rows,
         times=observations.times(rows),
@@ -125,7 +124,7 @@ def one(observations: Observations, population: Population, question: Question) 
     census.findings = [*_equal_bits(census), *_unequal(census), *every]
     census.summary, census.lead = _summary(census), "seed_curves"
     census.tables = [_best_table(census)]
-    if code := code_needed(observations, rows):
+    if code := code_needed(rows):
         census.notes.append(f'"Run it again" needs your code as these runs had it: {code}.')
     unjudged = int((rows["label"] == UNJUDGED).sum())
     if unjudged:
@@ -179,7 +178,7 @@ def compare(reference: Census, other: Census) -> float | None:
     return float(stats.fisher_exact(np.array(table)).pvalue)
 
 
-def analyse(observations: Observations, question: Question) -> Study:
+def analyse(observations: Observations) -> Study:
     """Return the answer for every population of the store.
 
     Raises:
@@ -189,7 +188,7 @@ def analyse(observations: Observations, question: Question) -> Study:
     if all(p.has_diary_task for p in observations.once(populations).every):
         meaning = f"as many seeds are above {DIARY.super_accuracy:.0%} (Fisher's exact test, equal horizons only)"
         compared = Beside(beside, compare, meaning)
-    study = by_population(observations, question, one, compared)
+    study = by_population(one, compared)(observations)
     parts = sorted((part for part in study.parts if isinstance(part, Census)), key=lambda part: _ends(part)[0].value)
     if parts:
         first, n = study.parts[0], sum(len(part.rows) for part in parts)
@@ -474,7 +473,7 @@ def reference_seeds(observations: Observations) -> pd.DataFrame:
     return rows[np.array(same, dtype=bool)]
 
 
-def analyse_parity(observations: Observations, question: Question) -> Parity:
+def analyse_parity(observations: Observations) -> Parity:
     """Return the comparison of seeds 0 to 11 with the ranges.
 
     Raises:
@@ -490,7 +489,6 @@ def analyse_parity(observations: Observations, question: Question) -> Parity:
             f"seeds 0 to 11 of the diary's regime evaluated at step {STEP:,} (missing: {', '.join(map(str, absent))})"
         )
     study = Parity(
-        **question.names,
         scope=f"Seeds 0 to 11 under the default settings, the diary's regime, at step {STEP:,}.",
         measures=measures,
     )

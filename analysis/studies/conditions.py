@@ -319,7 +319,7 @@ class Comparison(Study):
     """Holm-adjusted p-value by the contrast's label."""
 
 
-def analyse_settings(observations: Observations, question: Question, families: list[Family]) -> Comparison:
+def analyse_settings(observations: Observations, families: list[Family]) -> Comparison:
     """Return the answer for every family.
 
     Raises:
@@ -331,7 +331,6 @@ def analyse_settings(observations: Observations, question: Question, families: l
     tested = [c for c in contrasts if c.p is not None]
     adjusted = holm([c.p for c in tested if c.p is not None])
     study = Comparison(
-        **question.names,
         families=[(f, {v: _curve(observations, rows) for v, rows in f.groups.items()}) for f in families],
         contrasts=contrasts,
         p={c.label: float(p) for c, p in zip(tested, adjusted, strict=True)},
@@ -562,7 +561,7 @@ WEIGHT_DECAY_QUESTION = Question(
     "Weight decay",
     "Does a seed need weight decay to generalise, and to be super?",
     "grok sweep sweep=weight_decay",
-    lambda observations, question: analyse_settings(observations, question, observations.once(decay_families)),
+    lambda observations: analyse_settings(observations, observations.once(decay_families)),
     lambda observations: bool(observations.once(decay_families)),
 )
 INTERVENTIONS_QUESTION = Question(
@@ -570,6 +569,6 @@ INTERVENTIONS_QUESTION = Question(
     "Interventions",
     "What happens when one setting is changed and the seeds are not?",
     "grok sweep sweep=train_fraction",
-    lambda observations, question: analyse_settings(observations, question, observations.once(other_families)),
+    lambda observations: analyse_settings(observations, observations.once(other_families)),
     lambda observations: bool(observations.once(other_families)),
 )

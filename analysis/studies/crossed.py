@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -83,18 +84,11 @@ def crossed_design(rows: pd.DataFrame, factoring: tuple[tuple[str, ...], ...]) -
     return Design(dense, factors)
 
 
-def _designs(observations: Observations, subject: Subject) -> list[Design]:
-    """Return the crossed design of each condition: of all three streams, or without one the largest of two factors.
-
-    Its runs are the cells of the store's ``crossed`` designs.
-    """
-    rows = subject.rows(observations)
-    best = (_best(condition.rows, subject) for condition in subject.conditions(rows))
-    return [crossing for crossing in best if len(crossing.rows) >= FEWEST]
-
-
 def _best(rows: pd.DataFrame, subject: Subject) -> Design:
-    """Return the largest crossed design among the runs of one condition; it may have no run."""
+    """Return the crossed design of all three streams among the runs of one condition, or the largest of two factors.
+
+    It may have no run.
+    """
     crossing = Design(rows.iloc[:0], {})
     three, *two = subject.factorings()
     for factorings in ([three], two):
@@ -159,16 +153,6 @@ LANGUAGE: Final = Subject(
 )
 
 
-def designs(observations: Observations) -> list[Design]:
-    """Return the crossed design of each condition of the arithmetic mode."""
-    return _designs(observations, EQUATIONS)
-
-
-def language_designs(observations: Observations) -> list[Design]:
-    """Return the crossed design of each condition of the language models."""
-    return _designs(observations, LANGUAGE)
-
-
 # Variance shares of the streams in a crossed factorial design with replicates.
 
 MODEL_SEED: Final = {"split and init together": ("split", "init", "split × init")}
@@ -198,70 +182,25 @@ class Crossed(Study):
         return len(np.unique(np.stack(list(self.factors.values()), 1), axis=0)) == len(self.rows)
 
 
-def analyse(observations: Observations, question: Question) -> Study:
-    """Return the answer for the crossed design of every condition of the arithmetic mode.
-
-    Raises:
-        NotEnoughData: there is no crossed design, or neither times nor accuracies differ.
-    """
-    return _analyse(observations, question, EQUATIONS, designs)
-
-
-def analyse_language(observations: Observations, question: Question) -> Study:
-    """Return the answer for the crossed design of every condition of the language models.
-
-    Raises:
-        NotEnoughData: there is no crossed design, or the final losses do not differ.
-    """
-    return _analyse(observations, question, LANGUAGE, language_designs)
-
-
-def _analyse(
-    observations: Observations,
-    question: Question,
-    subject: Subject,
-    designs_of: Callable[[Observations], list[Design]],
-) -> Study:
-    every = observations.once(designs_of)
-    if not every:
-        raise NotEnoughData("seeds of at least two streams crossed, with two perturbed replicates of each cell")
-    of = {crossing.rows.index[0]: crossing for crossing in every}
-
-    def answer(observations: Observations, condition: Condition, question: Question) -> Crossed:
-        return one(observations, of[condition.rows.index[0]], question, subject)
-
-    conditions = subject.conditions(pd.concat([crossing.rows for crossing in every]))
-    return by_condition(
-        observations, question, conditions, answer, Beside(beside, lead=largest_share), subject.settings
-    )
-
-
-def largest_share(study: Crossed) -> Finding | None:
-    """Return the headline finding with the largest share, with the share's name in its label."""
-    shares = [f for f in study.findings if f.headline and f.estimate is not None]
-    largest = max(shares, key=lambda f: f.estimate.value if f.estimate else 0.0, default=None)
-    return None if largest is None else replace(largest, label=f"largest share: {largest.label.removesuffix(' share')}")
-
-
 def beside(study: Crossed) -> dict[str, object]:
     """Return the row of one condition in the table of conditions."""
     sizes = " × ".join(f"{len(np.unique(levels))} {name}" for name, levels in study.factors.items())
     return {"seeds": sizes, "outcome": study.outcome.name, **{f.label: f.shown for f in study.findings if f.headline}}
 
 
-def one(observations: Observations, crossing: Design, question: Question, subject: Subject) -> Crossed:
-    """Return the answer for one design.
+def one(observations: Observations, condition: Condition, subject: Subject) -> Crossed:
+    """Return the answer for the crossed design of one condition.
 
     Raises:
-        NotEnoughData: no outcome differs between the runs.
+        NotEnoughData: it is too small, or no outcome differs between its runs.
     """
+    crossing = _best(condition.rows, subject)
     rows = crossing.rows
+    if len(rows) < FEWEST:
+        raise NotEnoughData("seeds of at least two streams crossed, with two perturbed replicates of each cell")
     result = subject.outcome(observations, rows)
     saturated = np.zeros(len(rows), dtype=np.bool_) if result.saturated is None else result.saturated
     study = Crossed(
-        name=question.name,
-        title=question.title,
-        question=question.question,
         rows=rows.assign(y=bounded(result.values, saturated) if saturated.any() else result.values),
         outcome=result,
         subject=subject,
@@ -463,22 +402,35 @@ def _confirmed_ratio(
     )
 
 
-QUESTION = Question(
+def _question(subject: Subject, name: str, title: str, question: str, command: str) -> Question:
+    return Question(
+        name,
+        title,
+        question,
+        command,
+        by_condition(
+            lambda observations: subject.conditions(subject.rows(observations)),
+            partial(one, subject=subject),
+            Beside(beside),
+            subject.settings,
+        ),
+        lambda observations: not subject.rows(observations).empty,
+        any_task=subject is EQUATIONS,
+        reads_designs=subject is EQUATIONS,
+    )
+
+
+QUESTION = _question(
+    EQUATIONS,
     "crossed",
     "Split, weights or order?",
     "Which source of randomness decides how soon a run generalises, and how much is chaos?",
     "grok sweep sweep=crossed",
-    analyse,
-    lambda observations: bool(observations.once(designs)),
-    reads_designs=True,
 )
-
-LANGUAGE_QUESTION = Question(
+LANGUAGE_QUESTION = _question(
+    LANGUAGE,
     "language_crossed",
     "Weights, order or dropout?",
     "Which source of randomness decides a language model's final loss, and how much is chaos?",
     "",  # a corpus comes first: `grok prepare`
-    analyse_language,
-    lambda observations: bool(observations.once(language_designs)),
-    any_task=False,
 )

@@ -100,23 +100,13 @@ def equal_bits(observations: Observations) -> set[frozenset[str]]:
     return {frozenset(map(str, tags)) for tags in equal.all().loc[lambda same: same].index}
 
 
-def analyse(observations: Observations, question: Question) -> Study:
-    """Return the answer for every condition that has such families.
-
-    Raises:
-        NotEnoughData: no run of the store leaves another one at a later step.
-    """
+def conditions(observations: Observations) -> list[Condition]:
+    """Return the conditions that have such families, with the random seeds beside them."""
     related, runs = observations.once(children), observations.observed
     others = observations.once(asked).index
     known = pd.Index([*related["run_id"], *related["parent"], *others]).unique().intersection(runs.index, sort=False)
-    every = [
-        condition
-        for condition in conditions_of(runs.loc[known], names=PLAIN_SETTINGS)
-        if condition.rows.index.isin(related["run_id"]).any()
-    ]
-    study = by_condition(observations, question, every, one, Beside(beside), PLAIN_SETTINGS)
-    study.notes += observations.once(roles).said
-    return study
+    every = conditions_of(runs.loc[known], names=PLAIN_SETTINGS)
+    return [condition for condition in every if condition.rows.index.isin(related["run_id"]).any()]
 
 
 def beside(study: Fate) -> dict[str, object]:
@@ -124,7 +114,7 @@ def beside(study: Fate) -> dict[str, object]:
     return {"children": study.rows["run_id"].nunique(), **{f.label: f.shown for f in study.headlines}}
 
 
-def one(observations: Observations, condition: Condition, question: Question) -> Fate:
+def one(observations: Observations, condition: Condition) -> Fate:
     """Return the answer for one condition.
 
     Raises:
@@ -157,9 +147,6 @@ def one(observations: Observations, condition: Condition, question: Question) ->
     first = parent.iloc[0]
     lines = rows.groupby("parents")["parent"].nunique()
     study = Fate(
-        name=question.name,
-        title=question.title,
-        question=question.question,
         scope=f"{rows['run_id'].nunique():,} children of {listed([f'{n} {kind}' for kind, n in lines.items()])} "
         f"parents, judged at step {horizon:,}; {describe_task(first)}; {settings_in_words(first)}.",
         rows=rows,
@@ -376,7 +363,7 @@ QUESTION = Question(
     "When fate is fixed",
     "Up to which step do batches, or a move of the weights, decide whether a seed is super?",
     "",  # parents come first: `grok branch --parents ... --at-step ...`
-    analyse,
+    by_condition(conditions, one, Beside(beside), PLAIN_SETTINGS),
     lambda observations: not observations.once(children).empty,
     reads_designs=True,
 )

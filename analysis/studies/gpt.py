@@ -159,7 +159,7 @@ def perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-def analyse(observations: Observations, question: Question) -> Gpt:
+def analyse(observations: Observations) -> Gpt:
     """Return the answer for all GPT runs.
 
     Raises:
@@ -197,7 +197,6 @@ def analyse(observations: Observations, question: Question) -> Gpt:
         index=rows.index,
     ).dropna(subset=["best_loss"])
     study = Gpt(
-        **question.names,
         lead="loss_curves",
         runs=summary,
         curves=curves,
@@ -399,7 +398,7 @@ class InFlight(Study):
     steps: pd.DataFrame
 
 
-def analyse_in_flight(observations: Observations, question: Question) -> InFlight:
+def analyse_in_flight(observations: Observations) -> InFlight:
     """Return the tables of the runs in flight.
 
     Raises:
@@ -409,7 +408,6 @@ def analyse_in_flight(observations: Observations, question: Question) -> InFligh
     if flying is None or flying.runs.empty:
         raise NotEnoughData("a language model in flight")
     study = InFlight(
-        **question.names,
         lead="curves_in_flight",
         curves=flying.curves,
         steps=flying.steps,
@@ -447,6 +445,6 @@ IN_FLIGHT_QUESTION = Question(
     title="Runs in flight",
     question="How far are the language models that are being trained?",
     command="",
-    analyse=analyse_in_flight,
+    answer=analyse_in_flight,
     applies=lambda observations: observations.in_flight is not None and not observations.in_flight.runs.empty,
 )

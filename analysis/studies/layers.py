@@ -236,7 +236,7 @@ class Layers(Study):
     interactions: pd.DataFrame
 
 
-def analyse(observations: Observations, question: Question) -> Layers:
+def analyse(observations: Observations) -> Layers:
     """Return the answer for every transplant with enough runs for an estimate.
 
     Raises:
@@ -270,7 +270,6 @@ def analyse(observations: Observations, question: Question) -> Layers:
     ]
     kept = [r for same in sets for r in same]
     study = Layers(
-        **question.names,
         is_time=is_time,
         results=kept,
         shares=pd.DataFrame([record for r in kept if r.adds_up for record in _records(r)]),
@@ -291,7 +290,6 @@ def analyse(observations: Observations, question: Question) -> Layers:
         ),
     )
     _notes(study, len(results) - len(kept))
-    study.notes += observations.once(roles).said
     for same, value in zip(sets, p, strict=True):
         study.findings.append(_together(same, value))
         if (high := _still_high(same)) is not None:

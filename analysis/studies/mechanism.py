@@ -32,8 +32,6 @@ WAY: Final = 0.5
 """Share of a metric's total change that defines its half-way step."""
 CLEAR: Final = 0.5
 """Smallest ratio of the change from start to end to the metric's range: a metric that comes back has no half-way."""
-CYCLE: Final = 0.02
-"""A slingshot: the last layer's norm falls by this share from a peak and rises by it again (Thilak et al. 2022)."""
 CLOCK: Final = np.linspace(0, 2, 81)
 """Relative time: step divided by the step of generalisation."""
 
@@ -67,22 +65,6 @@ def metrics_of(observations: Observations) -> pd.DataFrame:
     return metrics.reset_index(drop=True)
 
 
-def cycles(norm: NDArray[np.float64], least: float = CYCLE) -> int:
-    """Return how often ``norm`` fell by the share ``least`` from its last peak and then rose by it from the trough."""
-    count, falling = 0, False
-    peak = trough = float(norm[0])
-    for value in norm[1:]:
-        if falling:
-            trough = min(trough, value)
-            if value >= trough * (1 + least):
-                count, falling, peak = count + 1, False, value
-        else:
-            peak = max(peak, value)
-            if value <= peak * (1 - least):
-                falling, trough = True, value
-    return count
-
-
 def half_way(step: NDArray[np.float64], value: NDArray[np.float64]) -> float:
     """Return the first step at which ``value`` has made half of its total change; NaN if the change is not clear."""
     known = np.isfinite(value)
@@ -95,18 +77,10 @@ def half_way(step: NDArray[np.float64], value: NDArray[np.float64]) -> float:
     return float(step[np.argmax((value - value[0]) / way >= WAY)])
 
 
-def analyse(observations: Observations, question: Question) -> Study:
-    """Return the answer for every condition with measured runs.
-
-    Raises:
-        NotEnoughData: no run has measurements.
-    """
-    metrics = observations.once(metrics_of)
-    if metrics.empty:
-        raise NotEnoughData("runs with optional measurements")
-    rows = observations.measured(pd.Index(metrics["run_id"].unique()))
-    conditions = conditions_of(rows, names=MEASURED_CONDITION)
-    return by_condition(observations, question, conditions, one, Beside(beside), MEASURED_CONDITION)
+def conditions(observations: Observations) -> list[Condition]:
+    """Return the conditions with measured runs."""
+    measured = pd.Index(observations.once(metrics_of)["run_id"].unique())
+    return conditions_of(observations.measured(measured), names=MEASURED_CONDITION)
 
 
 def beside(study: Mechanism) -> dict[str, object]:
@@ -115,7 +89,7 @@ def beside(study: Mechanism) -> dict[str, object]:
     return {"generalised": f"{study.generalised} of {study.runs}", "half-way before generalising": ", ".join(leads)}
 
 
-def one(observations: Observations, condition: Condition, question: Question) -> Mechanism:
+def one(observations: Observations, condition: Condition) -> Mechanism:
     """Return the answer for one condition."""
     rows = condition.rows
     metrics = observations.once(metrics_of)
@@ -123,7 +97,6 @@ def one(observations: Observations, condition: Condition, question: Question) ->
     names = [str(c) for c in metrics if c not in ("run_id", "step")]
     grokked = rows["grokked_step"].dropna().astype(float)
     study = Mechanism(
-        **question.names,
         scope=f"{len(rows)} measured runs of {describe_task(rows.iloc[0])}; {settings_in_words(rows.iloc[0])}; "
         f"{len(grokked)} generalised.",
         metrics=metrics,
@@ -138,24 +111,13 @@ def one(observations: Observations, condition: Condition, question: Question) ->
     table = table[[c for c in table if table[c].notna().any() and (table[c].astype(str) != "").any()]]
     caption = f"Measurements of {len(rows)} runs: medians of those that reached each moment, and what leads"
     study.tables.append(Table("metrics", caption, table))
-    _slingshots(study)
     if "excluded_loss" in names:
-        study.notes.append(_whose_frequencies(metrics))
+        study.notes.append(
+            "restricted_loss and excluded_loss: over all equations, with the strongest frequencies at the step of the "
+            "measurement. Nanda et al. 2023 use the key frequencies of the final weights, and the excluded loss on the "
+            "training set: final_restricted_loss and final_excluded_loss, with save=final checkpoint.keep_every=500."
+        )
     return study
-
-
-def _whose_frequencies(metrics: pd.DataFrame) -> str:
-    """Return a note on the frequencies of restricted and excluded loss, here and in Nanda et al. 2023."""
-    paper = "Nanda et al. 2023 use the key frequencies of the final weights, and the excluded loss on the training set"
-    moment = (
-        "restricted_loss and excluded_loss: over all equations, with the strongest frequencies at the step of the "
-        "measurement."
-    )
-    if "final_excluded_loss" not in metrics:
-        return f"{moment} {paper}: that needs kept weights, save=final checkpoint.keep_every=500."
-    runs = metrics.loc[metrics["final_excluded_loss"].notna(), "run_id"].nunique()
-    of_all = "" if runs == metrics["run_id"].nunique() else f" ({runs} runs generalised and kept them)"
-    return f"{moment} {paper}: final_restricted_loss and final_excluded_loss, at the steps of kept weights{of_all}."
 
 
 def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str) -> dict[str, object]:
@@ -206,22 +168,6 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
     return record
 
 
-def _slingshots(study: Mechanism) -> None:
-    if "head_norm" not in study.metrics:
-        return
-    counts = (
-        study.metrics.dropna(subset="head_norm").groupby("run_id")["head_norm"].apply(lambda v: cycles(v.to_numpy()))
-    )
-    if counts.empty:
-        return
-    some = share(int((counts > 0).sum()), len(counts))
-    text = (
-        f"Slingshots: in {some.percent(0)} of {len(counts)} runs the last layer's norm falls by {CYCLE:.0%} from a "
-        f"peak and rises again at least once (median {counts.median():.0f} cycles a run)."
-    )
-    study.findings.append(Finding("runs with slingshots", some.percent(0), text, some))
-
-
 def _align(metrics: pd.DataFrame, name: str, grokked: pd.Series) -> pd.DataFrame | None:
     """Return median and quartiles of a metric over generalised runs by relative time; None for too few runs."""
     lines = []
@@ -243,6 +189,6 @@ QUESTION = Question(
     "What happens inside",
     "Which measurements of the network change before a seed generalises?",
     "grok sweep sweep=mechanism",
-    analyse,
+    by_condition(conditions, one, Beside(beside), MEASURED_CONDITION),
     lambda observations: not observations.once(metrics_of).empty,
 )

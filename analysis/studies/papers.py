@@ -147,7 +147,7 @@ def _beginnings(rows: pd.DataFrame) -> list[str]:
     return list(rows.index[lengths < longest])
 
 
-def analyse(observations: Observations, question: Question) -> Papers:
+def analyse(observations: Observations) -> Papers:
     """Return the answer for every arm with runs.
 
     Raises:
@@ -159,7 +159,7 @@ def analyse(observations: Observations, question: Question) -> Papers:
     ids = pd.concat([t.rows for t in trained]).index
     curves = with_measures(observations.curves_of(ids))
     records = [record for t in trained for record in _claims(t, trained, curves)]
-    study = Papers(**question.names, trained=trained, curves=curves)
+    study = Papers(trained=trained, curves=curves)
     study.tables.append(Table("papers", "Claims of papers beside the runs of this store", pd.DataFrame(records)))
     study.tables.append(
         Table("arms", "What was trained", pd.DataFrame([_arm(part) for t in trained for part in parts(t)]))
@@ -425,6 +425,6 @@ QUESTION = Question(
     title="Papers beside these runs",
     question="Do the numbers of papers on grokking come out at their settings?",
     command="",
-    analyse=analyse,
+    answer=analyse,
     applies=lambda observations: bool(observations.once(arms_of)),
 )

@@ -18,7 +18,6 @@ from grok.analysis.statistics.prediction import (
     cross_validated_auroc,
     cross_validation_noise,
     folds,
-    screen,
     screened,
     spearman,
 )
@@ -30,10 +29,6 @@ MOST_POPULATIONS = 6
 """Largest number of populations with an answer: each needs many fits."""
 LOOKS = 6
 """Number of steps with a prediction, evenly spaced on a log scale."""
-KEPT = (0.1, 0.2, 0.4)
-"""Shares of seeds that a two-stage search continues."""
-MOST_MISSED = 0.2
-"""Largest share of hits that a screen may miss."""
 FEW = (0.05, 0.1, 0.2)
 """Shares of seeds that a screen by the validation loss alone continues."""
 MOST_STEPS = 12
@@ -95,22 +90,13 @@ def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.nd
     return np.asarray(np.where(np.isfinite(x), x, np.nanmedian(np.where(np.isfinite(x), x, np.nan), axis=0)))
 
 
-def analyse(observations: Observations, question: Question) -> Study:
-    """Return the answer for the largest populations of the store.
-
-    Raises:
-        NotEnoughData: too few hits or misses, or too few evaluations before the first seeds generalise.
-    """
-    return by_population(observations, question, one, Beside(beside), most=MOST_POPULATIONS)
-
-
 def beside(study: Prediction) -> dict[str, object]:
     """Return the row of one population in the table of populations."""
     lead = study.headlines[0]
     return {"predicted": study.meaning, "AUROC": lead.shown}
 
 
-def one(observations: Observations, population: Population, question: Question) -> Prediction:
+def one(observations: Observations, population: Population) -> Prediction:
     """Return the answer for one population.
 
     Raises:
@@ -130,7 +116,6 @@ def one(observations: Observations, population: Population, question: Question) 
     if len(steps) < 2:
         raise NotEnoughData("at least two common evaluations before the seeds part (a smaller eval.every)")
     picks = sorted({steps[int(i)] for i in np.geomspace(1, len(steps), min(LOOKS, len(steps))).round() - 1})
-    lengths = _lengths(rows)
     # A seed that has not generalised yet does so later than any step: half of the seeds may not have arrived.
     arrival = float(np.median(np.nan_to_num(grokked[hit], nan=np.inf)))
     arrival = arrival if np.isfinite(arrival) else float("nan")
@@ -161,9 +146,6 @@ def one(observations: Observations, population: Population, question: Question) 
         )
     looks = pd.DataFrame(records)
     study = Prediction(
-        name=question.name,
-        title=question.title,
-        question=question.question,
         population=population,
         looks=looks,
         meaning=meaning,
@@ -172,12 +154,10 @@ def one(observations: Observations, population: Population, question: Question) 
     study.tables.append(
         Table("auroc", f"Out-of-fold prediction of the {int(hit.sum())} seeds {meaning}", looks.round(3), open=False)
     )
-    _two_stages(study, {step: score.scores for step, score in scores.items()}, hit, lengths)
     if meaning.startswith("super at"):
         wide = curves.pivot(index="run_id", columns="step", values=["val_loss", "val_acc"]).reindex(rows.index)
-        _recognised(
-            study, wide, floats(rows["accuracy"].fillna(-1)), hit, steps[:: -(-len(steps) // MOST_STEPS)], lengths
-        )
+        few = steps[:: -(-len(steps) // MOST_STEPS)]
+        _recognised(study, wide, floats(rows["accuracy"].fillna(-1)), hit, few, _lengths(rows))
     return study
 
 
@@ -237,52 +217,6 @@ def _price(trained: float, hits: int, n: int) -> str:
     return Estimate(price[0], price[1], price[2], n, rate.method).plain()
 
 
-def _two_stages(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarray, lengths: np.ndarray) -> None:
-    """Add the costs and misses of screens at each step, and a fair estimate for the best of them."""
-    options = [(step, kept) for step in scores for kept in KEPT]
-    records = []
-    for step, kept in options:
-        s = screen(scores[step], hit, kept, step, lengths)
-        records.append(
-            {
-                "screened at step": step,
-                "kept": f"{kept:.0%}",
-                "missed": s.missed.percent(0),
-                "training saved": f"{1 - s.cost:.0%}",
-            }
-        )
-    caption = "Two-stage search: train all seeds to a step, continue the share with the best scores"
-    study.tables.append(Table("screen", caption, pd.DataFrame(records), open=False))
-    # Choosing the cheapest screen that misses few selects for luck: choose on one half, measure on the other.
-    half = folds(hit, 2, generator("screen halves")) == 0
-    missed = sought = 0
-    saved = []
-    for pick, measure in ((half, ~half), (~half, half)):
-        screenings = {o: screened(scores[o[0]][pick], hit[pick], o[1], o[0], lengths[pick]) for o in options}
-        good = [o for o in options if screenings[o][0] <= MOST_MISSED * hit[pick].sum()]
-        if not good:
-            study.notes.append(f"Two-stage search: no screen misses at most {MOST_MISSED:.0%} of these seeds.")
-            return
-        choice = min(good, key=lambda o: screenings[o][1])
-        lost, cost = screened(scores[choice[0]][measure], hit[measure], choice[1], choice[0], lengths[measure])
-        missed, sought = missed + lost, sought + int(hit[measure].sum())
-        saved.append(1 - cost)
-    e = share(missed, sought)
-    part = f"{np.mean(saved):.0%}"
-    study.findings.append(
-        Finding(
-            f"missed by a two-stage search that saves {part} of the training",
-            e.percent(0),
-            f"A two-stage search trains all seeds for a while and continues only those with the best scores. It saves "
-            f"{part} of the training and misses {e.percent(0)} of the seeds {study.meaning}. (The screen is chosen on "
-            f"half of the seeds to miss at most {MOST_MISSED:.0%} and measured on the other half, then the halves are "
-            "exchanged.)",
-            e,
-            headline=True,
-        )
-    )
-
-
 def _lengths(rows: pd.DataFrame) -> np.ndarray:
     """Return each run's steps without a screen, at most the most frequent budget."""
     usual = float(rows["config.train.steps"].mode().iloc[0])
@@ -314,7 +248,7 @@ QUESTION = Question(
     "Prediction",
     "Do the first steps tell which seeds will generalise first?",
     "grok sweep sweep=census",
-    analyse,
+    by_population(one, Beside(beside), most=MOST_POPULATIONS),
     has_populations,
     reads_designs=True,
 )

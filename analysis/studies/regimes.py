@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,16 +74,6 @@ def _order(steps: list[float]) -> str:
     return " → ".join(" = ".join(at[step]) for step in sorted(at))
 
 
-def analyse(observations: Observations, question: Question) -> Study:
-    """Return the answer for every population of the store.
-
-    Raises:
-        NotEnoughData: no run of any population generalised.
-    """
-    meaning = "as often the weight norm falls before a seed generalises (Fisher's exact test)"
-    return by_population(observations, question, one, Beside(beside, compare, meaning))
-
-
 def early(study: Regimes) -> pd.DataFrame:
     """Return the events of the runs that generalised within the usual length: few that were trained on do not count."""
     usual = usual_length(study.population.rows["config.train.steps"].to_numpy(dtype=np.int64))
@@ -108,7 +97,7 @@ def compare(reference: Regimes, other: Regimes) -> float | None:
     return float(stats.fisher_exact(np.array([[k, n - k] for k, n in counts])).pvalue)
 
 
-def one(observations: Observations, population: Population, question: Question) -> Regimes:
+def one(observations: Observations, population: Population) -> Regimes:
     """Return the answer for one population.
 
     Raises:
@@ -116,7 +105,6 @@ def one(observations: Observations, population: Population, question: Question) 
     """
     rows = population.rows
     study = Regimes(
-        **question.names,
         population=population,
         events=events_of(observations, rows),
         curves=observations.curves_of(rows.index),
@@ -146,9 +134,6 @@ def one(observations: Observations, population: Population, question: Question) 
     if len(watched):
         study.tables.append(_times(watched))
         _groups(study, watched)
-    blocks = _block_norms(study.curves, done)
-    if blocks is not None:
-        study.tables.append(blocks)
     return study
 
 
@@ -201,32 +186,14 @@ def _orders(done: pd.DataFrame) -> Table:
     return Table("orders", caption, pd.DataFrame(rows))
 
 
-def _block_norms(curves: pd.DataFrame, done: pd.DataFrame) -> Table | None:
-    if "block_norms" not in curves:
-        return None
-    at = curves[curves["step"] == curves["run_id"].map(done["grokked"])].dropna(subset=["block_norms"])
-    start = curves.dropna(subset=["block_norms"]).drop_duplicates("run_id")
-    if at.empty:
-        return None
-
-    def parts(evaluations: pd.DataFrame) -> pd.DataFrame:
-        norms = pd.DataFrame([json.loads(text) for text in evaluations["block_norms"]])
-        return norms.groupby(evaluations["run_id"].map(done["first"]).to_numpy()).median()
-
-    grown = (parts(at) / parts(start[start["run_id"].isin(at["run_id"])])).T
-    grown = grown.replace(np.inf, np.nan)  # a norm that starts at 0 has no growth
-    frame = grown.round(2).rename_axis("component").reset_index()
-    frame.columns = [str(c) if c == "component" else f"{c}: growth" for c in frame.columns]
-    caption = "Weight norm of each component at generalisation, divided by that at the first evaluation (medians)"
-    return Table("block_norms", caption, frame, open=False)
-
-
 QUESTION = Question(
     "regimes",
     "Order of events",
     "Does the weight norm fall before a seed generalises, or after?",
     "grok sweep sweep=long_census",
-    analyse,
+    by_population(
+        one, Beside(beside, compare, "as often the weight norm falls before a seed generalises (Fisher's exact test)")
+    ),
     has_populations,
     reads_designs=True,
 )

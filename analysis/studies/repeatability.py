@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grok.analysis.criteria import DIARY, UNJUDGED, judge_by_time, outcome
+from grok.analysis.criteria import DIARY, UNJUDGED, judge_by_time
 from grok.analysis.observations import (
     CONDITION_SETTINGS,
     Observations,
@@ -27,15 +27,7 @@ from grok.analysis.populations import CHOSEN, RUN_STREAMS, Population, asked, dr
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
 from grok.analysis.statistics.prediction import median_interval
 from grok.analysis.statistics.proportions import clopper_pearson, heterogeneity
-from grok.analysis.statistics.repeatability import (
-    MOST,
-    Counts,
-    Replication,
-    Verdict,
-    agreement,
-    mean_share,
-    replication,
-)
+from grok.analysis.statistics.repeatability import MOST, Counts, Replication, Verdict, mean_share, replication
 from grok.analysis.studies.base import Finding, Question, Study, Table
 from grok.analysis.studies.census import judged
 from grok.records import tag_parts
@@ -159,8 +151,6 @@ class Kind:
     controls: list[Unit]
     rows: pd.DataFrame = field(repr=False)
     """All runs of the condition."""
-    neither: list[Unit] = field(default_factory=list)
-    """Seeds that a command chose, but no hits: no candidates, and not ordinary either."""
 
 
 def distinct(codes: NDArray[np.int64], taken: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -381,7 +371,8 @@ class _Condition:
             seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
             called = self._name(row, own, seeds)
             unit = Unit(called, seeds, own, runs, others, words, lines.get(own) or own or called)
-            (kind.candidates if not is_control else kind.neither if own in self._chosen else kind.controls).append(unit)
+            if not is_control or own not in self._chosen:  # a chosen seed that is no hit is neither
+                (kind.controls if is_control else kind.candidates).append(unit)
         return kind
 
     def _name(self, row: pd.Series, own: str | None, seeds: dict[str, int]) -> str:
@@ -475,10 +466,6 @@ class _Condition:
 
 # Repeatability of super seeds: repeats of candidates, compared with the rate of other seeds.
 
-FEWEST = 5
-"""Smallest number of seeds for a rank correlation."""
-UNCHOSEN = 0.5
-"""Smallest share of a condition's seeds with repeats for a rank correlation: a few chosen seeds would bias it."""
 FEWEST_MARGIN = 6
 """Smallest number of candidates that are divided by the accuracy of their own run."""
 LEVEL_STREAMS = 0.05
@@ -497,8 +484,6 @@ class Test:
     """Per candidate: seeds, hits, runs, share with interval, p, verdict."""
     controls: Estimate | None
     """Mean share of hits among the controls' repeats."""
-    agreement: Estimate | None
-    """Rank correlation of speed between two repeats over all seeds; None if few seeds were repeated."""
 
     @property
     def name(self) -> str:
@@ -518,7 +503,7 @@ class Repeats(Study):
     tests: list[Test]
 
 
-def analyse(observations: Observations, question: Question) -> Repeats:
+def analyse(observations: Observations) -> Repeats:
     """Return the answer for every kind of repeat.
 
     Raises:
@@ -531,8 +516,8 @@ def analyse(observations: Observations, question: Question) -> Repeats:
     if len({kind.condition for kind in every}) == 1:  # the study is about one condition: no kind has to name it
         about = every[0].condition
         every = [replace(kind, condition="") for kind in every]
-    tests = [_test(observations, kind) for kind in every]
-    study = Repeats(name=question.name, title=question.title, question=question.question, about=about, tests=tests)
+    tests = [_test(kind) for kind in every]
+    study = Repeats(about=about, tests=tests)
     hits = dict.fromkeys(f"{t.kind.hit.words}: {t.kind.hit.definition}" for t in tests)
     tasks = dict.fromkeys(describe_task(t.kind.rows.iloc[0]) for t in tests)
     study.notes.append(f"Task: {'; '.join(tasks)}. Definition: {'; '.join(hits)}.")
@@ -542,7 +527,6 @@ def analyse(observations: Observations, question: Question) -> Repeats:
         "one half (in most repeats). Both use a false-discovery rate of 5% over the candidates of one kind of repeat. "
         "Fisher's test of all of them together has a level of 5%. Several kinds are not corrected for their number."
     )
-    study.notes += observations.once(roles).said
     if any(len(test.free) > 1 for test in tests):
         study.notes.append("If two streams are redrawn, the counted repeats share no seed of either stream.")
     for i, test in enumerate(tests):
@@ -698,7 +682,7 @@ def _between_streams(tests: Sequence[Test]) -> list[Finding]:
     return findings
 
 
-def _test(observations: Observations, kind: Kind) -> Test:
+def _test(kind: Kind) -> Test:
     counts = [kind.hit.counts(unit.repeats) for unit in kind.candidates]
     bases = [kind.hit.counts(unit.others) if unit.others else None for unit in kind.candidates]
     result = replication(counts, bases, [unit.line for unit in kind.candidates])
@@ -721,7 +705,7 @@ def _test(observations: Observations, kind: Kind) -> Test:
     units = pd.DataFrame(records).sort_values(["share", "of"], ascending=False, kind="stable").reset_index(drop=True)
     ordinary = [kind.hit.counts(unit.repeats) for unit in kind.controls]
     controls = mean_share(ordinary, [unit.line for unit in kind.controls]) if ordinary else None
-    return Test(kind, result, units, controls, _agreement(observations, kind))
+    return Test(kind, result, units, controls)
 
 
 MOST_REPEATS = "in most repeats"
@@ -732,28 +716,6 @@ _WORDS = {
     Verdict.NO_SIGN: "no sign of it",
     Verdict.UNKNOWN: "too few repeats to tell",
 }
-
-
-def _agreement(observations: Observations, kind: Kind) -> Estimate | None:
-    """Return the rank correlation of speed between a seed's runs; None if few seeds of the condition have repeats."""
-    units = [*kind.candidates, *kind.controls, *kind.neither]
-    if len(kind.fixed) < len(RUN_STREAMS) or len(units) < FEWEST:
-        return None
-    seeds = kind.rows[kind.rows["config.perturb.ulps"].fillna(0) == 0].groupby(
-        ["seed_split", "seed_init", "seed_order"]
-    )
-    if len(units) < UNCHOSEN * seeds.ngroups:
-        return None
-    runs = [[*([unit.own] if unit.own else []), *unit.repeats] for unit in units]
-    rows = kind.rows.loc[[run for mine in runs for run in mine]]
-    try:
-        seen = dict(zip(rows.index, outcome(observations, rows).values, strict=True))
-        table = np.full((len(runs), max(map(len, runs))), np.nan)
-        for i, mine in enumerate(runs):
-            table[i, : len(mine)] = [seen[run] for run in mine]
-        return agreement(table, generator(f"agreement {kind.name}"))
-    except NotEnoughData:
-        return None
 
 
 def what_repeats(kind: Kind) -> str:
@@ -839,18 +801,6 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         text += f" Ordinary controls: {share} of the repeats of {ordinary} seed{'s' * (ordinary > 1)}."
     label = f"{hit} again, {test.name}"
     study.findings += [Finding(label, shown, text, result.pooled, headline=headline), *beside]
-    if test.agreement is not None:
-        a = test.agreement
-        value = f"{a.value:.2f} ({a.low:.2f} to {a.high:.2f})"
-        study.findings.append(
-            Finding(
-                f"rank correlation, {test.name}",
-                value,
-                f"{what_repeats(kind)}: rank correlation of speed between two runs of a seed {value}, over {a.n} seeds "
-                "(1: repeats of a seed are equal; 0: a repeat is like a new seed).",
-                a,
-            )
-        )
     name = test.name.replace(" + ", "_").replace(" ", "_")
     table = test.units.assign(**{c: (100 * test.units[c]).round(1) for c in ("share", "low", "high")})
     table = table.rename(columns={"share": "share %", "low": "low %", "high": "high %"})

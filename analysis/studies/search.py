@@ -1,4 +1,4 @@
-"""Searches over settings: the best setting, the importance of each, and the comparison with the default.
+"""Searches over settings: the best setting, and the comparison with the default.
 
 Reads the journals that ``grok search`` writes into the store's ``search/``: the trials, and the pinned comparison on
 new seeds.
@@ -16,8 +16,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.analysis.observations import Observations
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
-from grok.analysis.statistics.prediction import explained, explained_by_groups, median_interval, spearman
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData
+from grok.analysis.statistics.prediction import median_interval
 from grok.analysis.statistics.proportions import Paired, paired, share
 from grok.analysis.studies.base import Finding, Question, Study, Table
 
@@ -44,8 +44,6 @@ class SearchResult:
     default: dict[str, Any]
     steps: int | None = None
     """Largest number of steps of a trial's runs."""
-    importance: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Columns setting, share, low, high, trials."""
     compared: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Columns seed, default, best: the outcomes of the pinned comparison by seed."""
     budget: float = math.inf
@@ -103,7 +101,7 @@ def _over_seeds(objective: str, scores: Floats) -> Estimate:
     return share(int(scores.sum()), len(scores)) if objective.endswith("_share") else median_interval(scores)
 
 
-def analyse(observations: Observations, question: Question) -> Searches:
+def analyse(observations: Observations) -> Searches:
     """Return the answer for every search with a finished trial.
 
     Raises:
@@ -117,7 +115,7 @@ def analyse(observations: Observations, question: Question) -> Searches:
                 results.append(result)
     if not results:
         raise NotEnoughData("a search with a finished trial")
-    study = Searches(**question.names, results=results)
+    study = Searches(results=results)
     compared = {d["pinned"]["study"]: d for d in observations.searches if "pinned" in d and "runs" in d}
     pinned = {d["study"]: d for d in observations.searches if "pinned_at" in d}
     for result in results:
@@ -127,7 +125,6 @@ def analyse(observations: Observations, question: Question) -> Searches:
             study.notes.append(f"{result.name}: its comparison has other settings than the search and is left out.")
             mine = None
         _comparison(study, result, mine, pinned.get(result.name))
-        _importance(study, result)
     return study
 
 
@@ -296,45 +293,6 @@ def _censored(result: SearchResult, default: Floats, best: Floats) -> str:
         f" {late[0]} seeds of the default and {late[1]} of the best did not generalise within {result.budget:,.0f} "
         "steps and count as later than every step."
     )
-
-
-def _importance(study: Searches, result: SearchResult) -> None:
-    done = result.trials[(result.trials["state"] == FINISHED) & result.trials["value"].notna()]
-    records = []
-    for setting in result.settings:
-        known = done[done[setting].notna()]
-        y = known["value"].to_numpy(dtype=float)
-        numbers = pd.to_numeric(known[setting], errors="coerce")
-        rng = generator(f"search {result.name} {setting}")
-        try:
-            if numbers.notna().all():
-                x = numbers.to_numpy(dtype=float)
-                importance, slope = explained(x, y, rng), spearman(x, y).value
-            else:
-                codes = np.asarray(pd.factorize(known[setting])[0], dtype=float)
-                importance, slope = explained_by_groups(codes, y, rng), math.nan
-        except NotEnoughData:
-            continue
-        records.append(
-            {
-                "setting": setting,
-                "share": importance.value,
-                "low": importance.low,
-                "high": importance.high,
-                "rank correlation": slope,
-                "trials": importance.n,
-            }
-        )
-    if not records:
-        study.notes.append(f"{result.name}: which settings matter? Not enough data: needs more finished trials.")
-        return
-    frame = pd.DataFrame(records).sort_values(["share", "setting"], ascending=[False, True]).reset_index(drop=True)
-    result.importance = frame
-    caption = (
-        f"{result.name}: importance of each setting for {result.objective} (share of the variance of its ranks that "
-        "the setting explains alone; 95% intervals over trials)"
-    )
-    study.tables.append(Table(f"importance_{result.name}", caption, frame.round(3)))
 
 
 def _short(value: Any) -> str:

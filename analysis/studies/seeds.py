@@ -224,7 +224,7 @@ def _follows(table: pd.DataFrame, column: str) -> bool:
     return bool((table.groupby("seed")[column].nunique() <= 1).all()) and not _is_constant(table["seed"])
 
 
-def analyse(observations: Observations, question: Question) -> Study:
+def analyse(observations: Observations) -> Study:
     """Return the table, complete for the file and compact for the page.
 
     Raises:
@@ -234,7 +234,7 @@ def analyse(observations: Observations, question: Question) -> Study:
         raise NotEnoughData("at least one finished run")
     table = seed_table(observations)
     caption = f"All {len(table):,} runs (seeds.csv has every column, with the command that trains each again)"
-    study = Study(**question.names)
+    study = Study()
     study.tables.append(Table("every", caption, compact(table), code=("run",)))
     study.files[FILE] = table
     if "own_code" in table:

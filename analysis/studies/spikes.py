@@ -40,7 +40,7 @@ class Spikes(Study):
     """Smoothed training loss: run_id, step, loss."""
 
 
-def analyse(observations: Observations, question: Question) -> Spikes:
+def analyse(observations: Observations) -> Spikes:
     """Return the answer for all language models with a log.
 
     Raises:
@@ -67,7 +67,6 @@ def analyse(observations: Observations, question: Question) -> Spikes:
         loss = smoothed(steps["train_loss"], bool(diverged[run]))
         curves.append(pd.DataFrame({"run_id": run, "step": steps["step"], "loss": loss}))
     study = Spikes(
-        **question.names,
         runs=runs.sort_values([*factors, "seed"], kind="stable"),
         factors=list(factors),
         curves=pd.concat(curves, ignore_index=True),

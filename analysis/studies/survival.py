@@ -47,7 +47,7 @@ class Survival(Study):
     """The log-normal distribution fitted to the times; None if there are too few."""
 
 
-def one(observations: Observations, population: Population, question: Question) -> Survival:
+def one(observations: Observations, population: Population) -> Survival:
     """Return the answer for one population.
 
     Raises:
@@ -60,7 +60,6 @@ def one(observations: Observations, population: Population, question: Question) 
     if not times.seen.any():
         raise NotEnoughData(f"at least one seed that generalised (none of {len(rows)} did within its budget)")
     study = Survival(
-        **question.names,
         population=population,
         times=times,
         curve=kaplan_meier(times),
@@ -77,23 +76,11 @@ def one(observations: Observations, population: Population, question: Question) 
                 f"Only {beyond} of {len(rows)} seeds were still at risk after step {study.end:,.0f}, too few for a "
                 "curve: the figure, the shares and the mean end there."
             )
-    command = question.command_for(observations)
-    needed = question.code_for(command, observations)
-    _quantiles(study, min(longest, study.end), f"{command}. {needed}" if needed else command)
+    _quantiles(study, min(longest, study.end))
     _events(study, observations)
     _gap(study, rows)
     _one_lognormal(study)
     return study
-
-
-def analyse(observations: Observations, question: Question) -> Study:
-    """Return the answer for every population of the store.
-
-    Raises:
-        NotEnoughData: none has five seeds of which one generalised.
-    """
-    meaning = "times to generalise are distributed (log-rank test)"
-    return by_population(observations, question, one, Beside(beside, compare, meaning))
 
 
 def beside(study: Survival) -> dict[str, object]:
@@ -152,7 +139,7 @@ def _events(study: Survival, observations: Observations) -> None:
     )
 
 
-def _quantiles(study: Survival, budget: float, command: str) -> None:
+def _quantiles(study: Survival, budget: float) -> None:
     records = []
 
     def add(label: str, estimate: Estimate, text: str, headline: bool = False) -> None:
@@ -172,7 +159,7 @@ def _quantiles(study: Survival, budget: float, command: str) -> None:
         seen = int(study.times.seen.sum())
         study.notes.append(
             f"No median: {seen} of {len(study.times)} seeds generalised within their budget. A long census of at "
-            f"least 40 seeds gives one: {command}"
+            "least 40 seeds gives one (sweep=long_census)."
         )
     try:
         e = restricted_mean(study.times, budget)
@@ -233,7 +220,7 @@ QUESTION = Question(
     "Time to generalise",
     "How long does a seed take?",
     "grok sweep sweep=long_census",
-    analyse,
+    by_population(one, Beside(beside, compare, "times to generalise are distributed (log-rank test)")),
     has_populations,
     reads_designs=True,
 )

@@ -85,24 +85,12 @@ def shared_updates(observations: Observations, coupled: pd.DataFrame) -> int:
     return -(-first // per_epoch) * per_epoch
 
 
-def analyse(observations: Observations, question: Question) -> Study:
-    """Return the answer for every condition whose split and weights were run with and without the coupling.
-
-    Raises:
-        NotEnoughData: no condition has ``FEWEST`` such pairs.
-    """
-    conditions = conditions_of(observations.once(pairs_of), but=[COUPLING])
-    if not conditions:
-        raise NotEnoughData(NEEDS)
-    return by_condition(observations, question, conditions, one, Beside(beside))
-
-
 def beside(study: ValShuffle) -> dict[str, object]:
     """Return the row of one condition in the table of conditions."""
     return {f.label: f.shown for f in study.findings}
 
 
-def one(observations: Observations, condition: Condition, question: Question) -> ValShuffle:
+def one(observations: Observations, condition: Condition) -> ValShuffle:
     """Return the answer for one condition.
 
     Raises:
@@ -118,7 +106,6 @@ def one(observations: Observations, condition: Condition, question: Question) ->
         raise NotEnoughData(NEEDS)
     on, off = rows[rows["_on"]], rows[~rows["_on"]]
     study = ValShuffle(
-        **question.names,
         apart=observations.times(off),
         coupled=observations.times(on),
         shared_steps=shared_updates(observations, on),
@@ -253,6 +240,6 @@ QUESTION = Question(
     "The val-shuffle bug",
     "Does shuffling the validation set do more than change the batch order?",
     "grok sweep sweep=bug",
-    analyse,
+    by_condition(lambda observations: conditions_of(observations.once(pairs_of), but=[COUPLING]), one, Beside(beside)),
     has_coupled,
 )

@@ -29,7 +29,7 @@ OBJECTIVES: Final = (
 FRESH: Final = 1_000_000
 """First seed of a comparison: no search begins so high."""
 NO_STUDY: Final = "the study is missing: expected study=NAME, a file of conf/study/"
-SAMPLERS: Final = ("tpe", "random", "grid", "nsga2")
+SAMPLERS: Final = ("tpe", "random", "nsga2")
 PRUNERS: Final = ("none", "wilcoxon")
 
 
@@ -41,7 +41,6 @@ class SamplerConfig:
     seed: int = setting(0, "Seed of the sampler; the same seed proposes the same trials.", minimum=0, maximum=MAX_SEED)
     startup: int = setting(10, "Random trials before tpe uses its model.", minimum=1, maximum=LARGEST_SWEEP)
     population: int = setting(16, "Settings per generation of nsga2.", minimum=2, maximum=LARGEST_SWEEP)
-    points: int = setting(5, "Values of each continuous setting on the grid.", minimum=2, maximum=100_000)
 
 
 @dataclass(kw_only=True)

@@ -37,7 +37,6 @@ from grok.sweeps.search.record import (
     StudyRecord,
     now,
     propose,
-    trial_limit,
 )
 from grok.sweeps.search.space import (
     READ_AT_HORIZON,
@@ -86,8 +85,6 @@ class Search:
     flat: dict[str, Value] = field(init=False)
     objectives: tuple[Objective, ...] = field(init=False)
     stages: tuple[Stage, ...] = field(init=False)
-    limit: int = field(init=False)
-    """Number of trials of the study."""
 
     def __post_init__(self) -> None:
         """Check the study against the settings of the default run.
@@ -107,7 +104,6 @@ class Search:
                 f"study.first_seed={self.default.seed}"
             )
         self._check_objectives()
-        self.limit = trial_limit(self.study, self.space, self.flat)
 
     def _check_objectives(self) -> None:
         names = {objective.name for objective in self.objectives}
@@ -163,7 +159,7 @@ class Search:
         s = self.study
         what = " and ".join(o.name.replace("_", " ") for o in self.objectives)
         return (
-            f"study {s.name}: {self.limit} trials of {', '.join(d.name for d in self.space.dimensions)}; {s.seeds} "
+            f"study {s.name}: {s.trials} trials of {', '.join(d.name for d in self.space.dimensions)}; {s.seeds} "
             f"seeds and {self.budget} steps each, {s.parallel} side by side; {what} by {s.sampler.name}, "
             f"pruner {s.pruner.name}"
         )
@@ -207,7 +203,7 @@ class Search:
         trials = record.trials()
         earlier = [t for t in trials if t.user_attrs[ASKED] < round_number]
         places = self.study.parallel - sum(_takes_part(t, round_number) for t in earlier)
-        count = min(places, self.limit - len(earlier))
+        count = min(places, self.study.trials - len(earlier))
         if len(trials) < len(earlier) + count:
             proposals = propose(self.study, self.space, self.flat, earlier, round_number, count)
             for proposal in proposals[len(trials) - len(earlier) :]:
@@ -362,12 +358,12 @@ class Comparison:
                 search.tell(f"study.compare={fresh} is not used: seeds {first} to {end - 1} are pinned already.")
             return cls(record, pinned)
         trials = record.trials()
-        left = search.limit - sum(trial.state.is_finished() for trial in trials)
+        left = search.study.trials - sum(trial.state.is_finished() for trial in trials)
         best = sorted(record.best(), key=lambda trial: (_first(search, trial.values), trial.number))
         if left > 0 or not best:
             raise ConfigError(
-                f"study.compare={fresh}: {left} of {search.limit} trials of study {search.study.name} are still to be "
-                "made, so the best is not known; run the command without study.compare first"
+                f"study.compare={fresh}: {left} of {search.study.trials} trials of study {search.study.name} are still "
+                "to be made, so the best is not known; run the command without study.compare first"
             )
         pinned = {
             "study": search.study.name,
@@ -469,7 +465,7 @@ def carry_out(study: StudyConfig, raw_space: Mapping[str, Any], base: Plain, arg
         return 0
     if study.compare and not check_path(str(search.store_path)):
         raise ConfigError(
-            f"study.compare={study.compare}: {search.store_path} does not exist, all {search.limit} trials of study "
+            f"study.compare={study.compare}: {search.store_path} does not exist, all {study.trials} trials of study "
             f"{study.name} are still to be made; run the command without study.compare first"
         )
     record = search.record()
@@ -494,7 +490,7 @@ def _conclude(search: Search, trials: Sequence[Any], best: Sequence[Any], done: 
     store = shlex.quote(str(search.store_path))
     finished = sum(trial.state.is_finished() for trial in trials)
     failed = [trial for trial in trials if trial.state.name == "FAIL"]
-    line = f"{finished} of {search.limit} trials finished in {shlex.quote(str(search.folder))}."
+    line = f"{finished} of {search.study.trials} trials finished in {shlex.quote(str(search.folder))}."
     if not done:
         tell(f"Interrupted: {line} {GO_ON}")
         return 1

@@ -60,7 +60,7 @@ def make_sampler(config: SamplerConfig, round_number: int) -> BaseSampler:
         )
     if config.name == "nsga2":
         return optuna.samplers.NSGAIISampler(seed=seed, population_size=config.population)
-    return optuna.samplers.RandomSampler(seed=seed)  # unused for a grid: see `grid_in_order`
+    return optuna.samplers.RandomSampler(seed=seed)
 
 
 def make_pruner(config: PrunerConfig) -> BasePruner:
@@ -68,30 +68,6 @@ def make_pruner(config: PrunerConfig) -> BasePruner:
     if config.name == "wilcoxon":
         return optuna.pruners.WilcoxonPruner(p_threshold=config.p, n_startup_steps=config.first_seeds)
     return optuna.pruners.NopPruner()
-
-
-def trial_limit(study: StudyConfig, space: Space, base: Mapping[str, Value]) -> int:
-    """Return the number of trials: ``study.trials``, or the size of the grid if it is smaller.
-
-    Raises:
-        ConfigError: the grid is too large.
-    """
-    return min(study.trials, len(grid_in_order(study, space, base))) if study.sampler.name == "grid" else study.trials
-
-
-def grid_in_order(study: StudyConfig, space: Space, base: Mapping[str, Value]) -> list[dict[str, Value]]:
-    """Return every setting of the study's grid once, in random order, after the default.
-
-    In random order, so that a study with fewer trials than settings covers the whole grid. Optuna's grid
-    sampler is not used, because it repeats settings that differ only in inactive dimensions.
-
-    Raises:
-        ConfigError: the grid is too large.
-    """
-    points = space.grid(study.sampler.points, base)
-    default = space.default(base)
-    order = Stream("search", study.sampler.seed).at("grid").permutation(len(points))
-    return [*([default] if default is not None else []), *(points[i] for i in order if points[i] != default)]
 
 
 # Hides Optuna's log lines and its warnings about experimental features.
@@ -155,8 +131,8 @@ def propose(
         if history:
             for key, value in history[-1].user_attrs.get(SAMPLER_STATE, {}).items():
                 memory._storage.set_study_system_attr(memory._study_id, key, value)
-        for values in _starting_points(study, space, base, len(history), count):
-            memory.enqueue_trial(values)
+        if not history and (default := space.default(base)) is not None:
+            memory.enqueue_trial(default)
         for _ in range(count):
             space.suggest(memory.ask(), base)
     state = dict(memory._storage.get_study_system_attrs(memory._study_id))
@@ -169,16 +145,6 @@ def propose(
         )
         for trial in memory.get_trials()[len(history) :]
     ]
-
-
-def _starting_points(
-    study: StudyConfig, space: Space, base: Mapping[str, Value], made: int, count: int
-) -> Sequence[dict[str, Value]]:
-    """Return the settings of a round that the sampler does not choose: those of a grid, and the default as trial 0."""
-    if study.sampler.name == "grid":
-        return grid_in_order(study, space, base)[made : made + count]
-    default = space.default(base) if not made else None
-    return [default] if default is not None else []
 
 
 # A study in Optuna's storage: a journal file in the store.

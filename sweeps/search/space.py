@@ -28,13 +28,11 @@ from grok.store import Store
 from grok.sweeps.search.config import StudyConfig
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
     from optuna.trial import Trial
 
 Value = float | int | str | bool | None
 Plain = dict[str, Any]
 
-LARGEST_GRID: Final = 100_000
 _KEYS: Final = ("low", "high", "log", "step", "choices", "when")
 
 
@@ -52,18 +50,6 @@ class Dimension:
     whole: bool = False
     when: tuple[tuple[str, tuple[Value, ...]], ...] = ()
     """Pairs (setting, values): the dimension is active only if each of these settings has one of the values."""
-
-    def distribution(self) -> BaseDistribution:
-        """Return Optuna's distribution of the dimension."""
-        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-        if self.choices:
-            return CategoricalDistribution(self.choices)
-        assert self.low is not None
-        assert self.high is not None
-        if self.whole:
-            return IntDistribution(int(self.low), int(self.high), log=self.log, step=int(self.step or 1))
-        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
 
     def suggest(self, trial: Trial) -> Value:
         """Return a value that Optuna suggests."""
@@ -90,21 +76,6 @@ class Dimension:
         steps = (value - self.low) / self.step if self.step else 0.0
         return self.low <= value <= self.high and abs(steps - round(steps)) < 1e-9
 
-    def grid(self, points: int) -> list[Value]:
-        """Return the values on a grid: all choices, or at most ``points`` values, evenly spaced (``log``: in log)."""
-        if self.choices:
-            return list(self.choices)
-        assert self.low is not None
-        assert self.high is not None
-        a, b = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
-        values = [a + (b - a) * i / (points - 1) for i in range(points)]
-        values = [self.low, *(math.exp(v) if self.log else v for v in values[1:-1]), self.high]
-        step = 1.0 if self.whole and not self.step else self.step
-        if step:
-            values = [self.low + step * math.floor((v - self.low) / step + 0.5) for v in values]
-            values = [v for v in values if v <= self.high]
-        return list(dict.fromkeys(int(v) if self.whole else v for v in values))
-
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -126,28 +97,6 @@ class Space:
         if all(d.holds(base.get(d.name)) for d in active):
             return {d.name: base.get(d.name) for d in active}
         return None
-
-    def grid(self, points: int, base: Mapping[str, Value]) -> list[dict[str, Value]]:
-        """Return every setting of the grid once; inactive dimensions are left out of a setting.
-
-        Raises:
-            ConfigError: there are more than ``LARGEST_GRID``.
-        """
-        combinations: list[dict[str, Value]] = [{}]
-        for dimension in self.dimensions:
-            values, larger = dimension.grid(points), list[dict[str, Value]]()
-            for chosen in combinations:
-                if dimension.applies({**base, **chosen}):
-                    larger += [{**chosen, dimension.name: value} for value in values]
-                else:
-                    larger.append(chosen)
-            combinations = larger
-            if len(combinations) > LARGEST_GRID:
-                raise ConfigError(
-                    f"study.sampler.points={points}: more than {LARGEST_GRID:,} settings on this grid, expected fewer "
-                    "points, or sampler random"
-                )
-        return combinations
 
     def describe(self) -> dict[str, Any]:
         """Return the space as plain data."""

@@ -19,7 +19,7 @@ from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.halfway import Floats, halfway, isotonic
 from grok.analysis.studies.fate import FORWARD, MOVED, REVERSE, START, Fate, equal_bits
 from grok.store.designs import Purpose
-from tests.analysis.simulate import BY_NAME, Planned, Truth, ask, needs, run_ids, simulate, sweep, write
+from tests.analysis.simulate import Planned, Truth, ask, needs, run_ids, simulate, sweep, write
 
 STEPS = (49, 98, 196, 392, 784, 1568)
 SHARED = {"eval.every": 250}
@@ -140,7 +140,6 @@ def test_no_run_that_changes_in_mid_run_is_a_random_seed(planned: Families) -> N
     counted = {run for population in populations(store).every for run in population.rows.index}
     assert counted == set(run_ids([*seeds, *own])) == set(asked(store).index)
     assert ask("census", store).shares["super"].n == len(counted)
-    assert "switch" not in BY_NAME["crossed"].command_for(store)
     scores = ask("fate", store).rows.groupby(["parents", "super"])["score"].median()
     assert scores["super", True] > 0 > scores["ordinary", False]  # ranked among these seeds
 

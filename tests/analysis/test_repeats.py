@@ -242,7 +242,6 @@ def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_
     assert ulp.controls is not None and (ulp.controls.value, ulp.controls.n) == (0, 6)
     assert all(c.base is not None and c.base.n == 300 for c in ulp.result.candidates)
     assert "no sign" in verdict(order)
-    assert ulp.agreement is None  # chosen seeds rank unlike all seeds
 
 
 def test_many_seeds_that_come_back_now_and_then_are_told_from_chance_together() -> None:
@@ -375,7 +374,6 @@ def test_a_recipient_of_layers_is_no_ordinary_control() -> None:
     (test,) = ask("repeatability", store).tests
     assert [unit.name for unit in test.kind.candidates] == ["seed 7"]
     assert [unit.name for unit in test.kind.controls] == ["seed 20"]
-    assert [unit.name for unit in test.kind.neither] == ["seed 8"]
 
 
 @pytest.mark.parametrize("command", ["branch", "repeat"])
@@ -396,7 +394,6 @@ def test_a_seed_that_was_chosen_as_one_of_the_best_is_no_ordinary_control(comman
     assert [unit.name for unit in test.kind.candidates] == ["seed 7"]
     assert sorted(unit.name for unit in test.kind.controls) == ["seed 20", "seed 21"]
     assert test.controls is not None and test.controls.value == 0
-    assert [unit.name for unit in test.kind.neither] == ["seed 8"]
 
 
 def test_seeds_that_were_listed_after_their_results_are_no_ordinary_controls() -> None:
@@ -408,7 +405,7 @@ def test_seeds_that_were_listed_after_their_results_are_no_ordinary_controls() -
     listed = [repeat(seeds[s], its, "ulp", "given") for s, its in again.items()]
     (test,) = ask("repeatability", simulate([*seeds, *again[1], *again[20]], *listed)).tests
     assert [unit.name for unit in test.kind.candidates] == ["seed 1"]
-    assert not test.kind.controls and [unit.name for unit in test.kind.neither] == ["seed 20"]
+    assert not test.kind.controls
 
 
 def by_hand(name: str, hits: np.ndarray, held: np.ndarray | None = None, own: np.ndarray | None = None) -> KindTest:
@@ -427,7 +424,7 @@ def by_hand(name: str, hits: np.ndarray, held: np.ndarray | None = None, own: np
     counts = [(int(mine.sum()), len(mine)) for mine in hits]
     table = pd.DataFrame(counts, columns=["again", "of"])
     kind = Kind("ulp" if name == "ulp" else " + ".join(fixed), fixed, name, "", hit, units, [], pd.DataFrame())
-    return KindTest(kind, replication(counts, [None] * len(counts)), table, None, None)
+    return KindTest(kind, replication(counts, [None] * len(counts)), table, None)
 
 
 def test_streams_whose_redraws_hit_alike_are_not_told_apart() -> None:

@@ -118,7 +118,6 @@ def test_the_order_of_fall_and_generalisation_is_the_simulated_one(long_census: 
     times = long_census.arithmetic["grokked_step"].astype(float)
     assert ((study.events["first"] == AFTER) == (times < 5000)).all()
     assert set(study.events["first"]) == {BEFORE, AFTER}
-    assert any(t.name == "block_norms" for t in study.tables)
     order = study.events.groupby("first")["order"]
     assert order.apply(lambda o: o.str.endswith("norm falls → generalised").all())[BEFORE]
     assert order.apply(lambda o: o.str.endswith("norm falls").all() and o.str.contains("generalised →").all())[AFTER]
@@ -145,7 +144,7 @@ def test_one_continuum_is_not_two_regimes_and_two_groups_are() -> None:
     spread = rng.normal(0, 0.5, 60)
     apart = np.where(np.arange(60) < 24, -1.0, 1.0) + 0.1 * rng.normal(size=60)
     for lags, shown in ((spread, "a continuum"), (apart, "two groups")):
-        study = REGIMES.analyse(with_norm_falls(np.rint(4000 * np.exp(lags) / 100) * 100), REGIMES)
+        study = REGIMES.answer(with_norm_falls(np.rint(4000 * np.exp(lags) / 100) * 100))
         assert next(f.shown for f in study.findings if f.label == "one group or two") == shown
 
 
