@@ -255,6 +255,7 @@ def _halves(study: Fate) -> None:
             steps = [int(step) for step in curve.columns]
             if not steps:
                 continue
+            n = int(curve.notna().any(axis=1).sum())
             label = f"half-fate step, {CHANGES[change]}{'' if measure == SUPER else f', by {measure}'}"
             label += "" if parents == SUPER else f", {parents} parents"
             ends = start[0].to_numpy(float) if 0 in start else np.full(len(lines), np.nan)
@@ -272,10 +273,10 @@ def _halves(study: Fate) -> None:
                 if half.place.low == 0 and not math.isfinite(half.place.high):
                     place = f"cannot be told: {place}"
             records.append(
-                {"parents": parents, "lines": len(lines), "measure": measure, "change": CHANGES[change],
+                {"parents": parents, "lines": n, "measure": measure, "change": CHANGES[change],
                  "half-fate step": place, f"for ± {WIDTH} steps": more}
             )  # fmt: skip
-            text = f"{label[0].upper()}{label[1:]}: {place}, over {len(lines)} lines of descent. {more}."
+            text = f"{label[0].upper()}{label[1:]}: {place}, over {n} lines of descent. {more}."
             study.findings.append(Finding(label, place, text, estimate, measure == SUPER, parents == SUPER))
     caption = "Half-fate steps with 95% intervals"
     study.tables.insert(0, Table("fate_half", caption, pd.DataFrame(records)))
