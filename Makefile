@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 # Bytecode is kept: each of the processes that tests start would else compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup sweep notebooks test fast test-slow check docs coverage golden cuda-environment dist bench results clean
+.PHONY: setup sweep notebooks test fast test-slow check docs publish coverage golden cuda-environment dist bench results clean
 
 setup: $(VENV)/.installed
 
@@ -46,6 +46,11 @@ fast: setup
 # The documentation as pages in site/, generated pages included; warnings are errors.
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Build the site and push it as the branch gh-pages: make publish REMOTE=origin
+REMOTE ?= origin
+publish: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs gh-deploy --strict --quiet --remote-name $(REMOTE)
 
 # Line and branch coverage of the fast tests, commands in subprocesses included; the page is .coverage/html/index.html.
 coverage: setup

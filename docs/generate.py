@@ -5,6 +5,7 @@ mkdocs writes them as well, before each build. They are not in git: the code has
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -84,9 +85,53 @@ def main() -> None:
             page.write_text(text, encoding="utf-8")
 
 
+# Hooks of mkdocs: what the site has beside docs/. Pages of results/ stand under their own paths.
+
+ROOT: Final = Path(__file__).parents[1]
+SHOWN: Final = {".md", ".png", ".svg", ".csv", ".json", ".html"}
+NOTEBOOK: Final = "census"
+"""The notebook that the site shows, executed on the store of the quickstart's census."""
+
+
+def on_config(config: Any) -> None:
+    """Put the results into the navigation."""
+    pages = [path for path in results() if path.endswith(".md")]
+    config.nav.append({"Results": [*sorted(pages, key=lambda path: (path.count("/"), path))]})
+
+
 def on_pre_build(config: Any) -> None:
-    """Write the pages before mkdocs builds the site (``hooks`` of ``mkdocs.yml``)."""
+    """Write the pages that are made from code, and execute the notebook."""
+    import jupytext
+    from nbclient import NotebookClient
+    from nbconvert import MarkdownExporter
+
     main()
+    os.environ["GROK_STORE"] = str(ROOT / "results/quickstart-census/store")
+    notebook = jupytext.read(ROOT / f"notebooks/{NOTEBOOK}.py")
+    NotebookClient(notebook, resources={"metadata": {"path": str(ROOT / "notebooks")}}).execute()
+    text, made = MarkdownExporter().from_notebook_node(notebook)
+    (FOLDER / f"{NOTEBOOK}.md").write_text(text, encoding="utf-8")
+    for name, data in made["outputs"].items():
+        (FOLDER / name).write_bytes(data)
+
+
+def on_files(files: Any, config: Any) -> None:
+    """Add the results to the site."""
+    from mkdocs.structure.files import File
+
+    for path in results():
+        files.append(File(path, str(ROOT), config.site_dir, config.use_directory_urls))
+
+
+def on_page_markdown(text: str, **of: Any) -> str:
+    """Point links to results at their pages of the site."""
+    return text.replace("](../results/", "](results/")
+
+
+def results() -> list[str]:
+    """Return the files of ``results/`` that the site shows, relative to the project."""
+    every = (path.relative_to(ROOT) for path in (ROOT / "results").rglob("*") if path.suffix in SHOWN)
+    return sorted(str(path) for path in every if not {"store", "stores", "report"} & set(path.parts))
 
 
 def settings_page() -> str:

@@ -55,8 +55,8 @@ class OwnTraining(TrainingRun):
         self.go()
         draws = drawing(Stream("init", seeds.init).at("own training").seed64())
         with own_code_of(self, "task.plugin"), draws:
-            said = build(self.config.task.plugin, self.config, Seeds(seeds.split, seeds.init, seeds.order))
-            for metrics in [said] if isinstance(said, Mapping) else said:
+            made = build(self.config.task.plugin, self.config, Seeds(seeds.split, seeds.init, seeds.order))
+            for metrics in [made] if isinstance(made, Mapping) else made:
                 point = self.observe(dict(metrics))
                 self.pause()
                 yield Progress(
