@@ -3,6 +3,9 @@
 A library that is preloaded into this process (``faults.c``) lets one call on the store's files fail, or write half,
 at a random place of one action. The action must succeed or be refused in one line, lose and double nothing, and end as
 the undisturbed one when it is done again.
+
+Appends one row for each fault to DIR/preloaded_faults.csv (default results/faults): given again, it goes on behind the
+rows of the table until there are N.
 """
 
 import argparse
@@ -17,6 +20,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +36,7 @@ from grok.store.contract import read_raw
 from grok.store.merge import restore
 from grok.store.schema import TABLES
 from grok.streams import Stream
+from tests.kills import machine
 from tests.search.test_driver import World
 from tests.store.kill_child import ACTIONS, prepare
 from tests.store.test_kills import assert_nothing_lost, go_on, held, reference_of, undisturbed
@@ -212,11 +217,10 @@ def main() -> int:
     """Try the faults; return 1 if any did harm."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--faults", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="folder for preloaded_faults.csv")
+    parser.add_argument("--out", type=Path, default=Path("results/faults"))
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows, bad = [], 0
+    table = arguments.out / "preloaded_faults.csv"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         preload(folder)
@@ -230,29 +234,31 @@ def main() -> int:
             with library.fault(folder / f"count-{action}", 0, 0) as count:
                 work.act(folder / f"count-{action}")
                 calls[action] = count()
-        for i in range(arguments.faults):
+        here = machine()
+        for i in range(len(table.read_text().splitlines()) - 1 if table.exists() else 0, arguments.faults):
             action = list(works)[i % len(works)]
-            draw = Stream("faults", arguments.seed).at(action, i)
+            draw = Stream("faults", 0).at(action, i)
             # an interruption that lasts is none: Python would call again for ever
             kind = list(KINDS)[int(draw.integers(1, len(KINDS))[0])]
             number, lasting = int(draw.at("call").integers(1, calls[action])[0]) + 1, i % 4 == 3 and kind != "EINTR"
             began, path = time.perf_counter(), folder / f"S{i}"
             end = trial(library, works[action], path, number, KINDS[kind], lasting)
-            rows.append({"action": action, "fault": kind, "call": number, "of": calls[action], "lasting": lasting,
-                         "end": end.partition(":")[0], "seconds": round(time.perf_counter() - began, 2)})  # fmt: skip
+            row = {"action": action, "fault": kind, "call": number, "of": calls[action], "lasting": lasting,
+                   "end": end.partition(":")[0], "seconds": round(time.perf_counter() - began, 2), **here}  # fmt: skip
+            new = not table.exists()
+            with table.open("a", newline="") as file:
+                writer = csv.DictWriter(file, list(row), lineterminator="\n")
+                if new:
+                    writer.writeheader()
+                writer.writerow(row)
             if end not in ("done", "refused"):
-                bad += 1
                 print(f"{action}, {kind} at call {number} of {calls[action]}{', lasting' * lasting}: {end}", flush=True)
             shutil.rmtree(path, ignore_errors=True)
             shutil.rmtree(f"{path}-other", ignore_errors=True)
-    if arguments.out is not None:
-        with (arguments.out / "preloaded_faults.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    ends = ", ".join(f"{sum(row['end'] == end for row in rows)} {end}" for end in ("done", "refused"))
-    print(f"{len(rows)} faults in {len(works)} kinds of work: {ends}, {bad} wrong")
-    return int(bad > 0)
+    with table.open(newline="") as file:
+        ends = Counter(row["end"] for row in csv.DictReader(file))
+    print(", ".join(f"{count} {end}" for end, count in sorted(ends.items())))
+    return int(not ends.keys() <= {"done", "refused"})
 
 
 if __name__ == "__main__":
