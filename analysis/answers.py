@@ -22,7 +22,7 @@ from grok.analysis.observations import (
     without_repetition,
 )
 from grok.analysis.populations import roles
-from grok.analysis.proposals import given_again, proposal
+from grok.analysis.proposals import CENSUS, given_again, proposal
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies import QUESTIONS, Missing
 from grok.analysis.studies.base import OwnStudy, Study
@@ -249,7 +249,7 @@ def provenance(observations: Observations) -> Provenance:
     if others := [f"{n:,} {status}" for status, n in summary.statuses.items() if status != "completed"]:
         summary.notes.append(f"Of {summary.runs:,} runs, {', '.join(others)}.")
     if summary.dirty:
-        summary.notes.append(f"{summary.dirty:,} runs were trained from uncommitted code.")
+        summary.notes.append(f"Runs from uncommitted code: {summary.dirty:,}.")
     return summary
 
 
@@ -348,14 +348,15 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
     runs = observations.all_runs
     for of in unfinished(observations):
         if of.command:
-            words = f"Finish the sweep: {of.missing:,} of {of.planned:,} planned runs are not in the store yet."
-            return Fact(words + BIASED * of.stops_early, of.command, is_command=True)
+            words = f"{of.missing:,} of {of.planned:,} planned runs are not in the store yet.{BIASED * of.stops_early}"
+            return Fact(f"{words} If nobody is training them now, go on:", of.command, is_command=True)
     if runs.empty:
         first = proposal("grok sweep 'seed=range(0,64)'", observations)
         return Fact("Train some seeds.", first, is_command=True)
     order = [gap for name in NEXT for gap in gaps if gap.name == name] + [gap for gap in gaps if gap.command]
     if order:
-        return Fact(order[0].question, order[0].command, is_command=True)
+        first = "Train more seeds, then ask: " * order[0].command.startswith(CENSUS)
+        return Fact(first + order[0].question, order[0].command, is_command=True)
     return Fact(
         "Look at a run.", f"grok show {runs['run_id'].iloc[0][:10]} --store {observations.path}", is_command=True
     )

@@ -7,6 +7,7 @@ in pairs; otherwise all runs are, as independent groups.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
@@ -149,7 +150,9 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
     values = curves[curves["step"] == last].set_index("run_id")[name]
     a, b = (floats(values.reindex(rows.index)) for rows in sides.rows)
     change = _mean(b - a) if sides.paired else _mean(b, a)
-    shown = (e.plain(3) for e in (_mean(a), _mean(b), change))
+    three = (_mean(a), _mean(b), change)
+    narrowest = min((e.high - e.low for e in three if e.high > e.low), default=1.0)
+    shown = (e.plain(max(0, 1 - math.floor(math.log10(narrowest)))) for e in three)
     return [f"mean {name.replace('_', ' ')} at step {last:,}", *shown]
 
 

@@ -70,7 +70,7 @@ def given_again(argv: Sequence[str], path: Path | None) -> str:
             rest = rest[1:]
         elif not word.startswith(("store.path=", "--store=")):
             words.append(word)
-    return shlex.join([*words, *store_words(path)])
+    return shlex.join([*words, *store_words(path)]).replace("python -m grok.run -m ", "grok sweep ", 1)
 
 
 # The shortest commands that train stored runs again, and the own code that they need.

@@ -63,7 +63,7 @@ def watch(store: Path, out: Path, every: int, compiled: Callable[[Observations],
             if now is not None and now != seen:
                 try:
                     observations = Observations.read(store)
-                    report = replace(compiled(observations), standing=standing(store, observations))
+                    report = compiled(observations)
                 except StoreError:
                     # A compaction can remove a shard between listing and reading it.
                     failures += 1
@@ -72,8 +72,10 @@ def watch(store: Path, out: Path, every: int, compiled: Callable[[Observations],
                 else:
                     failures, seen = 0, now
                     written = report, write_answers(report, out)
-                    page = write_page(*written, out, reload_seconds=every)
-                    print(f"{time.strftime('%H:%M:%S')}  {report.provenance.runs:,} runs  {page}", flush=True)
+                    print(f"{time.strftime('%H:%M:%S')}  {report.provenance.runs:,} runs  {out / PAGE}", flush=True)
+            if written and (stands := standing(store, observations)) != written[0].standing:
+                written = replace(written[0], standing=stands), written[1]
+                write_page(*written, out, reload_seconds=every)
             time.sleep(every)
     except KeyboardInterrupt:
         if written is None:

@@ -29,6 +29,8 @@ from grok.analysis.studies.regimes import AFTER, BEFORE, TOGETHER, Regimes
 
 MOST: Final = 60
 """Largest number of lines per group, spread evenly over the runs in order of run_id."""
+FEW: Final = 20
+"""Number of seeds up to which their lines are bolder."""
 CLASS_STYLES: Final = {
     "not": (CLASS_COLOURS["not judged"], 0.8, 0.7),
     "diverged": (CLASS_COLOURS["diverged"], 0.8, 0.9),
@@ -52,6 +54,7 @@ def seed_curves(census: Census) -> Drawing | None:
     label, styles = census.kinds, CLASS_STYLES if census.has_diary_task else TIME_STYLES
     curves = census.curves[census.curves["run_id"].isin(label.index)]
     layers, frames, drawn = [], [], 0
+    bold = 1.6 if len(label) <= FEW else 1.0
     for style, (colour, alpha, width) in styles.items():
         members = label[label.str.split().str[0] == style]
         mine = curves[curves["run_id"].isin(members.index)]
@@ -60,7 +63,7 @@ def seed_curves(census: Census) -> Drawing | None:
         chosen = frozenset(spread(pd.Index(mine["run_id"].unique())))
         drawn += len(chosen)
         group = f"{members.iloc[0]} ({of_all(len(chosen), len(members))})"
-        layers.append(Lines(group, colour, mine, "step", "val_acc", chosen, alpha, width))
+        layers.append(Lines(group, colour, mine, "step", "val_acc", chosen, min(1, bold * alpha), bold * width))
         frames.append(mine[mine["run_id"].isin(chosen)].assign(label=members.iloc[0]))
     if not frames:
         return None
@@ -169,9 +172,9 @@ def time_histogram(census: Census) -> Drawing:
     edges = _edges(times.right[times.seen], float(steps.max()))
     early = fast.is_early if fast else np.zeros(len(times), dtype=bool)
     parts = {
-        "early": (TEAL, early),
-        "late": (BLUE, times.seen & ~early),
         "not by their last step": (GREY, ~times.seen),
+        "late": (BLUE, times.seen & ~early),
+        "early": (TEAL, early),
     }
     data = pd.DataFrame({"step from": edges[:-1], "step to": edges[1:]})
     data = data.assign(**{name: np.histogram(steps[here], edges)[0] for name, (_, here) in parts.items()})

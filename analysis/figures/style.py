@@ -325,6 +325,11 @@ class Drawing:
                 room = 0.8 * height / rows - 0.17 * lines.count("\n")
                 label.set_text(wrapped(label.get_text(), room, label.get_fontproperties()))
 
+    @property
+    def numbers(self) -> bytes:
+        """What is drawn, without its names: figures of equal numbers show the same."""
+        return self.data.select_dtypes("number").to_numpy().tobytes()
+
     def _repr_png_(self) -> bytes:
         """Return the PNG that a notebook shows."""
         return self.png()
@@ -359,11 +364,9 @@ class Drawing:
         return text.strip()
 
     def standalone_svg(self) -> str:
-        """Return the SVG as a complete file, dark if the viewer prefers dark."""
-        dark = "".join(f"--f-{name}:{value};" for name, (_, value) in PALETTE.items())
-        style = f"<style>@media (prefers-color-scheme: dark){{svg{{{dark}}}}}</style>"
-        head, body = self.svg.split(">", 1)
-        return f'<?xml version="1.0" encoding="utf-8"?>\n{head}>{style}{body}\n'
+        """Return the SVG as a file in light colours, without variables: programs that make a PDF of it know none."""
+        plain = re.sub(r"var\(--f-\w+, (#\w+)\)", r"\1", self.svg)
+        return f'<?xml version="1.0" encoding="utf-8"?>\n{plain}\n'
 
 
 def numbered(svg: str) -> str:

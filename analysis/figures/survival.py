@@ -177,9 +177,6 @@ def cumulative_of_populations(study: Study) -> Drawing:
     rest = (
         f" {len(study.parts) - len(parts)} more populations are in the table." if len(study.parts) > len(parts) else ""
     )
-    caption = (
-        "Kaplan-Meier with 95% bands. A curve ends where too few runs are left. A seed counts from the step at which "
-        f"it first reached the threshold.{rest}"
-    )
+    caption = f"Kaplan-Meier with 95% bands. A curve ends where too few runs are left.{rest}"
     title = "Share of seeds that have generalised by each step"
     return compare("cumulative", title, caption, curves, ends)

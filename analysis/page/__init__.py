@@ -271,6 +271,8 @@ def packed(data: dict[str, Any]) -> str:
 
 # The page of a report: one file with its style, script and numbers.
 
+PER_INCH: Final = 110
+"""Pixels of an inch of a picture: then its text is as large as the page's."""
 LONG: Final = 30
 """Number of rows above which a table is kept as data and only its visible rows are drawn."""
 FIRST: Final = 20
@@ -303,8 +305,8 @@ def lead_of(studies: Sequence[Study], drawings: Sequence[style.Drawing]) -> styl
 def answers_of(study: Study, above: str) -> list[Finding]:
     """Return the finding that leads a section, or one for each of its parts; none that the text ``above`` has said."""
     new = [f for f in study.findings if f.shown not in above]
-    leading = [f for f in new if f.headline]
-    return leading if study.parts else (leading or [f for f in new if f.listed])[:1]
+    leading = [f for f in new if f.headline] or [f for f in new if f.listed][:1]
+    return leading if study.parts else leading[:1]
 
 
 def render(report: Report, drawn: dict[str, list[style.Drawing]], reload_seconds: int | None = None) -> str:
@@ -320,7 +322,7 @@ def render(report: Report, drawn: dict[str, list[style.Drawing]], reload_seconds
         lstrip_blocks=True,
     )
     environment.filters |= {"terms": with_terms, "cell": cell}
-    environment.globals |= {"is_numeric": is_numeric, "run_column": run_column, "key_length": KEY}
+    environment.globals |= {"is_numeric": is_numeric, "run_column": run_column, "key_length": KEY, "PER_INCH": PER_INCH}
     runs = Runs(report.labels)
     shown = [drawing for group in drawn.values() for drawing in group if interactive(drawing.charts)]
     lead = lead_of(report.studies, [drawing for group in drawn.values() for drawing in group])
@@ -343,7 +345,10 @@ def render(report: Report, drawn: dict[str, list[style.Drawing]], reload_seconds
         lead=lead,
         answers={study.name: answers_of(study, report.sentence) for study in report.studies},
         lead_svg=Markup(lead.svg) if lead else "",
-        figures={name: [(d, Markup(d.svg)) for d in group if d is not lead] for name, group in drawn.items()},
+        figures={
+            name: [(d, Markup(d.svg)) for d in group if d is not lead and not (lead and d.numbers == lead.numbers)]
+            for name, group in drawn.items()
+        },
         light=Markup(colours(False)),
         dark=Markup(colours(True)),
         library_style=Markup(_file("vendor", "uplot", "uPlot.min.css")),

@@ -192,9 +192,11 @@ def analyse(observations: Observations) -> Study:
     parts = sorted((part for part in study.parts if isinstance(part, Census)), key=lambda part: _ends(part)[0].value)
     if parts:
         first, n = study.parts[0], sum(len(part.rows) for part in parts)
-        ends = [f"{_ends(part)[0].percent()} ({part.about})" for part in (parts[0], parts[-1])]
+        low, high = (f"{_ends(part)[0].percent()} with {part.about}" for part in (parts[0], parts[-1]))
+        tasks = {f" on {part.population.task}" for part in parts}
+        trained = f"{n:,} runs in {len(parts)} populations{tasks.pop() if len(tasks) == 1 else ''}"
         study.lead = "cumulative"
-        study.summary = f"{n:,} runs in {len(parts)} populations: {' to '.join(ends)} generalised, with 95% intervals."
+        study.summary = f"{trained}: from {low} to {high} generalised, with 95% intervals."
         if isinstance(first, Census) and 2 * len(first.rows) > n:
             study.lead = f"{first.lead}_1"
             study.summary = f"{first.summary} {len(parts) - 1} smaller populations are compared below."

@@ -559,7 +559,7 @@ def _held(family: Family) -> dict[str, object]:
 WEIGHT_DECAY_QUESTION = Question(
     "weight_decay",
     "Weight decay",
-    "Does a seed need weight decay to generalise, and to be super?",
+    "How much weight decay does a seed need?",
     "grok sweep sweep=weight_decay",
     lambda observations: analyse_settings(observations, observations.once(decay_families)),
     lambda observations: bool(observations.once(decay_families)),

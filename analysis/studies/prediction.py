@@ -71,7 +71,7 @@ def labels(observations: Observations, population: Population) -> tuple[np.ndarr
     hit = y <= np.quantile(y, 0.25)
     if min(hit.sum(), len(hit) - hit.sum()) < FEWEST:
         raise NotEnoughData(f"at least {FEWEST} seeds of either kind (seen: {int(hit.sum())} and {int((~hit).sum())})")
-    return hit, rows, "among the fastest"  # a quarter, and with ties more
+    return hit, rows, "among the fastest quarter"  # with ties more
 
 
 def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.ndarray:

@@ -815,7 +815,7 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
 QUESTION = Question(
     "repeatability",
     "Is it the seed?",
-    "Is a seed that did best the best again when its run is repeated?",
+    "Are the best seeds good again when they are repeated?",
     "grok repeat --best 12",
     analyse,
     lambda observations: bool(observations.once(kinds)),

@@ -63,6 +63,7 @@ def test_a_figure_says_how_many_seeds_it_draws() -> None:
     for drawing in (census_iconic(census), seed_curves(census)):
         assert drawing is not None
         assert titled(drawing) == drawing.data["run_id"].nunique() < 240, drawing.name
+        assert "var(" not in drawing.standalone_svg(), "programs without CSS variables draw it black"
 
 
 def test_seeds_that_did_not_generalise_stand_where_their_runs_ended() -> None:

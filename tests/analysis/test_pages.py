@@ -241,7 +241,7 @@ def test_a_sweep_that_is_not_done_says_so(tmp_path: Path) -> None:
                 writer.record_sweep(name, command, {"settings": settings, "designs": [design.design_id]})
     assert report.main([str(path), "--out", str(tmp_path / "out")]) == 0
     (note,) = json.loads((tmp_path / "out" / "report.json").read_text())["provenance"]["pending"]
-    again = f"python -m grok.run -m 'seed=range(0,12)' store.path={path}"
+    again = f"grok sweep 'seed=range(0,12)' store.path={path}"
     assert note.startswith(f"3 of 12 planned runs are not in the store yet: {again}."), "it can be pasted"
     assert "biased low" in note
     page = (tmp_path / "out" / "report.html").read_text()

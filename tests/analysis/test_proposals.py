@@ -58,7 +58,7 @@ def test_a_proposal_has_the_settings_that_the_first_sweep_typed() -> None:
 def test_a_command_is_given_again_for_the_store_where_it_lies() -> None:
     for named in (["--store", "old"], ["--store=old"], ["store.path=old"]):
         argv = ["python", "-m", "grok.run", "-m", *named, "seed=range(0,4)"]
-        assert given_again(argv, Path("new")) == "python -m grok.run -m 'seed=range(0,4)' store.path=new"
+        assert given_again(argv, Path("new")) == "grok sweep 'seed=range(0,4)' store.path=new"
 
 
 @pytest.mark.parametrize("path", ["my runs/it's here", "/data/a=b,c/store", "results/x", "/tmp/{odd}"])

@@ -73,6 +73,7 @@ def test_the_page_of_a_growing_store_is_served_with_title_notes_and_standing(
 ) -> None:
     rows = [row(truth) for truth in census(5, np.random.default_rng(0))]
     store, notes, pages = tmp_path / "S", tmp_path / "notes.txt", list[str]()
+    page = tmp_path / "out" / "report.html"
     notes.write_text("Two <b>of them</b>.\n\nAnd why.")
     with StoreWriter(store) as writer:
         writer.record_design(Purposes("sweep", [Purpose()] * 5).named([r.result.run_id for r in rows]))
@@ -82,10 +83,15 @@ def test_the_page_of_a_growing_store_is_served_with_title_notes_and_standing(
         address = capsys.readouterr().out.splitlines()[0].removeprefix("serving ")
         pages.append(urlopen(address).read().decode())
 
-    monkeypatch.setattr(report.time, "sleep", sleeping(look))
+    def begin() -> None:
+        (store / "live" / "sweep").mkdir(parents=True)
+        (store / "live" / "sweep" / "group.json").write_text('{"flying": {"run": [1, 2, null]}}')
+
+    monkeypatch.setattr(report.time, "sleep", sleeping(look, begin, lambda: pages.append(page.read_text())))
     words = ["--out", str(tmp_path / "out"), "--serve", "--title", "Is it so?", "--notes", str(notes)]
     assert report.main([str(store), *words]) == 0
     assert "<h1>Is it so?</h1>" in pages[0] and "3 of 5 runs stored" in pages[0]
+    assert "3 of 5 runs stored, 1 in flight" in pages[1], "nothing was stored since, but a run began"
     assert "<p>Two &lt;b&gt;of them&lt;/b&gt;.</p>" in pages[0] and "<p>And why.</p>" in pages[0]
     assert report.main([str(store), "--notes", str(tmp_path / "nothing")]) == 2
 
