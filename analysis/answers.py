@@ -22,7 +22,7 @@ from grok.analysis.observations import (
     without_repetition,
 )
 from grok.analysis.populations import roles
-from grok.analysis.proposals import CENSUS, given_again, proposal
+from grok.analysis.proposals import given_again, proposal
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies import QUESTIONS, Missing
 from grok.analysis.studies.base import OwnStudy, Study
@@ -355,8 +355,7 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
         return Fact("Train some seeds.", first, is_command=True)
     order = [gap for name in NEXT for gap in gaps if gap.name == name] + [gap for gap in gaps if gap.command]
     if order:
-        first = "Train more seeds, then ask: " * order[0].command.startswith(CENSUS)
-        return Fact(first + order[0].question, order[0].command, is_command=True)
+        return Fact(order[0].question, order[0].command, is_command=True)
     return Fact(
         "Look at a run.", f"grok show {runs['run_id'].iloc[0][:10]} --store {observations.path}", is_command=True
     )

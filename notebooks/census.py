@@ -18,7 +18,7 @@
 #     make notebooks GROK_STORE=results/quickstart
 #
 # `grok sweep sweep=census` makes the store. `grok sweep experiment=quickstart 'seed=range(0,64)'` makes a small one in
-# three minutes. If the store cannot answer a question yet, the notebook shows the command that trains the runs.
+# a minute. If the store cannot answer a question yet, the notebook shows the command that trains the runs.
 
 # %%
 import os
@@ -67,7 +67,7 @@ studies["survival"]
 studies["survival"].figures
 
 # %% [markdown]
-# ## Do fast seeds generalise in another way, or only sooner?
+# ## Do early seeds generalise in another way, or only sooner?
 
 # %%
 studies["regimes"]
