@@ -308,6 +308,8 @@ class Population:
     """How this population differs from the others of the store; empty if it is the only one."""
     masters: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Master seed of the store that derives the seed of a stream, by (stream, seed)."""
+    equal: pd.DataFrame = field(default_factory=pd.DataFrame)
+    """Runs that ended with the weights of another seed, bit for bit; ``rows`` has only the first of each such group."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -442,12 +444,20 @@ def populations(observations: Observations) -> Populations:
         for seed in sorted({*rows["seed"], *observations.arithmetic["seed"]}, reverse=True)
     }
     large = set(map(id, kept))
-    kept = [replace(p, rows=extended(observations, p.rows)) for p in kept]
+    kept = [_once(replace(p, rows=extended(observations, p.rows))) for p in kept]
     ordered = _in_order([_finished(p, settings, masters) for p in kept], settings)
     named = tuple(replace(p, name=n) for p, n in zip(ordered, _names(ordered), strict=True))
     counted = set().union(*(set(p.rows["place"]) for p in named))
     beside = sum(len(set(c.rows["place"]) - counted) for c in taken if id(c) not in large)
     return Populations(named, beside, settings, len(tried))
+
+
+def _once(p: Population) -> Population:
+    """Return ``p`` with each result once: equal weights under different seeds are no second one."""
+    known = p.rows[(p.rows["status"] == "completed") & p.rows["weights_hash"].notna()]
+    equal = known[known["weights_hash"].duplicated(keep=False)]
+    again = equal.index[equal["weights_hash"].duplicated()]
+    return replace(p, rows=p.rows.drop(again), equal=equal)
 
 
 def drawn(rows: pd.DataFrame) -> list[Population]:

@@ -24,6 +24,7 @@ from grok.analysis.figures.style import (
     Rule,
     of_all,
 )
+from grok.analysis.observations import floats
 from grok.analysis.studies.census import Census
 from grok.analysis.studies.regimes import AFTER, BEFORE, TOGETHER, Regimes
 
@@ -38,7 +39,12 @@ CLASS_STYLES: Final = {
     "fast": (CLASS_COLOURS["fast"], 0.8, 0.9),
     "super": (CLASS_COLOURS["super"], 0.9, 1.1),
 }
-TIME_STYLES: Final = {"not": (GREY, 0.6, 0.7), "late": (BLUE, 0.5, 0.7), "early": (TEAL, 0.9, 1.1)}
+TIME_STYLES: Final = {
+    "not": (GREY, 0.6, 0.7),
+    "generalised": (BLUE, 0.5, 0.7),
+    "late": (BLUE, 0.5, 0.7),
+    "early": (TEAL, 0.9, 1.1),
+}
 """First word of the label: (colour, opacity, line width), drawn in this order."""
 REGIME_COLOURS: Final = {BEFORE: BLUE, TOGETHER: VIOLET, AFTER: TEAL}
 
@@ -166,14 +172,14 @@ def accuracy_histogram(census: Census) -> Drawing | None:
 
 
 def time_histogram(census: Census) -> Drawing:
-    """Draw the histogram of the step of generalisation; other seeds stand at the last step they were seen."""
+    """Draw the histogram of the step of generalisation; other seeds stand at the last step they were trained to."""
     times, fast = census.times, census.by_time
-    steps = np.where(times.seen, times.right, times.left)
+    steps = np.where(times.seen, times.right, np.minimum(times.left, floats(census.rows["steps"])))
     edges = _edges(times.right[times.seen], float(steps.max()))
     early = fast.is_early if fast else np.zeros(len(times), dtype=bool)
     parts = {
         "not by their last step": (GREY, ~times.seen),
-        "late": (BLUE, times.seen & ~early),
+        "late" if fast else "generalised": (BLUE, times.seen & ~early),
         "early": (TEAL, early),
     }
     data = pd.DataFrame({"step from": edges[:-1], "step to": edges[1:]})

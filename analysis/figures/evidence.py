@@ -215,9 +215,8 @@ def qq_log_time(fitted: LogNormal, level: float = 0.95) -> Drawing | None:
     )
     caption = (
         f"{seen:,} of {n:,} seeds generalised; seeds with the same step share a point. Line: the log-normal of maximum "
-        "likelihood (median "
-        f"{fitted.median:,.0f} steps, standard deviation of the log {width:.2f}). Band: {level:.0%} of samples of it "
-        f"have the point of that rank inside; {int(outside.sum())} points lie outside."
+        f"likelihood. Band: {level:.0%} of samples of it have the point of that rank inside; "
+        f"{int(outside.sum())} points lie outside."
     )
     if late:
         caption += (

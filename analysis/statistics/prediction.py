@@ -196,6 +196,10 @@ def spearman(x: Floats, y: Floats, level: float = LEVEL) -> Estimate:
 # Source: Conover 1999 (the order-statistic interval of a median).
 
 
+FEWEST_OF_A_MEDIAN: Final = 6
+"""Smallest number of values whose median has an interval at 95%: from the smallest to the largest."""
+
+
 def median_interval(values: Floats, level: float = LEVEL) -> Estimate:
     """Return the median of ``values`` (n,) with its order-statistic interval at ``level``.
 

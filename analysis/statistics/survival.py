@@ -324,11 +324,6 @@ class LogNormal:
     """Standard deviation of the same."""
     times: Times
 
-    @property
-    def median(self) -> float:
-        """The median time in steps."""
-        return math.exp(self.mean)
-
 
 def fit(times: Times) -> LogNormal:
     """Fit a log-normal distribution by maximum likelihood.

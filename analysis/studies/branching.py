@@ -267,18 +267,8 @@ def _kept(study: Branching) -> None:
     """Add what children keep, and the differences between redraws."""
     study.kept = what_children_keep(study)
     rows = first_generation(study)
-    number = rows["every"].drop_duplicates("parent")["kind"].value_counts()
-    chosen_as = ", ".join(f"{n} {kind}" for kind, n in sorted(number.items()))
-    are_random = set(number.index) <= {"random"}
-    if are_random:  # one statement, not the same one twice
+    if set(rows["every"]["kind"]) <= {"random"}:  # one statement, not the same one twice
         study.kept.pop("random", None)
-    meaning = {
-        "every": f"parents chosen as these {len(rows['every']['parent'].unique())} were ({chosen_as})",
-        "random": "random parents alone",
-        "chosen": "chosen parents",
-    }
-    if are_random:
-        meaning["every"] = "random parents"
     records, differences = [], []
     for family in study.families:
         shares = {name: kept.shares[family.name] for name, kept in study.kept.items() if family.name in kept.shares}
@@ -286,6 +276,7 @@ def _kept(study: Branching) -> None:
         mine = {name: of[of["redrawn"] == family.name] for name, of in rows.items()}
         for name, e in shares.items():
             who = f"{mine[name]['run_id'].nunique()} children, {mine[name]['line'].nunique()} lines of descent"
+            about = "random parents alone" if name == "random" else _chosen_as(mine[name])
             if name == "chosen":
                 text = (
                     f"{family.name} redrawn: on average the children of chosen parents keep {e.plain(2)} of their "
@@ -294,7 +285,7 @@ def _kept(study: Branching) -> None:
             else:
                 text = (
                     f"{family.name} redrawn: {e.plain(2)} of the rank variance between random seeds lies between "
-                    f"parents, through {family.kept}. It is about {meaning[name]} ({who}; 0: siblings are no more "
+                    f"parents, through {family.kept}. It is about {about} ({who}; 0: siblings are no more "
                     "alike than any two children, 1: equal)."
                 )
             study.findings.append(
@@ -345,6 +336,15 @@ def _kept(study: Branching) -> None:
         "for any seed; chosen parents can be more unlike each other than random ones. Each interval is one of 95%, "
         "not corrected for their number."
     )
+
+
+def _chosen_as(children: pd.DataFrame) -> str:
+    """Return in words how the parents of these children were chosen."""
+    number = children.drop_duplicates("parent")["kind"].value_counts()
+    if set(number.index) <= {"random"}:
+        return "random parents"
+    chosen = ", ".join(f"{n} {kind}" for kind, n in sorted(number.items()))
+    return f"parents chosen as these {number.sum()} were ({chosen})"
 
 
 _WORDS: Final = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -67,14 +67,17 @@ class Census(Study):
     has_diary_task: bool
     """Whether the task is the diary's, for which its classes were defined."""
     by_time: SpeedJudgement | None = None
+    wrong: list[str] = field(default_factory=list)
+    """Why the intervals below do not hold: equal bits, devices that differ."""
 
     @property
     def kinds(self) -> pd.Series:
         """Each seed's class of the diary; on another task whether it was early, late or not within the steps."""
         if self.has_diary_task:
             return self.rows["label"]
-        kinds = np.where(_done(self), "late", f"not within {_usual(self):,} steps")
         early = self.by_time.is_early if self.by_time is not None else False
+        done = "late" if self.by_time is not None else "generalised"
+        kinds = np.where(_done(self), done, f"not within {_usual(self):,} steps")
         return pd.Series(np.where(early, "early", kinds), index=self.rows.index)
 
 
@@ -121,8 +124,9 @@ def one(observations: Observations, population: Population) -> Census:
         by_time = [replace(f, headline=ALWAYS not in f.label) for f in by_time]
         by_accuracy = [f for f in by_accuracy if f.label == "diverged seeds"]
     every = by_accuracy + by_time if census.has_diary_task else by_time + by_accuracy
-    census.findings = [*_equal_bits(census), *_unequal(census), *every]
-    census.summary, census.lead = _summary(census), "seed_curves"
+    checks = [*_equal_bits(census), *_unequal(census)]
+    census.findings, census.wrong = [*checks, *every], [f.text for f in checks if f.headline]
+    census.summary, census.lead = " ".join([_summary(census), *census.wrong]), "seed_curves"
     census.tables = [_best_table(census)]
     if code := code_needed(rows):
         census.notes.append(f'"Run it again" needs your code as these runs had it: {code}.')
@@ -200,6 +204,9 @@ def analyse(observations: Observations) -> Study:
         if isinstance(first, Census) and 2 * len(first.rows) > n:
             study.lead = f"{first.lead}_1"
             study.summary = f"{first.summary} {len(parts) - 1} smaller populations are compared below."
+            parts.remove(first)
+        wrong = [f"{part.about}: {text}" for part in parts for text in part.wrong]
+        study.summary = " ".join([study.summary, *wrong])
     return study
 
 
@@ -286,18 +293,20 @@ def _named(census: Census, which: pd.Series) -> str:
 
 
 def _equal_bits(census: Census) -> list[Finding]:
-    """Return the error that different seeds have equal weights: they are one result, counted several times."""
-    rows = census.rows[(census.rows["status"] == "completed") & census.rows["weights_hash"].notna()]
-    equal = rows["weights_hash"].duplicated(keep=False)
-    if not equal.any():
+    """Return the error that different seeds have equal weights: each group of these is one result."""
+    equal = census.population.equal
+    if equal.empty:
         return []
-    n, results = int(equal.sum()), rows.loc[equal, "weights_hash"].nunique()
+    seeds, results = replace(census.population, rows=equal).seeds, equal["weights_hash"].nunique()
+    every = len(census.rows) + len(equal) - results
+    named = ", ".join(map(str, seeds.head(FEW_NAMED))) + (", ..." if len(seeds) > FEW_NAMED else "")
+    shown = f"{len(equal):,} of {every:,}"
     text = (
-        f"Error: {n:,} of {len(rows):,} {census.population.unit} ended with the weights of another one, bit for bit "
-        f"({_named(census, equal)}). They are {results:,} result{'s' * (results > 1)}, not {n:,}: either the seed does "
-        "not reach the training, or runs were copied. No interval of this section holds."
+        f"Error: {shown} {census.population.unit} ended with the weights of another one, bit for bit ({named}). They "
+        f"are {results:,} result{'s' * (results > 1)} and count as {results:,}, not {len(equal):,}: either the seed "
+        "does not reach the training, or runs were copied."
     )
-    return [Finding("equal bits under different seeds", f"{n:,} of {len(rows):,}", text, headline=True)]
+    return [Finding("equal bits under different seeds", shown, text, headline=True)]
 
 
 def _unequal(census: Census) -> list[Finding]:

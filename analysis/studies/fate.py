@@ -22,7 +22,7 @@ from grok.analysis.observations import PLAIN_SETTINGS, Condition, Observations, 
 from grok.analysis.populations import asked, listed, random_seeds, roles, settings_in_words
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
 from grok.analysis.statistics.halfway import Floats, Halfway, halfway
-from grok.analysis.statistics.prediction import median_interval
+from grok.analysis.statistics.prediction import FEWEST_OF_A_MEDIAN, median_interval
 from grok.analysis.statistics.repeatability import mean_share, normal_scores
 from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
 from grok.analysis.studies.census import judged
@@ -354,7 +354,8 @@ def _divergence(study: Fate, curves: pd.DataFrame) -> None:
     for key, part in pairs.groupby(["parents", "ulps", "step", "evaluated at"]):
         e = median_interval(part.groupby("line")["distance"].mean().to_numpy(float))
         where = dict(zip(("parents", "ulps", "moved at", "evaluated at"), key, strict=True))
-        records.append(where | {"lines": e.n, "median": e.value, "low": e.low, "high": e.high})
+        ends = (e.low, e.high) if e.n >= FEWEST_OF_A_MEDIAN else (None, None)
+        records.append(where | {"lines": e.n, "median": e.value, "low": ends[0], "high": ends[1]})
     caption = "Distance of moved children to their parents, by step (log of the validation loss)"
     study.tables.append(Table("fate_divergence", caption, pd.DataFrame(records), open=False))
 

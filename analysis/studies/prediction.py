@@ -140,7 +140,7 @@ def one(observations: Observations, population: Population) -> Prediction:
                 "auroc": e.value,
                 "low": e.low,
                 "high": e.high,
-                "lead": arrival - step,
+                "lead": np.round(arrival - step),
                 "already there": done,
             }
         )

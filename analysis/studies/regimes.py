@@ -110,7 +110,7 @@ def one(observations: Observations, population: Population) -> Regimes:
         curves=observations.curves_of(rows.index),
     )
     done = early(study)
-    n, later = len(done), int(study.events["grokked"].notna().sum()) - len(done)
+    n = len(done)
     if not n:
         raise NotEnoughData(f"at least one run that generalised (none of {len(rows)} did within its budget)")
     for name, words in (
@@ -123,18 +123,38 @@ def one(observations: Observations, population: Population) -> Regimes:
         text = f"In {hits} of {n} generalised seeds ({population.task}) the weight norm {words}: {e.percent()}."
         study.findings.append(Finding(name, e.percent(), text, e, headline=n >= FEWEST and name != TOGETHER))
     watched = done[floats(rows["steps"].loc[done.index]) >= WATCHED * done["grokked"]]
-    study.notes.append(
-        f"{len(rows) - n - later:,} of {len(rows):,} seeds had not generalised when they ended, so this is about early "
-        f"seeds. {len(watched)} of the {n} were trained to {WATCHED} times their step: only these had time to lose "
-        "norm afterwards, and the times are compared for them."
-        + f" {later} more generalised after the usual length and do not count."
-        * (later > 0)
-    )
+    study.notes.append(_about(study, done, watched))
     study.tables.append(_orders(done))
-    if len(watched):
+    if len(watched) >= FEWEST:
         study.tables.append(_times(watched))
+    if len(watched):
         _groups(study, watched)
     return study
+
+
+def _about(study: Regimes, done: pd.DataFrame, watched: pd.DataFrame) -> str:
+    """Return which seeds the section is about, and of which the times are compared."""
+    rows, not_yet = study.population.rows, study.events["grokked"].isna()
+    diverged = int((not_yet & (rows["status"] == "diverged")).sum())
+    slow, n = int(not_yet.sum()) - diverged, len(done)
+    later = len(rows) - slow - diverged - n
+    words = []
+    if slow:
+        words.append(
+            f"{slow:,} of {len(rows):,} seeds had not generalised when they ended, so this is about early ones."
+        )
+    if diverged:
+        words.append(f"{diverged:,} of {len(rows):,} seeds diverged and do not count.")
+    if later:
+        words.append(f"{later:,} generalised after the usual length and do not count.")
+    few = f"{len(watched)} of the {n}" if len(watched) else f"None of the {n}"
+    words.append(
+        f"All {n} were trained to {WATCHED} times their step: their times are compared."
+        if len(watched) == n
+        else f"{few} were trained to {WATCHED} times their step: only then had they time to lose norm afterwards, and "
+        "only such times are compared."
+    )
+    return " ".join(words)
 
 
 def _groups(study: Regimes, done: pd.DataFrame) -> None:
@@ -173,8 +193,9 @@ def _times(done: pd.DataFrame) -> Table:
         ):
             low, middle, high = np.quantile(values, [0.25, 0.5, 0.75], method="lower")  # infinite: not seen
             quarters = {"quarter": low, "half": middle, "three quarters": high}
-            records.append({"event": name, "in": unit, "not seen": int(np.isinf(values).sum())}
-                           | {k: "not seen" if np.isinf(v) else f"{v:,.5g}" for k, v in quarters.items()})  # fmt: skip
+            form = ",.0f" if unit == "steps" else ".2g"
+            shown = {k: "not seen" if np.isinf(v) else f"{v:{form}}" for k, v in quarters.items()}
+            records.append({"event": name, "in": unit, "not seen": int(np.isinf(values).sum())} | shown)
     caption = f"The three times: by when a quarter, half and three quarters of {len(done)} seeds had each event"
     return Table("times", caption, pd.DataFrame(records[:-1]))
 

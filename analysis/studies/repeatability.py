@@ -25,7 +25,7 @@ from grok.analysis.observations import (
 )
 from grok.analysis.populations import CHOSEN, RUN_STREAMS, Population, asked, drawn, listed, places, roles
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
-from grok.analysis.statistics.prediction import median_interval
+from grok.analysis.statistics.prediction import FEWEST_OF_A_MEDIAN, median_interval
 from grok.analysis.statistics.proportions import clopper_pearson, heterogeneity
 from grok.analysis.statistics.repeatability import MOST, Counts, Replication, Verdict, mean_share, replication
 from grok.analysis.studies.base import Finding, Question, Study, Table
@@ -634,13 +634,17 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
         if not apart.size:
             continue
         medians = dict(zip(loss.index, map(median_interval, apart.T), strict=True))
+        enough = len(apart) >= FEWEST_OF_A_MEDIAN
         records += [
-            {"step": step, "seeds": name, "n": e.n, "median": e.value, "low": e.low, "high": e.high}
+            {"step": step, "seeds": name, "n": e.n, "median": e.value}
+            | ({"low": e.low, "high": e.high} if enough else {"low": None, "high": None})
             for step, e in medians.items()
         ]
         thirds = [list(medians)[i] for i in (-1 - 2 * (len(loss) // 3), -1 - len(loss) // 3, -1)]
-        parts = [f"{e.value:.1g} ({e.low:.1g} to {e.high:.1g}) at step {k:,}" for k in thirds for e in [medians[k]]]
-        shown.append(f"{len(apart)} {name} {', '.join(parts)}")
+        ends = {k: f" ({e.low:.1g} to {e.high:.1g})" if enough else "" for k, e in medians.items()}
+        parts = [f"{medians[k].value:.1g}{ends[k]} at step {k:,}" for k in thirds]
+        few = "" if enough else ", too few for an interval"
+        shown.append(f"{len(apart)} {name if len(apart) > 1 else name.removesuffix('s')} {', '.join(parts)}{few}")
     if not shown:
         return None
     text = (

@@ -150,8 +150,8 @@ def _quantiles(study: Survival, budget: float) -> None:
             e = quantile(study.times, q)
         except NotEnoughData:
             continue
-        high = e.high if np.isfinite(e.high) else None
-        records.append({"share of seeds": f"{q:.0%}", "by step": e.value, "low": e.low, "high": high})
+        high = round(e.high) if np.isfinite(e.high) else None
+        records.append({"share of seeds": f"{q:.0%}", "by step": round(e.value), "low": round(e.low), "high": high})
         if q == 0.5:
             text = f"Half of the seeds have generalised by step {e.plain()} (with censoring, n = {e.n})."
             add("median step of generalisation", e, text, headline=True)
@@ -210,8 +210,7 @@ def _one_lognormal(study: Survival) -> None:
         return
     study.notes.append(
         "One population or two: no test can decide this with so few runs, so none is shown. The quantile plot shows "
-        f"how far the times are from one log-normal population (median {study.lognormal.median:,.0f}, log spread "
-        f"{study.lognormal.sd:.2f})."
+        "how far the times are from one log-normal population."
     )
 
 

@@ -77,6 +77,20 @@ def test_seeds_that_did_not_generalise_stand_where_their_runs_ended() -> None:
     assert titled(drawing) == 60 == drawing.charts[0].drawn
 
 
+def test_seeds_that_diverged_stand_where_they_ended_and_no_seed_is_late_without_a_median() -> None:
+    length = {"train.steps": 3000, "eval.every": 250}
+    truths = [Truth({"seed": s, **length}, 2000.0 if s < 3 else 9000.0) for s in range(20)]
+    store = simulate([*truths, Truth({"seed": 20, **length}, 9000.0, status="diverged")])
+    runs = store.all_runs
+    runs["steps"] = runs["steps"].where(runs["status"] != "diverged", 1000)
+    census = ask("census", Observations(runs, store.curves, designs=store.designs))
+    data = time_histogram(census).data
+    ended = data[data["not by their last step"] > 0]
+    assert list(ended["not by their last step"]) == [1, 17]
+    assert ended["step from"].iloc[0] < 1000 <= ended["step to"].iloc[0]
+    assert census.by_time is None and "late" not in data and data["generalised"].sum() == 3
+
+
 # Runs at the settings of papers: which count, and what the verdicts say of long, short and cut ones.
 
 ARMS = {arm.name: dict(arm.settings) for paper in PAPERS for arm in paper.arms}

@@ -177,6 +177,17 @@ def test_lines_are_the_units_and_random_parents_stand_apart() -> None:
     assert table.loc["order", "variance between random parents"] == study.kept["random"].shares["order"].plain(2)
 
 
+def test_a_redraw_names_the_parents_that_it_redrew() -> None:
+    """Both streams were redrawn of five more random parents: they are none of those whose order alone was."""
+    truths = branched(np.random.default_rng(3), 16, 3, {"split+init": 0.05, "all": 0.05}, census=60)
+    more = {11, 12, 13, 14, 15}
+    kept = [t for t in truths if t.overrides["seed"] not in more or sum("seeds." in name for name in t.overrides) != 1]
+    study = ask("branching", with_designs(kept, range(7)))
+    said = {f.label: f.text for f in study.findings}
+    assert "these 11 were (7 best, 4 random)" in said["variance between parents, order redrawn"]
+    assert "these 16 were (7 best, 9 random)" in said["variance between parents, split and order redrawn"]
+
+
 def test_what_chosen_parents_keep_is_their_childrens_distance() -> None:
     variance = {"split+init": 0.09, "all": 0.01}
     truths = branched(np.random.default_rng(11), 80, 3, variance, census=80)
@@ -350,6 +361,20 @@ def test_runs_a_unit_apart_are_compared_at_every_step_for_candidates_and_for_see
             assert drift.loc[(name, step), "median"] == pytest.approx(np.median(np.abs(loss[:, 0] - loss[:, 1])))
             assert drift.loc[(name, step), "n"] == 8
     assert "at step 1,000" in next(f.text for f in study.findings if f.label == "divergence by step")
+
+
+@pytest.mark.parametrize("n", [1, 5, 6])
+def test_the_distance_of_fewer_than_six_seeds_has_no_interval(n: int) -> None:
+    """The median of five lies outside the range of five in 6%: at 95% they have no interval."""
+    length = {"train.steps": 3000, "eval.every": 500}
+    seeds = [Truth({"seed": s, **length}, 2000.0 if s < n else 9000.0) for s in range(60)]
+    study = ask("repeatability", simulate(seeds + again(seeds[:n], 2, 0.1, np.random.default_rng(22))))
+    drift = next(t.frame for t in study.tables if t.name == "divergence")
+    assert set(drift["n"]) == {n}
+    assert drift["low"].notna().all() == drift["high"].notna().all() == (n == 6)
+    assert ("too few for an interval" in next(f.text for f in study.findings if f.label == "divergence by step")) == (
+        n < 6
+    )
 
 
 @pytest.mark.parametrize("n", [8, 22, 50])

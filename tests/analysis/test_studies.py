@@ -96,8 +96,7 @@ def test_survival_of_a_mixture(long_census: Observations) -> None:
     assert not any("predicts" in finding.text for finding in study.findings), "the fitted seeds are what was seen"
     assert any("no test" in note for note in study.notes)
     caption = next(d.caption for d in drawings(study) if d.name == "qq_log_time")
-    shown = re.findall(r"median [\d,]+", caption)
-    assert shown and shown[0] in " ".join(study.notes), "one fit, rounded once"
+    assert not re.search(r"median [\d,]+", caption + " ".join(study.notes)), "a fit without an interval is no number"
 
 
 def test_seeds_that_did_not_generalise_count_in_the_ratio_of_the_two_steps() -> None:
@@ -146,6 +145,26 @@ def test_one_continuum_is_not_two_regimes_and_two_groups_are() -> None:
     for lags, shown in ((spread, "a continuum"), (apart, "two groups")):
         study = REGIMES.answer(with_norm_falls(np.rint(4000 * np.exp(lags) / 100) * 100))
         assert next(f.shown for f in study.findings if f.label == "one group or two") == shown
+
+
+@pytest.mark.parametrize(("slow", "diverged"), [(0, 0), (4, 0), (0, 3), (2, 3)])
+def test_the_order_of_events_says_whom_it_is_about(slow: int, diverged: int) -> None:
+    """Seeds that diverged are no late ones, and where all generalised nothing is about early ones."""
+    length = {"train.steps": 12_000, "eval.every": 250}
+    truths = [Truth({"seed": s, **length}, 4000.0) for s in range(14)]
+    truths += [Truth({"seed": 20 + s, **length}, 40_000.0) for s in range(slow)]
+    truths += [Truth({"seed": 30 + s, **length}, 40_000.0, status="diverged") for s in range(diverged)]
+    note = next(note for note in ask("regimes", simulate(truths)).notes if "times their step" in note)
+    assert ("so this is about early ones" in note) == bool(slow) and ("diverged" in note) == bool(diverged)
+    assert not slow or f"{slow} of {14 + slow + diverged}" in note
+    assert "All 14 were trained" in note
+
+
+def test_quartiles_of_a_few_runs_are_not_shown() -> None:
+    length = {"train.steps": 12_000, "eval.every": 250}
+    for n, shown in ((4, False), (14, True)):
+        study = ask("regimes", simulate([Truth({"seed": s, **length}, 4000.0) for s in range(n)]))
+        assert ("times" in {table.name for table in study.tables}) == shown
 
 
 def test_crossed_recovers_the_shares() -> None:
@@ -335,6 +354,25 @@ def test_equal_bits_under_different_seeds_are_an_error() -> None:
                if "bits" in f.label)  # fmt: skip
     assert said.shown == "60 of 60" and "30 results" in said.text and said.text.startswith("Error")
     assert said.headline
+
+
+def test_equal_bits_under_different_seeds_count_once_in_every_section() -> None:
+    """Sixty seeds with thirty results, of which six generalised, are thirty: no interval is of sixty."""
+    store = simulate(computed_on(60, 12, "a", 0))
+    runs = store.all_runs.copy()
+    twin = runs["seed"].map(lambda seed: seed if seed < 6 else seed - 6 if seed < 12 else 6 + (seed - 12) % 24)
+    runs["weights_hash"] = twin.map(lambda of: f"{of:064x}")
+    copied = Observations(runs, store.curves, designs=store.designs)
+    census, times = ask("census", copied), ask("survival", copied)
+    assert census.shares["super"].n == 30 and census.shares["super"].value == 6 / 30
+    assert len(times.times) == 30 and len(ask("regimes", copied).events) == 30
+    assert "Error" in census.summary and census.summary.startswith("30 seeds")
+
+
+def test_the_first_sentence_says_what_makes_its_share_wrong() -> None:
+    apart = ask("census", simulate(computed_on(300, 0, "a", 0) + computed_on(300, 18, "b", 1000)))
+    assert "numerics tags differ in the share that is super" in apart.summary
+    assert ask("census", simulate(computed_on(60, 6, "a", 0))).wrong == []
 
 
 def test_a_dip_at_the_last_step_is_no_loss_of_a_super_seed() -> None:
