@@ -47,6 +47,7 @@ COMMANDS: Final = {
     "stores": {
         "study": Command("grok.analysis.study", "one question of the report"),
         "compare": Command("grok.analysis.compare", "two sets of runs side by side: weight_decay=0 weight_decay=1"),
+        "atlas": Command("grok.analysis.atlas", "stores as one public data set, with a card and checksums"),
         "store": Command("grok.commands.store", "status, verify, compact, merge, migrate, restore, export"),
     },
     "language models": {

@@ -1,0 +1,79 @@
+"""The data set of all committed stores, in four readers."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars
+import pytest
+
+from grok.analysis import atlas
+from grok.analysis.atlas import build, main, split_name
+from grok.store import open_store
+from tests.analysis.simulate import census, write
+
+STORES = sorted(path for path in Path(__file__).parents[2].glob("results/*/store"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("atlas") / "atlas"
+    build(out, STORES)
+    return out
+
+
+@pytest.mark.parametrize("kind", atlas.KINDS)
+def test_every_reader_gets_every_row_of_the_stores(built: Path, kind: str) -> None:
+    for store in STORES:
+        split = split_name(store)
+        expected = getattr(open_store(store), kind)()
+        pd.testing.assert_series_equal(pd.read_parquet(built / kind / f"{split}.parquet")["run_id"], expected["run_id"])
+    counts = [
+        len(polars.read_parquet(built / kind / "*.parquet")),
+        len(duckdb.sql(f"select * from '{built}/{kind}/*.parquet'")),
+    ]
+    assert counts == [sum(len(getattr(open_store(store), kind)()) for store in STORES)] * 2
+
+
+@pytest.mark.slow
+def test_datasets_loads_each_split(built: Path, tmp_path: Path) -> None:
+    """In a process of its own, which keeps its cache in the test's folder."""
+    code = "import datasets, sys\nfor kind in ('runs', 'curves', 'designs'):\n"
+    code += "    print(kind, *[f'{n}={len(s)}' for n, s in datasets.load_dataset(sys.argv[1], kind).items()])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(built)], env={"HF_HOME": str(tmp_path), "HF_DATASETS_OFFLINE": "1"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for line in done.stdout.splitlines():
+        kind, *splits = line.split()
+        assert splits == [f"{split_name(s)}={len(getattr(open_store(s), kind)())}" for s in STORES]
+    assert len(done.stdout.splitlines()) == 3
+
+
+def test_sums_and_metadata_name_every_file(built: Path) -> None:
+    lines = dict(line.split("  ")[::-1] for line in (built / "SHA256SUMS").read_text().splitlines())
+    files = {str(path.relative_to(built)) for path in built.rglob("*") if path.is_file()} - {"SHA256SUMS"}
+    assert lines.keys() == files
+    assert all(hashlib.sha256((built / name).read_bytes()).hexdigest() == digest for name, digest in lines.items())
+    metadata = json.loads((built / "croissant.json").read_text())
+    assert {part["contentUrl"]: part["sha256"] for part in metadata["distribution"]} == {
+        name: digest for name, digest in lines.items() if name.endswith(".parquet")
+    }
+    fields = {field["source"]["extract"]["column"] for field in metadata["recordSet"][-1]["field"]}
+    assert fields == set(pd.read_parquet(built / f"{metadata['recordSet'][-1]['@id']}.parquet").columns)
+    assert sum(path.stat().st_size for path in built.rglob("*") if path.is_file()) < 100e6
+
+
+def test_stores_of_one_name_and_a_full_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "S"
+    write(census(4, np.random.default_rng(0)), store)
+    assert main(["build", str(tmp_path / "out"), str(store), str(store)]) == 2
+    assert main(["build", str(tmp_path), str(store)]) == 2
+    assert capsys.readouterr().err.count("error: ") == 2
+    assert main(["build", str(tmp_path / "out"), str(store)]) == 0
+    assert len(pd.read_parquet(tmp_path / "out/runs/S.parquet")) == 4
