@@ -123,7 +123,7 @@ def test_training_leaves_the_precision_alone_while_its_events_are_looked_at() ->
 
 # The products through oneDNN, forward and both gradients, against float64.
 
-pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
+needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
 SIZES = st.integers(1, 40)
 
 
@@ -138,6 +138,7 @@ def loss_and_gradients(x: Tensor, weight: Tensor, bias: Tensor, *, onednn: bool)
     return [y.detach(), *torch.autograd.grad((y * y).sum(), leaves)]
 
 
+@needs_onednn
 @settings(max_examples=60, deadline=None)
 @given(rows=SIZES, width=SIZES, features=SIZES)
 def test_products_and_gradients_are_those_of_float64(rows: int, width: int, features: int) -> None:
@@ -148,6 +149,7 @@ def test_products_and_gradients_are_those_of_float64(rows: int, width: int, feat
         torch.testing.assert_close(found.double(), right, rtol=1e-4, atol=1e-4)
 
 
+@needs_onednn
 @pytest.mark.parametrize(("width", "features"), [(24, 40), pytest.param(40, 24, marks=pytest.mark.slow)])
 def test_compiled_they_are_the_same(width: int, features: int) -> None:
     """Whichever operand is the narrower and laid out anew."""
@@ -157,6 +159,7 @@ def test_compiled_they_are_the_same(width: int, features: int) -> None:
         torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
 
 
+@needs_onednn
 def test_a_bias_may_be_missing() -> None:
     x, weight = normal("x", 7, 5).requires_grad_(), normal("w", 3, 5).requires_grad_()
     linear_onednn(x, weight, None).sum().backward()

@@ -401,26 +401,6 @@ def test_a_recipient_of_layers_is_no_ordinary_control() -> None:
     assert [unit.name for unit in test.kind.controls] == ["seed 20"]
 
 
-@pytest.mark.parametrize("command", ["branch", "repeat"])
-def test_a_seed_that_was_chosen_as_one_of_the_best_is_no_ordinary_control(command: str) -> None:
-    """Seed 8 is second best, not super, and its repeats are all super: ordinary seeds' repeats are not."""
-    length = {"train.steps": 3000, "eval.every": 500}
-    seeds = [Truth({"seed": s, **length}, {7: 2000.0, 8: 2900.0}.get(s, 9000.0 + s)) for s in range(40)]
-    repeats = {
-        s: [Truth({"seed": s, "seeds.order": 100 * s + k, **length}, 2000.0 if s < 9 else 9500.0) for k in range(4)]
-        for s in (7, 8, 20, 21)
-    }
-    choices = {7: "best", 8: "best", 20: "drawn", 21: "drawn"}
-    designs = [
-        branch({s: its}, seeds, choices[s]) if command == "branch" else repeat(seeds[s], its, "order", choices[s])
-        for s, its in repeats.items()
-    ]
-    (test,) = ask("repeatability", simulate([*seeds, *itertools.chain(*repeats.values())], *designs)).tests
-    assert [unit.name for unit in test.kind.candidates] == ["seed 7"]
-    assert sorted(unit.name for unit in test.kind.controls) == ["seed 20", "seed 21"]
-    assert test.controls is not None and test.controls.value == 0
-
-
 def test_seeds_that_were_listed_after_their_results_are_no_ordinary_controls() -> None:
     """Nobody said how they were chosen: they may have been chosen by the results."""
     length = {"train.steps": 3000, "eval.every": 500}

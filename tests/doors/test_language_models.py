@@ -4,10 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
-from grok.analysis import report
-from grok.checkpoints import checkpoint_steps, load_weights, run_folder, save_checkpoint
+from grok.checkpoints import checkpoint_steps, run_folder, save_checkpoint
 from grok.execute import worker
 from grok.gpt.training.stability import abandoned_id
 from grok.records import Checkpoint
@@ -126,34 +124,3 @@ def test_a_run_that_diverged_is_gone_on_from_under_another_rate(door: Door, fabl
     runs = open_store("S").runs().set_index("status")
     branch = runs.loc["completed"]
     assert (branch.parent_run_id, branch.branch_step, branch.steps) == (run["run_id"], int(first), 200)
-
-
-@pytest.mark.slow  # streams: `tests/gpt/test_engine.py`, reports: `tests/analysis/test_language_studies.py`
-def test_a_sweep_over_seeds_and_single_streams_is_reported(door: Door, fables: Path, tmp_path: Path) -> None:
-    """Seeds, initial weights alone and order alone: each a row with a curve and a log, each in the report."""
-    words = (
-        *PRESET, f"data.path={fables}", "store.path=S", "model.layers=1", "model.d_model=16", "model.heads=2",
-        "model.context=16", "train.steps=4", "train.batch_size=2", "train.threads=1", "eval.every=2", "eval.windows=2",
-        "eval.sample_tokens=6", "save=init", "executor=inline", "log.quiet=true",
-    )  # fmt: skip
-    for more in ("seed=range(0,3)", "seeds.init=7", "seeds.order=7"):
-        assert door(*words, "-m", more).status == 0
-    store = open_store("S")
-    runs = store.runs().set_index("run_id")
-    assert len(runs) == runs.weights_hash.nunique() == 5
-    assert list(store.curves().groupby("run_id").size()) == [2] * 5
-    assert list(store.steps().groupby("run_id").size()) == [4] * 5
-    of_seed_0 = runs[runs.seed == 0]
-    init, order = (of_seed_0[of_seed_0[f"seed_{name}"] == 7].iloc[0] for name in ("init", "order"))
-    (plain,) = (row for _, row in of_seed_0.iterrows() if 7 not in (row.seed_init, row.seed_order))
-    weights = {row.name: load_weights(run_folder("S", row.name), "init") for row in (plain, init, order)}
-    same = {
-        row.name: all(torch.equal(w, weights[row.name][n]) for n, w in weights[plain.name].items())
-        for row in (init, order)
-    }
-    assert same == {init.name: False, order.name: True}
-    assert (init.seed_order, order.seed_init) == (plain.seed_order, plain.seed_init)
-    assert report.main(["S", "--out", "R"]) == 0
-    page = Path("R/report.html").read_text(encoding="utf-8")
-    assert all(run_id[:10] in page for run_id in runs.index)
-    assert "Generated text" in page

@@ -1,6 +1,7 @@
 """What each command says that its runs are for: the rows of its design against the truth."""
 
 import json
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -234,10 +235,16 @@ def test_switched_runs_are_no_cells_and_no_candidates(census: Path) -> None:
     assert runs.loc[chosen, "config.switch.step"].isna().all()
 
 
+@pytest.fixture(scope="module")
+def trained_census(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("census") / "S"
+    sweep(store, "seed=range(0,6)")()
+    return store
+
+
 @pytest.fixture
-def census(tmp_path: Path) -> Path:
-    sweep(tmp_path / "S", "seed=range(0,6)")()
-    return tmp_path / "S"
+def census(trained_census: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_census, tmp_path / "S"))
 
 
 BRANCH = ["--best", "1", "--random", "2", "--at", "3", "--times", "2", "--redraw", "order,split+init"]
