@@ -119,11 +119,9 @@ def read_table(path: Path) -> list[Chain]:
     """Return the chains of a table, none where there is no table yet."""
     if not path.exists():
         return []
-    kinds: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "bool": "True".__eq__, "str": str}
+    kinds: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: "True".__eq__, str: str}
     with path.open(newline="", encoding="utf-8") as file:
-        return [
-            Chain(**{f.name: kinds[str(f.type)](row[f.name]) for f in fields(Chain)}) for row in csv.DictReader(file)
-        ]
+        return [Chain(**{f.name: kinds[f.type](row[f.name]) for f in fields(Chain)}) for row in csv.DictReader(file)]
 
 
 def append(path: Path, chain: Chain) -> None:
