@@ -59,7 +59,8 @@ class VarianceShares:
     sums: dict[str, Estimate]
     """Shares of the requested sums of components, by name."""
     components: dict[str, float]
-    total: float
+    total: Estimate
+    """The total variance: that of runs whose seeds are all drawn anew."""
     levels: dict[str, int]
     replicates: float
     n: int
@@ -193,12 +194,23 @@ class Cells:
             estimate(together) if together.any() else None,
             {name: estimate(members) for name, members in summed.items()},
             dict(zip(self.labels, parts.tolist(), strict=True)),
-            float(parts.sum()),
+            self._total(simulated, others, float(point.sum()), level, len(y)),
             self.levels,
             len(y) / len(self._counts),
             len(y),
             self.balanced,
         )
+
+    def _total(self, simulated: Floats, others: Floats, value: float, level: float, n: int) -> Estimate:
+        """Return the total variance, half the mean squared difference of runs that share no seed.
+
+        Its estimate over the true one is as in the simulation, whatever the scale.
+        """
+        varied = others.sum(1) > 0
+        sd = np.sqrt(others[varied])
+        ratio = np.maximum(_quadratic(simulated[varied], sd, sd).sum(1), 1e-12) / others[varied].sum(1)
+        low, high = value / np.quantile(ratio, [(1 + level) / 2, (1 - level) / 2])
+        return Estimate(value, min(float(low), value), max(float(high), value), n, "simulated pairs of runs", level)
 
     def _with_tails(self, y: Floats, components: Floats) -> Floats:
         """Return the simulated estimates; those of effects with heavier tails than the normal are further apart."""
@@ -285,6 +297,20 @@ def _inverted(
     low = float(np.interp(tail, np.maximum.accumulate(above), SHARES)) if above[0] < tail else 0.0
     high = 1 - float(np.interp(tail, np.maximum.accumulate(below), SHARES)) if below[0] < tail else 1.0
     return low, high
+
+
+def seeds_needed(sd: float, difference: float, power: float = 0.8, level: float = LEVEL) -> int:
+    """Return how many runs of each of two settings show a ``difference`` of their means with probability ``power``.
+
+    The two-sided t test of two samples with standard deviation ``sd`` and no common seeds, at ``1 - level``.
+    """
+    quantiles = stats.norm.ppf((1 + level) / 2) + stats.norm.ppf(power)
+    n = max(2, math.floor(2 * (quantiles * sd / difference) ** 2))  # the t test needs more
+    while True:
+        limit, away = stats.t.ppf((1 + level) / 2, 2 * n - 2), difference / sd * math.sqrt(n / 2)
+        if stats.nct.sf(limit, 2 * n - 2, away) >= power:
+            return n
+        n += 1
 
 
 # Which runs of a store form a crossed design: each seed of one stream is combined with several of the others.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from grok.analysis.criteria import DIARY, FEW_CUT_OFF, Outcome, accuracy_at, final_loss, outcome
 from grok.analysis.observations import CONDITION_SETTINGS, Condition, Observations, conditions_of, describe_task
 from grok.analysis.populations import roles, settings_in_words
-from grok.analysis.statistics.estimate import NotEnoughData, benjamini_hochberg, generator
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, benjamini_hochberg, generator
 from grok.analysis.statistics.proportions import Heterogeneity, confirmed_ratio, heterogeneity
 from grok.analysis.statistics.variance_shares import (
     CHAOS,
@@ -23,6 +24,7 @@ from grok.analysis.statistics.variance_shares import (
     carried,
     densest,
     filled,
+    seeds_needed,
     variance_shares,
 )
 from grok.analysis.studies import gpt
@@ -288,8 +290,44 @@ def _shares(study: Crossed) -> None:
         }
         for name, e in shares.shares.items()
     ]
+    if study.outcome.is_loss:
+        study.findings += _noise_floor(study, shares.total)
     method = next(iter(shares.shares.values())).method
     study.tables.append(Table("variance", f"Variance components ({method})", pd.DataFrame(records)))
+
+
+WISHED: Final = (0.01, 0.02, 0.05, 0.1)
+"""Differences of the final loss, in nats, for which the number of seeds is told."""
+
+
+def _noise_floor(study: Crossed, variance: Estimate) -> list[Finding]:
+    """Return the spread of the loss over seeds, and the number of seeds that a difference needs; add its table."""
+    low, value, high = (math.sqrt(v) for v in (variance.low, variance.value, variance.high))
+    sd = replace(variance, value=value, low=low, high=high)
+    records = [
+        {"difference": d, "seeds": seeds_needed(value, d), "low": seeds_needed(low, d), "high": seeds_needed(high, d)}
+        for d in WISHED
+    ]
+    caption = "Seeds of each of two settings that show a difference of their mean final loss (nats) in 80% of studies"
+    study.tables.append(Table("seeds_needed", f"{caption}, by a two-sided t test at 5%", pd.DataFrame(records)))
+    first = records[0]
+    needs = f"{first['seeds']:,} ({first['low']:,} to {first['high']:,})"
+    return [
+        Finding(
+            "noise floor",
+            f"{sd.plain(4)} nats",
+            f"The standard deviation of the final loss over random seeds is {sd.plain(4)} nats per token: of two runs "
+            f"with other seeds one is {1.96 * math.sqrt(2) * value:.3f} nats better in one pair of twenty, by chance.",
+            sd,
+            headline=True,
+        ),
+        Finding(
+            "seeds for 0.01 nats",
+            needs,
+            f"A change that improves the loss by 0.01 nats shows (p < 0.05) in 80% of studies with {needs} seeds of "
+            "either side.",
+        ),
+    ]
 
 
 def _without_saturated(study: Crossed, saturated: NDArray[np.bool_]) -> Finding:

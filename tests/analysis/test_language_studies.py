@@ -17,6 +17,7 @@ from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
 from grok.analysis.statistics.estimate import generator
 from grok.analysis.statistics.excursions import RISE, excursions, heights, smoothed
+from grok.analysis.statistics.variance_shares import seeds_needed
 from grok.analysis.studies.crossed import Crossed
 from grok.analysis.studies.gpt import WIKITEXT_103, shares_seeds
 from grok.analysis.writing import write_report
@@ -168,6 +169,12 @@ def test_the_shares_of_the_final_loss_hold_the_truth() -> None:
     assert study.shares.levels == {"init": 6, "order": 6, "dropout": 2} and study.shares.replicates == 2
     assert study.scope.startswith("144 runs of gpt/tinystories_sample") and "validation loss at step 200" in study.scope
     assert {d.name for d in drawings(study)} == {"language_crossed_variance_shares", "language_crossed_heat_map"}
+    (floor,) = [f for f in study.findings if f.label == "noise floor"]
+    assert floor.estimate is not None
+    assert floor.estimate.low <= total**0.5 <= floor.estimate.high < 4 * floor.estimate.value
+    (needed,) = [t.frame for t in study.tables if t.name == "seeds_needed"]
+    first = needed.iloc[0]
+    assert first["low"] <= seeds_needed(total**0.5, 0.01) <= first["high"]
     words = " ".join(f.text for f in study.findings)
     assert "diary" not in words and "lowest loss" in words and "split" not in words
 

@@ -12,7 +12,16 @@ from benchmarks.coverage import ADDITIVE, MIXED, PAIRS, TENTH, WORLDS, World, ef
 from grok.analysis.statistics.estimate import NotEnoughData, generator
 from grok.analysis.statistics.repeatability import between_parents, kept_distance, normal_scores
 from grok.analysis.statistics.shapley import Additivity, additivity, attribute, p_of_no_pattern
-from grok.analysis.statistics.variance_shares import CHAOS, Cells, bounded, carried, densest, filled, variance_shares
+from grok.analysis.statistics.variance_shares import (
+    CHAOS,
+    Cells,
+    bounded,
+    carried,
+    densest,
+    filled,
+    seeds_needed,
+    variance_shares,
+)
 
 # Variance shares: known shares are recovered, intervals cover, a null stays null.
 
@@ -52,6 +61,32 @@ def test_intervals_cover_in_a_few_studies(factors: dict[str, np.ndarray], truth:
         for label, e in cells.shares(effects_of(factors, truth, rng)).shares.items()
     ]
     assert np.mean(inside) >= 0.88  # 160 shares; those of one study depend on each other
+
+
+def test_the_spread_over_seeds_covers_and_so_does_the_number_of_seeds() -> None:
+    """Of 6 init × 6 order × 2 dropout seeds, two runs a cell: truth of three kinds, 300 studies each."""
+    factors, rng = grid(6, 6, 2), generator("noise floor")
+    cells = Cells(factors, rng)
+    names = list(factors)
+    for truth in (
+        {names[0]: 0.7, names[1]: 0.2, CHAOS: 0.1},
+        {names[1]: 0.3, f"{names[0]} × {names[1]}": 0.5, CHAOS: 0.2},
+        {names[0]: 0.05, CHAOS: 0.95},
+    ):
+        found = [cells.shares(effects_of(factors, truth, rng)).total for _ in range(300)]
+        assert np.mean([e.low <= 1 <= e.high for e in found]) >= 0.9
+        assert np.mean([e.value for e in found]) == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize(("sd", "difference"), [(0.1, 0.05), (0.03, 0.05), (1.0, 2.0)])
+def test_the_number_of_seeds_is_that_of_simulated_studies(sd: float, difference: float) -> None:
+    n, rng = seeds_needed(sd, difference), np.random.default_rng(5)
+
+    def seen(n: int) -> float:
+        a, b = rng.normal(0, sd, (2, 20_000, n))
+        return float((stats.ttest_ind(a, b + difference, axis=1).pvalue < 0.05).mean())
+
+    assert seen(n) > 0.79 and seen(n - 1) < 0.81
 
 
 @pytest.mark.slow

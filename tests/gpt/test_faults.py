@@ -4,17 +4,32 @@ import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import pytest
 
 from grok.checkpoints import save_checkpoint
 from grok.config import load_config
 from grok.execute.resume import StoredCheckpoints
+from grok.gpt.training import engine
 from grok.gpt.training.engine import train
-from grok.records import Checkpoint, Job, RunResult
+from grok.records import Checkpoint, Job, RunResult, StepPoint
 from grok.text.corpus import Corpus
 from tests.gpt.conftest import RUN, differences, prepare_text, result_of, run, text_of
-from tests.gpt.faults import AT, FAULTS, SMALL, caught, injected, settings_of, table
+from tests.gpt.faults import (
+    AT,
+    FAULTS,
+    SMALL,
+    BitFlip,
+    CorruptedBatch,
+    Faulty,
+    NanGradient,
+    RateSpikes,
+    caught,
+    injected,
+    settings_of,
+    table,
+)
 
 PAGE = Path(__file__).parents[2] / "results" / "faults" / "language_models.md"
 
@@ -116,6 +131,43 @@ def noisy(data: str, **changes: Any) -> dict[str, Any]:
         group, key = name.split("__")
         settings[group] = {**settings.get(group, {}), key: value}
     return settings
+
+
+@pytest.mark.slow
+def test_a_resumed_run_survives_twenty_faults_over_5000_steps(corpus: Corpus) -> None:
+    """As its last words advise a diverged run to go on; garbage, lost gradients and flipped weights, without a hand."""
+    kinds = (CorruptedBatch, NanGradient, BitFlip, RateSpikes)
+    struck = {step: kinds[n % len(kinds)] for n, step in enumerate(range(420, 5000, 230))}
+
+    class TwentyFaults(Faulty):
+        def strikes(self, k: int, *, on: bool = False) -> bool:
+            return False
+
+        def update(self) -> tuple[StepPoint, str | None]:
+            k = self.counters.step + 1
+            kind = struck.get(k)
+            if kind is None or k in met:
+                return super().update()
+            met.append(k)
+            self.__class__ = type("Struck", (kind,), {"at": k, "strikes": lambda self, step, *, on=False: step == k})
+            try:
+                return self.update()
+            finally:
+                self.__class__ = TwentyFaults
+
+    met: list[int] = []
+    stops = noisy(str(corpus.path), stability__policy="stop")
+    half = run(load_config(stops), stop_at=400)[-1]
+    assert isinstance(half, Checkpoint)
+    settings = noisy(str(corpus.path), resume__run="a" * 20, resume__step=400, resume__changes=["stability.policy"])
+    with mock.patch.object(engine, "Trainer", TwentyFaults):
+        events = run(load_config(settings), replace(half, run_id="a" * 20))
+    *abandoned, end = [e for e in events if isinstance(e, RunResult)]
+    assert len(struck) == len(met) == 20 and (end.status, end.steps) == ("completed", 5000)
+    caught_at = [r.step_log[-1].step for r in abandoned]
+    assert all(any(0 <= at - k <= 2 for at in caught_at) for k in met), (met, caught_at)
+    assert all(any(0 <= at - k <= 2 for k in met) for at in caught_at), "no false alarm"
+    assert end.curve[-1].val_loss < half.state["moments"][0]["state"]["watch"]["smooth"] + 0.5
 
 
 HEALTHY: Final = [
