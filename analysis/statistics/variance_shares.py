@@ -175,7 +175,7 @@ class Cells:
             raise NotEnoughData("outcomes that differ")
         point = self.components(y)
         parts = np.maximum(point, 0)
-        simulated = self._with_tails(y, parts)
+        simulated, times = self._with_tails(y, parts)
         sd = np.tile(np.sqrt(parts), (SIMULATED, 1))
         # The other components are not known: each simulated outcome has those of another one's estimate.
         others = np.maximum(_quadratic(simulated, sd, sd), 0)[self._others]
@@ -194,27 +194,33 @@ class Cells:
             estimate(together) if together.any() else None,
             {name: estimate(members) for name, members in summed.items()},
             dict(zip(self.labels, parts.tolist(), strict=True)),
-            self._total(simulated, others, float(point.sum()), level, len(y)),
+            self._total(others, float(point.sum()), float(1 + (times - 1) @ parts / parts.sum()), level, len(y)),
             self.levels,
             len(y) / len(self._counts),
             len(y),
             self.balanced,
         )
 
-    def _total(self, simulated: Floats, others: Floats, value: float, level: float, n: int) -> Estimate:
+    def _total(self, others: Floats, value: float, times: float, level: float, n: int) -> Estimate:
         """Return the total variance, half the mean squared difference of runs that share no seed.
 
-        Its estimate over the true one is as in the simulation, whatever the scale.
+        Its estimate over the true one is as in the simulation, whatever the scale; with heavier tails than the normal
+        its logarithm has ``times`` the variance.
         """
         varied = others.sum(1) > 0
         sd = np.sqrt(others[varied])
-        ratio = np.maximum(_quadratic(simulated[varied], sd, sd).sum(1), 1e-12) / others[varied].sum(1)
+        ratio = np.maximum(_quadratic(self._simulated[varied], sd, sd).sum(1) / others[varied].sum(1), LEAST)
+        ratio **= math.sqrt(times)
+        ratio /= ratio.mean()
         low, high = value / np.quantile(ratio, [(1 + level) / 2, (1 - level) / 2])
         return Estimate(value, min(float(low), value), max(float(high), value), n, "simulated pairs of runs", level)
 
-    def _with_tails(self, y: Floats, components: Floats) -> Floats:
-        """Return the simulated estimates; those of effects with heavier tails than the normal are further apart."""
-        simulated = self._simulated.copy()
+    def _with_tails(self, y: Floats, components: Floats) -> tuple[Floats, Floats]:
+        """Return the simulated estimates, those of effects with heavier tails than the normal further apart.
+
+        With them, how many times its variance the estimate of each component has.
+        """
+        simulated, times = self._simulated.copy(), np.ones(len(components))
         for i, s in enumerate(self._subsets):
             group = self._groups[1 + i]
             size = np.bincount(group)
@@ -223,7 +229,7 @@ class Cells:
                 continue
             means = np.bincount(group, weights=y) / size
             excess = TAILS * float(stats.kurtosis(means, bias=False)) * (float(means.var()) / components[i]) ** 2
-            _widen(simulated, i, 1 + min(excess, float(len(size))) / 2)
+            times[i] = max(1.0, 1 + min(excess, float(len(size))) / 2)
         repeated = self._counts > 1
         if not self._merged and repeated.sum() >= LEVELS:
             where = self._groups[-1]
@@ -233,8 +239,10 @@ class Cells:
             if float(squares.sum()) > 0:
                 expected = squares.sum() / freedom.sum() * freedom
                 spread = float(((squares - expected) ** 2).sum() / (2 * expected**2 / freedom).sum())
-                _widen(simulated, len(components) - 1, 1 + TAILS * (spread - 1))
-        return simulated
+                times[-1] = max(1.0, 1 + TAILS * (spread - 1))
+        for i in range(len(times)):
+            _widen(simulated, i, float(times[i]))
+        return simulated, times
 
     def _simulate(self, rng: np.random.Generator) -> Floats:
         """Return the estimates of simulated outcomes (draws, estimates, components, components), as quadratic forms.

@@ -326,6 +326,7 @@ def _noise_floor(study: Crossed, variance: Estimate) -> list[Finding]:
             needs,
             f"A change that improves the loss by 0.01 nats shows (p < 0.05) in 80% of studies with {needs} seeds of "
             "either side.",
+            listed=True,
         ),
     ]
 

@@ -231,7 +231,7 @@ class Trainer:
             self.model.use_fused_dropout()
         self.model.document_end = corpus.eot_id if config.data.document_mask else None
         named: dict[str, Tensor] = dict(self.model.named_parameters())
-        self.named, optim = named, config.optim
+        self.by_name, optim = named, config.optim
         """The parameters by name."""
         with self._draws("dropout", 0, "update"):
             self.own_optimizer = OwnOptimizer(optim.plugin, optim, named) if optim.plugin else None
@@ -362,7 +362,7 @@ class Trainer:
             torch._foreach_div_(grads, self.counters.scale)
         if self.intervention is None:
             return grads
-        k, named = self.counters.step + 1, self.named
+        k, named = self.counters.step + 1, self.by_name
         before = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named.items()}
         with own_code_of(self, *UPDATE, ahead=1), self._draws("dropout", k, "gradients"):
             changed = self.intervention.gradients(k, named, before)
@@ -421,7 +421,7 @@ class Trainer:
         with own_code_of(self, *UPDATE), self._draws("dropout", self.step, "update"):
             self.optimizer.step()
             if self.intervention is not None:
-                self.intervention.weights(self.step, self.named)
+                self.intervention.weights(self.step, self.by_name)
         self.counters.adam_steps += 1
 
     def _log(self, k: int, loss: float, rate: float, grad_norm: float, zeros: float, scale: float) -> StepPoint:
