@@ -24,7 +24,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "interventions": (survival.slowdowns, survival.family_curves),
     "val_shuffle": (survival.coupled_curves,),
     "search": (search.histories, search.comparisons),
-    "gpt": (language.loss_curves,),
+    "gpt": (language.loss_curves, language.loss_by_use),
     "spikes": (language.spike_curves,),
     "in_flight": (language.curves_in_flight,),
     "prediction": (causes.prediction_curve,),

@@ -62,6 +62,36 @@ def loss_curves(study: Gpt) -> Drawing:
     )
 
 
+USED: Final = {
+    "tokens": ("tokens", 1.0), "samples": ("sequences", 1.0), "flops": ("PFLOPs of the blocks", 1e15),
+    "hours": ("hours of training steps", 1.0),
+}  # fmt: skip
+"""Axes beside the step: the label, and what a unit of it is."""
+
+
+def loss_by_use(study: Gpt) -> Drawing | None:
+    """Draw validation loss by tokens, sequences, FLOPs and hours, one colour per preset and setting."""
+    if study.used.empty:
+        return None
+    used = study.used.assign(**{name: study.used[name] / unit for name, (_, unit) in USED.items()})
+    names = study.runs["condition"].str.removeprefix("gpt/")
+    y = ChartAxis.around("validation loss (nats)", used["val_loss"])
+    charts = []
+    for column, (label, _) in USED.items():
+        known = used.dropna(subset=[column])
+        layers = []
+        for i, (name, runs) in enumerate(study.runs.groupby(names, sort=True)):
+            frame = known[known["run_id"].isin(runs.index)]
+            drawn = frozenset(spread(runs.index))
+            layers.append(Lines(str(name), SERIES[i % len(SERIES)], frame, column, "val_loss", drawn, 0.8, 1.1))
+        if len(known):
+            x = ChartAxis(label, 0, float(known[column].max()))
+            charts.append(Chart(x, y, tuple(layer for layer in layers if len(layer.frame)), height=1.7))
+    caption = "Validation loss by what was used until then. FLOPs leave out the head; hours leave out evaluations."
+    title = "Loss by what was used"
+    return draw("loss_by_use", title, caption, charts, used, "runs", of=len(study.runs), columns=2, width=1.4 * WIDTH)
+
+
 # Losses of runs with and without spikes, by setting.
 
 MOST_PANELS = 8

@@ -20,6 +20,9 @@ from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 from grok.analysis.studies.base import Finding, Question, Study, Table
 from grok.config import GptConfig
 from grok.config.fields import recorded_of
+from grok.errors import ConfigError
+from grok.gpt.flops import count_parameters
+from grok.store.provenance import stored_config
 
 # Further measurements of a language model's evaluations: additional validation sets, scores of tasks.
 
@@ -126,6 +129,8 @@ class Gpt(Study):
     curves: pd.DataFrame
     steps: pd.DataFrame
     """Per-step training loss, thinned."""
+    used: pd.DataFrame
+    """What each run had used at each evaluation, by the columns of :func:`used_by`, with its ``val_loss``."""
 
 
 def condition_names(rows: pd.DataFrame) -> pd.Series:
@@ -201,6 +206,7 @@ def analyse(observations: Observations) -> Gpt:
         runs=summary,
         curves=curves,
         steps=thinned(mine),
+        used=scored[["run_id", "step", "val_loss"]].merge(used_by(mine, rows), on=["run_id", "step"]),
     )
     study.tables.append(_run_table(summary, rows))
     study.tables += further_tables(summary, curves)
@@ -210,6 +216,44 @@ def analyse(observations: Observations) -> Gpt:
     _samples(study, curves)
     _references(study)
     return study
+
+
+def used_by(log: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return what each run had used after each step: ``tokens``, ``samples``, ``flops`` of its blocks, ``hours``.
+
+    The FLOPs leave out the head, whose size a store does not have. The hours are those of its steps, without
+    evaluations. A model of the user's own has no FLOPs.
+    """
+    if log.empty:
+        return pd.DataFrame({"run_id": [], "step": []})
+    log = log.sort_values(["run_id", "step"])
+    before = log.groupby("run_id")[["consumed_tokens", "consumed_samples"]].shift(fill_value=0)
+    tokens = log["consumed_tokens"] - before["consumed_tokens"]
+    context = tokens / (log["consumed_samples"] - before["consumed_samples"])
+    blocks = {run: _flops_of_blocks(row) for run, row in rows.iterrows()}
+    each, slope = (log["run_id"].map({run: pair[i] for run, pair in blocks.items()}) for i in (0, 1))
+    hours = tokens / log["tokens_per_second"] / 3600
+    per_step = pd.DataFrame({"flops": tokens * (each + slope * context), "hours": hours})
+    return pd.concat(
+        [
+            log[["run_id", "step"]],
+            log["consumed_tokens"].rename("tokens"),
+            log["consumed_samples"].rename("samples"),
+            per_step.groupby(log["run_id"]).cumsum(),
+        ],
+        axis=1,
+    )
+
+
+def _flops_of_blocks(row: pd.Series) -> tuple[float, float]:
+    """Return FLOPs of the blocks for a token (forward and backward), and for each token of its context."""
+    items = ((str(name), value) for name, value in row.items())
+    plain = {name: None if pd.isna(v) else v.item() if isinstance(v, np.generic) else v for name, v in items}
+    try:
+        model = stored_config(plain).model  # type: ignore[attr-defined]
+    except ConfigError:  # code of the user's own, or settings of another version
+        return math.nan, math.nan
+    return 6.0 * count_parameters(model, 1).blocks, 12.0 * model.layers * model.d_model
 
 
 def thinned(log: pd.DataFrame, points: int = 300) -> pd.DataFrame:

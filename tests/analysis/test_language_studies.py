@@ -19,7 +19,7 @@ from grok.analysis.statistics.estimate import generator
 from grok.analysis.statistics.excursions import RISE, excursions, heights, smoothed
 from grok.analysis.statistics.variance_shares import seeds_needed
 from grok.analysis.studies.crossed import Crossed
-from grok.analysis.studies.gpt import WIKITEXT_103, shares_seeds
+from grok.analysis.studies.gpt import WIKITEXT_103, Gpt, shares_seeds
 from grok.analysis.writing import write_report
 from grok.records import CurvePoint, StepPoint
 from grok.store import Row
@@ -52,6 +52,7 @@ def run(
             step=k,
             train_loss=4.2 * math.exp(-k / 300),
             consumed_tokens=k * 768,
+            consumed_samples=k * 3,
             tokens_per_second=9000.0,
             mfu=0.25 if k > 100 else 0.375,
             peak_memory=1e9 + k * 1e6,
@@ -91,8 +92,24 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     assert not any(t.name.startswith("published") for t in study.tables)
     assert len(study.steps.groupby("run_id").size()) == 4
     assert study.steps.groupby("run_id").size().max() <= 301
-    (drawing,) = drawings(study)
+    drawing, _ = drawings(study)
     assert {"train_loss", "val_loss"} <= set(drawing.data)
+
+
+def test_losses_stand_by_what_was_used() -> None:
+    rows = [run(seed, "gpt/tinystories_sample", 1.5 + 0.1 * seed) for seed in range(3)]
+    study = ask("gpt", store_of(rows))
+    assert isinstance(study, Gpt)
+    used = study.used.set_index(["run_id", "step"]).sort_index()
+    assert len(used) == 3 * 4, "step 0 has used nothing"
+    model = rows[0].config.model  # type: ignore[attr-defined]
+    blocks = model.layers * (12 * model.d_model**2 + 13 * model.d_model)  # GPT-2's count of a block
+    at = used.xs(400, level="step").iloc[0]
+    assert (at["tokens"], at["samples"]) == (400 * 768, 400 * 3)
+    assert at["hours"] == pytest.approx(400 * 768 / 9000 / 3600)
+    assert at["flops"] == pytest.approx(400 * 768 * (6 * blocks + 12 * model.layers * model.d_model * 256))
+    (drawing,) = [d for d in drawings(study) if d.name == "loss_by_use"]
+    assert len(drawing.data) == len(used)
 
 
 def test_further_validation_sets_and_tasks_have_tables() -> None:
