@@ -17,12 +17,11 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from grok.analysis.listing import listed_runs
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
 from grok.analysis.populations import asked
-from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from grok.analysis.statistics.estimate import NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import kaplan_meier, quantile, watched_until
 from grok.analysis.studies.base import OwnStudy, Table
@@ -149,22 +148,11 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
     last = int(whole.index[whole].max())
     values = curves[curves["step"] == last].set_index("run_id")[name]
     a, b = (floats(values.reindex(rows.index)) for rows in sides.rows)
-    change = _mean(b - a) if sides.paired else _mean(b, a)
-    three = (_mean(a), _mean(b), change)
+    change = mean(b - a) if sides.paired else mean(b, a)
+    three = (mean(a), mean(b), change)
     narrowest = min((e.high - e.low for e in three if e.high > e.low), default=1.0)
     shown = (e.plain(max(0, 1 - math.floor(math.log10(narrowest)))) for e in three)
     return [f"mean {name.replace('_', ' ')} at step {last:,}", *shown]
-
-
-def _mean(values: np.ndarray, less: np.ndarray | None = None) -> Estimate:
-    """Return the mean of ``values``, less that of an independent group, with Student's or Welch's interval."""
-    groups = [values] if less is None else [values, less]
-    n = np.array([len(x) for x in groups])
-    squared = np.array([x.var(ddof=1) for x in groups]) / n
-    dof = squared.sum() ** 2 / (squared**2 / (n - 1)).sum() if squared.any() else float(n.sum())
-    value = float(values.mean() - (0.0 if less is None else less.mean()))
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, dof) * np.sqrt(squared.sum()))
-    return Estimate(value, value - half, value + half, int(n.sum()), "Student's t")
 
 
 def _notes(observations: Observations, sides: Sides) -> list[str]:

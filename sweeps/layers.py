@@ -1,13 +1,12 @@
 """Layer transplants: ``grok layers --recipient SEED --donor SEED [overrides]``.
 
 Asks   Which layers' initial weights make a seed fast or slow?
-How    Trains the recipient with every combination (or a sampled fraction) of layers drawn from
-       the donor's init stream. Split and order are the recipient's, unless --donor-order or
-       --donor-split makes them factors, too. The final norm starts constant, so it is a negative
-       control: its share must be 0. Each combination has ulp-perturbed replicates, because a single
-       deterministic run cannot separate an effect from chaos.
-Costs  2**k combinations times the replicates for k factors, or --combinations times the replicates;
-       twice that with --both. The plan is printed first; with dry_run=true, only the plan.
+How    Trains the recipient with every combination of layers drawn from the donor's init stream. Split and
+       order are the recipient's, unless --donor-order or --donor-split makes them factors, too. The final
+       norm starts constant, so it is a negative control: its share must be 0. Each combination has
+       ulp-perturbed replicates, because a single deterministic run cannot separate an effect from chaos.
+Costs  2**k combinations times the replicates for k factors; twice that with --both. The plan is printed first;
+       with dry_run=true, only the plan.
 Read   The layers section of the report: Shapley shares with intervals.
 
 Examples:
@@ -21,7 +20,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,15 +33,12 @@ from grok.errors import ConfigError
 from grok.execute import Designed, execute
 from grok.execute.groups import prepare_runs
 from grok.store import Purpose, Purposes
-from grok.streams import MAX_SEED, Stream, derive_seed
+from grok.streams import MAX_SEED, derive_seed
 from grok.sweeps.branch import parser_of
 
 CONTROL = "final_norm"
 STREAMS = ("order", "split")
 """Streams that can be factors in addition to layers."""
-
-MOST_LISTED = 20
-"""Largest number of factors for which all subsets are listed before sampling."""
 
 Groups = dict[str, tuple[str, ...]]
 """Prefixes for ``seeds.layers`` by the factor's name."""
@@ -87,46 +83,14 @@ def groups_of(text: str) -> Groups:
     return groups
 
 
-def combinations(names: Sequence[str], wanted: int | None, seed: int) -> list[frozenset[str]]:
-    """Return the factors from the donor in each run: all subsets, or ``wanted`` sampled ones with their complements.
+def combinations(names: Sequence[str]) -> list[frozenset[str]]:
+    """Return the factors from the donor in each run: all subsets.
 
     Raises:
-        ConfigError: there are too many runs, or too few to estimate the two-way interactions.
+        ConfigError: there are too many runs.
     """
-    full = 2 ** len(names)
-    if wanted is None or wanted >= full:
-        refuse_too_many_runs(
-            full, f"the full design of {len(names)} factors (--combinations or --factors make it smaller)"
-        )
-        return [frozenset(s) for size in range(len(names) + 1) for s in itertools.combinations(names, size)]
-    refuse_too_many_runs(wanted, f"--combinations {wanted}")
-    needed = 1 + len(names) + len(names) * (len(names) - 1) // 2
-    if wanted < 2 * needed:
-        raise ConfigError(
-            f"--combinations {wanted}: {len(names)} factors need at least {2 * needed} to estimate their two-way "
-            f"interactions; the full design has {full:,}"
-        )
-    chosen = [frozenset[str](), frozenset(names)]
-    taken = set(chosen)
-    for subset in _drawn(names, seed):
-        if len(chosen) >= wanted:
-            break
-        if subset not in taken:
-            chosen += [subset, frozenset(names) - subset]
-            taken |= set(chosen[-2:])
-    return chosen
-
-
-def _drawn(names: Sequence[str], seed: int) -> Iterator[frozenset[str]]:
-    """Yield subsets in random order: with few factors each once, with many independently drawn."""
-    stream = Stream("sweep", seed).at("layers")
-    if len(names) <= MOST_LISTED:
-        everything = [frozenset(s) for size in range(len(names) + 1) for s in itertools.combinations(names, size)]
-        yield from (everything[int(i)] for i in stream.permutation(len(everything)))
-        return
-    for count in itertools.count():
-        coins = stream.at("coins", count).integers(len(names), 2)
-        yield frozenset(name for name, coin in zip(names, coins, strict=True) if coin)
+    refuse_too_many_runs(2 ** len(names), f"all combinations of {len(names)} factors (--factors makes them fewer)")
+    return [frozenset(s) for size in range(len(names) + 1) for s in itertools.combinations(names, size)]
 
 
 def parser() -> Parser:
@@ -147,7 +111,6 @@ def parser() -> Parser:
         "--both", action="store_true", help="the other direction, too: the recipient's layers in the donor"
     )
     parser.add_argument("--factors", help="your own groups of layers: 'NAME=LAYER,LAYER;NAME=LAYER'")
-    parser.add_argument("--combinations", type=int, help="number of sampled combinations (default: all)")
     parser.add_argument("--replicates", type=positive, default=2, help="ulp-perturbed replicates of each combination")
     parser.add_argument("--store", metavar="STORE", help="folder of the store; the same as store.path=STORE")
     parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for `grok run`")
@@ -222,7 +185,7 @@ class Direction:
                 )
         groups = groups_of(arguments.factors) if arguments.factors else {name: (name,) for name in factors(config)}
         names = [*groups, *streams]
-        exchanged = combinations(names, arguments.combinations, recipient)
+        exchanged = combinations(names)
         refuse_too_many_runs(len(exchanged) * arguments.replicates, f"--replicates {arguments.replicates}")
         unit: dict[str, Any] = {"recipient": recipient}
         unit |= {"donor_init": init} if donor is None else {"donor": donor}

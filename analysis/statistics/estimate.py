@@ -63,6 +63,31 @@ class Estimate:
         return f"{self.value:,.{digits}f} ({self.low:,.{digits}f} {high})"
 
 
+# Means of one group, and differences of two: Student's t, and Welch's for independent groups.
+
+
+def student(values: NDArray[np.float64], less: NDArray[np.float64] | None = None) -> tuple[float, float, float]:
+    """Return the mean of ``values`` (n,), less that of an independent group, its standard error, and the degrees of
+    freedom.
+    """
+    groups = [values] if less is None else [values, less]
+    n = np.array([len(x) for x in groups])
+    squared = np.array([x.var(ddof=1) for x in groups]) / n
+    freedom = squared.sum() ** 2 / (squared**2 / (n - 1)).sum() if squared.any() else float(n.sum())
+    value = float(values.mean() - (0.0 if less is None else less.mean()))
+    return value, float(np.sqrt(squared.sum())), float(freedom)
+
+
+def mean(
+    values: NDArray[np.float64], less: NDArray[np.float64] | None = None, method: str = "", level: float = LEVEL
+) -> Estimate:
+    """Return the mean of ``values`` (n,), less that of an independent group, with Student's or Welch's interval."""
+    value, error, freedom = student(values, less)
+    half = float(stats.t.ppf(0.5 + level / 2, freedom)) * error
+    n = len(values) + (0 if less is None else len(less))
+    return Estimate(value, value - half, value + half, n, method or "Student's t", level)
+
+
 # Many tests at once: false-discovery and family-wise control.
 #
 # Sources: Benjamini and Hochberg 1995; Holm 1979.

@@ -23,12 +23,8 @@ from scipy import stats
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
 
 Floats = NDArray[np.float64]
-UNFIT: Final = 0.01
-"""Level of the test that a fractional design has interactions of three or more factors."""
 FLAT: Final = 1e-9
 """Differences below this are rounding of a mean."""
-UNEXPLAINED: Final = 0.05
-"""Largest unexplained share of the variance between combinations at which shares are still given."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +36,6 @@ class Attribution:
     interactions: dict[tuple[str, str], Estimate]
     total: Estimate
     """v(all) - v(none): the effect of exchanging all factors."""
-    full: bool
-    """Whether all combinations were run; otherwise interactions of three or more factors are assumed to be zero."""
     n: int
 
 
@@ -55,41 +49,28 @@ def attribute(
 ) -> Attribution:
     """Return the attribution of outcomes ``y`` (n,) to the factors of ``design`` (n, k), entries 0 and 1.
 
-    The error variance comes from replicates (equal rows). In a fractional design it comes from the
-    residuals of the model with two-way interactions, if they are larger. It is at least ``rounding``,
-    because replicates can agree only by being rounded to the same evaluation. Replicates that were all
-    censored at ``ceiling`` do not count, because they agree for that reason.
+    The error variance comes from replicates (equal rows). It is at least ``rounding``, because replicates can agree
+    only by being rounded to the same evaluation. Replicates that were all censored at ``ceiling`` do not count, because
+    they agree for that reason.
 
     Raises:
-        NotEnoughData: there are neither replicates nor spare runs, a factor was never exchanged, or in a
-            fractional design three or more factors interact.
+        NotEnoughData: there are no replicates, or not all combinations were run.
     """
-    design = np.asarray(design, dtype=np.float64)
     n, k = design.shape
-    stuck = [name for name, column in zip(names, design.T, strict=True) if np.ptp(column) == 0]
-    if stuck:
-        raise NotEnoughData(f"runs with and without {', '.join(stuck)} exchanged")
     grid = _combinations_run(design, y)
-    means, counts, where, full, columns, x = grid.means, grid.counts, grid.where, grid.full, grid.columns, grid.x
-    if np.linalg.matrix_rank(x) < x.shape[1]:
-        raise NotEnoughData(
-            f"at least {x.shape[1]} different combinations that tell two-way interactions apart (seen: {len(means)})"
-        )
-    variance, dof = _error(y, means, where, counts, x, ceiling)
-    variance = max(variance, rounding)
-    # Weighted least squares on the cell means; a full model reproduces them.
-    weight = counts[:, None] * x
-    inverse = np.linalg.inv(x.T @ weight)
-    beta = inverse @ (weight.T @ means)
-    covariance = variance * inverse
+    columns = [s for size in range(k + 1) for s in combinations(range(k), size)]
+    bits = grid.exchanged
+    x = np.stack([bits[:, list(term)].prod(1) if term else np.ones(len(bits)) for term in columns], 1).astype(float)
+    variance, dof = _error(y, grid, ceiling)
+    inverse = np.linalg.inv(x.T @ (grid.counts[:, None] * x))
+    beta = np.linalg.solve(x, grid.means)
+    covariance = max(variance, rounding) * inverse
     t = float(stats.t.ppf(0.5 + level / 2, dof))
-    from_replicates = full or dof == _replicates(means, counts, ceiling)
-    method = "t, from replicates" if from_replicates else "t, from the model's residuals"
 
     def estimate(contrast: Floats) -> Estimate:
         value = float(contrast @ beta)
         half = t * math.sqrt(max(0.0, float(contrast @ covariance @ contrast)))
-        return Estimate(value, value - half, value + half, n, method, level)
+        return Estimate(value, value - half, value + half, n, "t, from replicates", level)
 
     # With 0/1 coding the coefficients are the game's Harsanyi dividends; each is divided equally among its factors.
     shapley = {
@@ -107,7 +88,7 @@ def attribute(
         for i, j in combinations(range(k), 2)
     }
     total = estimate(np.array([1.0 if term else 0.0 for term in columns]))
-    return Attribution(shapley, main, pairs, total, full, n)
+    return Attribution(shapley, main, pairs, total, n)
 
 
 @dataclass(frozen=True)
@@ -138,8 +119,8 @@ def additivity(
     Raises:
         NotEnoughData: as `attribute`, or the combinations do not differ.
     """
-    grid = _combinations_run(np.asarray(design, dtype=np.float64), y)
-    variance = max(_error(y, grid.means, grid.where, grid.counts, grid.x, ceiling)[0], rounding)
+    grid = _combinations_run(design, y)
+    variance = max(_error(y, grid, ceiling)[0], rounding)
     main = np.column_stack([np.ones(len(grid.means)), grid.exchanged])
     project, k = main @ np.linalg.pinv(main), np.linalg.matrix_rank(main) - 1
     noise = variance * float((1 / grid.counts).mean())
@@ -168,7 +149,7 @@ def p_of_no_pattern(tables: Sequence[Additivity]) -> float:
 
 @dataclass(frozen=True)
 class _Grid:
-    """The distinct combinations that were run, and the linear model of their means."""
+    """The combinations that were run, which are all."""
 
     means: Floats
     """Mean outcome of each combination."""
@@ -178,62 +159,24 @@ class _Grid:
     """Index of each run's combination."""
     exchanged: NDArray[np.int64]
     """(combinations, factors): 1 where the factor comes from the donor."""
-    full: bool
-    columns: list[tuple[int, ...]]
-    """The model's terms, each as the indices of its factors."""
-    x: Floats
-    """(combinations, terms): 1 where all factors of the term come from the donor."""
 
 
 def _combinations_run(design: Floats, y: Floats) -> _Grid:
     k = design.shape[1]
     code = (design @ (2.0 ** np.arange(k))).astype(np.int64)
     cells, where, counts = np.unique(code, return_inverse=True, return_counts=True)
-    full = len(cells) == 2**k
-    columns = _full_model(k) if full else _second_order(k)
+    if len(cells) < 2**k:
+        raise NotEnoughData(f"all {2**k:,} combinations of what is exchanged (seen: {len(cells):,})")
     bits = (cells[:, None] >> np.arange(k)) & 1
-    x = np.stack([bits[:, list(term)].prod(1) if term else np.ones(len(cells)) for term in columns], 1).astype(float)
-    return _Grid(np.bincount(where, weights=y) / counts, counts, where, bits, full, columns, x)
+    return _Grid(np.bincount(where, weights=y) / counts, counts, where, bits)
 
 
-def _full_model(k: int) -> list[tuple[int, ...]]:
-    return [s for size in range(k + 1) for s in combinations(range(k), size)]
+def _error(y: Floats, grid: _Grid, ceiling: float) -> tuple[float, int]:
+    """Return the error variance of one run and its degrees of freedom, both from replicates.
 
-
-def _second_order(k: int) -> list[tuple[int, ...]]:
-    return [s for size in range(min(k, 2) + 1) for s in combinations(range(k), size)]
-
-
-def _replicates(means: Floats, counts: NDArray[np.intp], ceiling: float) -> int:
-    """Return the degrees of freedom between replicates, without combinations that were all censored at ``ceiling``."""
-    return int((counts - 1)[means < ceiling - FLAT].sum())
-
-
-def _error(
-    y: Floats, means: Floats, where: NDArray[np.intp], counts: NDArray[np.intp], x: Floats, ceiling: float
-) -> tuple[float, int]:
-    """Return the error variance of one run and its degrees of freedom."""
-    within = _replicates(means, counts, ceiling)
-    spare = len(means) - x.shape[1]
-    if within < 1 and spare < 1:
-        raise NotEnoughData("replicates (perturb.ulps=1 with two seeds.perturb) to tell an effect from chaos")
-    noise = float(((y - means[where]) ** 2).sum()) / within if within >= 1 else 0.0
-    if spare < 1:
-        return noise, within
-    weight = counts[:, None] * x
-    fitted = x @ np.linalg.solve(x.T @ weight, weight.T @ means)
-    left = float((counts * (means - fitted) ** 2).sum())
+    Combinations that were all censored at ``ceiling`` have none.
+    """
+    within = int((grid.counts - 1)[grid.means < ceiling - FLAT].sum())
     if within < 1:
-        return left / spare, spare
-    # A fractional design assumes no interactions of three or more factors. If replicates show such interactions,
-    # the shares of the fitted model are not the Shapley shares.
-    if left / spare <= noise:
-        return noise, within
-    if stats.f.sf(left / spare / max(noise, 1e-300), spare, within) < UNFIT:
-        spread = float((counts * (means - np.average(means, weights=counts)) ** 2).sum())
-        if left - spare * noise > UNEXPLAINED * spread:
-            raise NotEnoughData(
-                "all combinations of layers: in this fraction three or more of them act together "
-                f"({left / spread:.0%} of the spread is left over by interactions of two)"
-            )
-    return left / spare, spare
+        raise NotEnoughData("replicates (perturb.ulps=1 with two seeds.perturb) to tell an effect from chaos")
+    return float(((y - grid.means[grid.where]) ** 2).sum()) / within, within

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from statsmodels.duration.survfunc import survdiff
 
-from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, mean
 
 Floats = NDArray[np.float64]
 EDGE: Final = 1e-6
@@ -357,11 +357,11 @@ def geometric_mean(times: Times, level: float = LEVEL, one_more: bool = False) -
         NotEnoughData: there are fewer than two runs, or a time is censored.
     """
     log = _logs(times)
-    n = len(log)
-    mean, sd = float(log.mean()), float(log.std(ddof=1))
-    half = float(stats.t.ppf(0.5 + level / 2, n - 1)) * sd * math.sqrt(1 / n + one_more)
-    method = "log-normal, one more run" if one_more else "log-normal, Student's t"
-    return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n, method, level)
+    if not one_more:
+        return _exponential(mean(log, method="log-normal, Student's t", level=level))
+    half = float(stats.t.ppf(0.5 + level / 2, len(log) - 1)) * float(log.std(ddof=1)) * math.sqrt(1 / len(log) + 1)
+    middle = float(log.mean())
+    return _exponential(Estimate(middle, middle - half, middle + half, len(log), "log-normal, one more run", level))
 
 
 def ratio_of_times(slow: Times, fast: Times, level: float = LEVEL) -> Estimate:
@@ -370,9 +370,7 @@ def ratio_of_times(slow: Times, fast: Times, level: float = LEVEL) -> Estimate:
     Raises:
         NotEnoughData: one side has fewer than two runs or a censored time (then `least_ratio` is a bound).
     """
-    a, b = _logs(slow), _logs(fast)
-    low, high = (math.exp(end) for end in stats.ttest_ind(a, b, equal_var=False).confidence_interval(level))
-    return Estimate(math.exp(float(a.mean() - b.mean())), low, high, len(a) + len(b), "log-normal, Welch's t", level)
+    return _exponential(mean(_logs(slow), _logs(fast), "log-normal, Welch's t", level))
 
 
 def least_ratio(slow: Times, fast: Times, level: float = LEVEL) -> float:
@@ -407,6 +405,10 @@ def growth(share: Floats, times: Times, level: float = LEVEL) -> Estimate:
     half = float(stats.t.ppf(0.5 + level / 2, len(times) - 2)) * float(line.stderr)
     value, low, high = (math.expm1(-0.01 * slope) for slope in (line.slope, line.slope + half, line.slope - half))
     return Estimate(value, low, high, len(times), "line through log times", level)
+
+
+def _exponential(e: Estimate) -> Estimate:
+    return replace(e, value=math.exp(e.value), low=math.exp(e.low), high=math.exp(e.high))
 
 
 def _logs(times: Times) -> Floats:

@@ -85,6 +85,22 @@ class Study:
     files: dict[str, pd.DataFrame] = field(default_factory=dict)
     """Tables too large for the page, by their csv file's name in the report's folder."""
 
+    def tell(
+        self,
+        label: str,
+        shown: str,
+        text: str,
+        estimate: Estimate | None = None,
+        headline: bool = False,
+        listed: bool = True,
+    ) -> None:
+        """Add a finding."""
+        self.findings.append(Finding(label, shown, text, estimate, headline, listed))
+
+    def tabulate(self, name: str, caption: str, rows: Any, open: bool = True, code: tuple[str, ...] = ()) -> None:
+        """Add a table of ``rows``: a frame, or a dict of each row."""
+        self.tables.append(Table(name, caption, pd.DataFrame(rows), open, code))
+
     @property
     def headlines(self) -> list[Finding]:
         """The findings on the section's cards and at the top of the page."""

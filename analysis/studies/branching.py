@@ -20,7 +20,7 @@ from grok.analysis.populations import CHOSEN, LAYERS, RUN_STREAMS, asked, places
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.proportions import clopper_pearson, share
 from grok.analysis.statistics.repeatability import Kept, between_parents, kept_distance, mean_share, normal_scores
-from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
+from grok.analysis.studies.base import Beside, Question, Study, Table, by_condition
 from grok.analysis.studies.census import judged
 
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
@@ -210,18 +210,16 @@ def _shares(study: Branching) -> None:
     ]
     if len(study.census):
         base = share(int(study.census["super"].sum()), len(study.census))
-        study.findings.append(
-            Finding(
-                "super among random seeds",
-                base.percent(),
-                f"Among {len(study.census)} random seeds of the same settings {base.percent()} are super "
-                f"(validation accuracy above {DIARY.super_accuracy:.0%} at step {study.horizon:,}).",
-                base,
-            )
+        study.tell(
+            "super among random seeds",
+            base.percent(),
+            f"Among {len(study.census)} random seeds of the same settings {base.percent()} are super "
+            f"(validation accuracy above {DIARY.super_accuracy:.0%} at step {study.horizon:,}).",
+            base,
         )
-    study.tables.append(Table("branching_shares", "Super seeds among children, 95% intervals", pd.DataFrame(by_kind)))
+    study.tabulate("branching_shares", "Super seeds among children, 95% intervals", by_kind)
     children = pd.concat([f.rows.assign(redrawn=f.name) for f in study.families], ignore_index=True)
-    study.tables.append(Table("branching_children", "Every child", children, open=False, code=("run_id", "parent")))
+    study.tabulate("branching_children", "Every child", children, open=False, code=("run_id", "parent"))
     study.notes.append(
         "Only children are judged, because the best parents were chosen by their own validation loss. The families of "
         "the best parents show what promising seeds pass on, those of random parents what any seed passes on. "
@@ -288,15 +286,13 @@ def _kept(study: Branching) -> None:
                     f"parents, through {family.kept}. It is about {about} ({who}; 0: siblings are no more "
                     "alike than any two children, 1: equal)."
                 )
-            study.findings.append(
-                Finding(
-                    f"{_WORDS[name]}, {family.name} redrawn",
-                    e.plain(2),
-                    text[0].upper() + text[1:],
-                    e,
-                    headline=single and name == "every",
-                    listed=single,
-                )
+            study.tell(
+                f"{_WORDS[name]}, {family.name} redrawn",
+                e.plain(2),
+                text[0].upper() + text[1:],
+                e,
+                headline=single and name == "every",
+                listed=single,
             )
         if shares:
             counts = {
@@ -321,7 +317,7 @@ def _kept(study: Branching) -> None:
             more = {1: f"more is kept with a new {one}", -1: f"less is kept with a new {one}"}
             verdict = more.get(int(np.sign(apart.low) + np.sign(apart.high)) // 2, "the two cannot be told apart")
             text = f"{_WORDS[name].capitalize()}, {one} redrawn less {other} redrawn: {apart.plain(2)}; {verdict}."
-            study.findings.append(Finding(f"{_WORDS[name]}, {one} less {other} redrawn", apart.plain(2), text, apart))
+            study.tell(f"{_WORDS[name]}, {one} less {other} redrawn", apart.plain(2), text, apart)
     if not records:
         return
     caption = "What children keep: shares of the rank variance, and of chosen parents' mean distance; 95% intervals"

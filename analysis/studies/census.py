@@ -520,16 +520,14 @@ def analyse_parity(observations: Observations) -> Parity:
                 "seeds outside": ", ".join(map(str, outside)) or "none",
             }
         )
-        study.findings.append(
-            Finding(
-                f"median {WORDS[name]}, {'inside' if inside else 'outside'} the independent run's range",
-                f"{median:.4g} (range {low} to {high})",
-                f"Seeds outside this range: {', '.join(map(str, outside)) or 'none'}.",
-                headline=True,
-            )
+        study.tell(
+            f"median {WORDS[name]}, {'inside' if inside else 'outside'} the independent run's range",
+            f"{median:.4g} (range {low} to {high})",
+            f"Seeds outside this range: {', '.join(map(str, outside)) or 'none'}.",
+            headline=True,
         )
-    study.tables.append(Table("ranges", f"Seeds 0 to 11 at step {STEP:,}", pd.DataFrame(records)))
-    study.tables.append(Table("seeds", "Seed by seed", measures.reset_index().round(4), open=False))
+    study.tabulate("ranges", f"Seeds 0 to 11 at step {STEP:,}", records)
+    study.tabulate("seeds", "Seed by seed", measures.reset_index().round(4), open=False)
     early = curves.loc[curves["step"] == EARLY_STEP, "train_loss"].dropna()
     if len(early):
         study.notes.append(

@@ -25,11 +25,10 @@ from grok.analysis.observations import (
     varying_columns,
 )
 from grok.analysis.populations import SEEDS, asked, extended
-from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, holm
-from grok.analysis.statistics.prediction import spearman
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, holm, student
 from grok.analysis.statistics.proportions import ratio
 from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
-from grok.analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.studies.base import Finding, Question, Study
 from grok.analysis.studies.census import judged
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
@@ -287,25 +286,18 @@ def ratio_of_times(log: np.ndarray, log0: np.ndarray, paired: bool) -> tuple[Est
     """Return the ratio of geometric means and its p-value, by Student's t on the log scale (Welch's if not paired)."""
     method = "paired t on log time" if paired else "Welch's t on log time"
     n = len(log) if paired else len(log) + len(log0)
-    mean = float(log.mean() - log0.mean())
+    mean, se, dof = student(log - log0) if paired else student(log, log0)
     spread = np.ptp(log - log0) if paired else max(np.ptp(log), np.ptp(log0))
     if spread < FLAT:
         # Without spread the t test is undefined; the sign test remains.
         p = 1.0 if abs(mean) < FLAT else 2 * 0.5 ** min(len(log), len(log0))
         return Estimate(float(np.exp(mean)), float(np.exp(mean)), float(np.exp(mean)), n, method), p
-    if paired:
-        se, dof = float((log - log0).std(ddof=1)) / np.sqrt(n), n - 1.0
-    else:  # scipy's version warns if one group has no spread because all its runs are at the horizon
-        v, v0 = (float(x.var(ddof=1)) / len(x) for x in (log, log0))
-        se, dof = float(np.sqrt(v + v0)), (v + v0) ** 2 / (v**2 / (len(log) - 1) + v0**2 / (len(log0) - 1))
     half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * se
     p = 2 * float(stats.t.sf(abs(mean) / se, dof))
     return Estimate(float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half)), n, method), p
 
 
 # One setting at a time: weight decay, and every other intervention.
-
-RANKS = "ρ over seeds"
 
 
 @dataclass(kw_only=True)
@@ -339,7 +331,7 @@ def analyse_settings(observations: Observations, families: list[Family]) -> Comp
     records = []
     for family in families:
         mine = [c for c in contrasts if (c.setting, c.at) == (family.setting, family.at)]
-        study.findings.append(_sentence(observations, study, family, mine, docs[family.setting][1].doc))
+        study.findings.append(_sentence(study, family, mine, docs[family.setting][1].doc))
         records.append(_record(observations, study, family, None))
         records += [_record(observations, study, family, c) for c in mine]
     if len(families) > 1:
@@ -350,12 +342,8 @@ def analyse_settings(observations: Observations, families: list[Family]) -> Comp
     if all(c.paired for c in contrasts):
         table = table.drop(columns="same seeds")  # a note says it for all
     table = table[[c for c in table if (table[c].astype(str) != "").any()]]
-    study.tables.append(Table("values", caption, table))
+    study.tabulate("values", caption, table)
     study.notes += _notes(families, contrasts)
-    if any(RANKS in f.text for f in study.findings):
-        study.notes.append(
-            f"{RANKS}: rank correlation of the same seeds' times under both values (1: the same order of speed)."
-        )
     return study
 
 
@@ -384,14 +372,10 @@ def _curve(observations: Observations, rows: pd.DataFrame) -> tuple[SurvivalCurv
     return kaplan_meier(times), min(last, watched_until(times))
 
 
-def _sentence(
-    observations: Observations, study: Comparison, family: Family, contrasts: list[Contrast], doc: str
-) -> Finding:
+def _sentence(study: Comparison, family: Family, contrasts: list[Contrast], doc: str) -> Finding:
     values = []
     for c in contrasts:
-        ranks = _stay_fast(observations, c)
-        ranks = f" ({RANKS} {ranks})" if ranks else ""
-        values.append(f"{c.value}: {slowdown_words(c)}{_verdict(study, c)}{ranks}")
+        values.append(f"{c.value}: {slowdown_words(c)}{_verdict(study, c)}")
     doc = doc.rstrip(".")
     meaning = doc[0].lower() + doc[1:] if doc[1:2].islower() else doc
     text = f"{family.title} ({meaning}), time to generalise relative to {family.reference}: " + "; ".join(values) + "."
@@ -454,23 +438,6 @@ def _known_until(observations: Observations, family: Family) -> tuple[float, boo
 def _time_at(c: Contrast) -> str:
     at = f" ({c.at})" if c.at else ""
     return f"time at {c.setting.rsplit('.', 1)[-1].replace('_', ' ')} {c.value}, over that at {c.reference}{at}"
-
-
-MOST_CENSORED = 0.25
-"""Share of runs without a time above which too many ranks are ties."""
-FEWEST_RANKED = 10
-
-
-def _stay_fast(observations: Observations, c: Contrast) -> str:
-    """Return the rank correlation over the same seeds as text; empty if too few of them have a time."""
-    if not c.paired or len(c.timed) < FEWEST_RANKED:
-        return ""
-    log, log0 = (restricted(observations.times(r), c.horizon) for r in (c.timed, c.timed_base))
-    late = max(float((x >= np.log(c.horizon)).mean()) for x in (log, log0))
-    if late > MOST_CENSORED or np.ptp(log) == 0 or np.ptp(log0) == 0:
-        return ""
-    e = spearman(log, log0)
-    return f"{e.value:.2f}, {e.low:.2f} to {e.high:.2f}"
 
 
 def _median(times: Times) -> str:

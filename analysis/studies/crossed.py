@@ -28,7 +28,7 @@ from grok.analysis.statistics.variance_shares import (
     variance_shares,
 )
 from grok.analysis.studies import gpt
-from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
+from grok.analysis.studies.base import Beside, Finding, Question, Study, by_condition
 
 # The crossed designs of a store: cells that cross the seeds of streams, in the arithmetic mode and language models.
 
@@ -256,16 +256,14 @@ def _shares(study: Crossed) -> None:
             "all three seeds together or to chaos, which one run a cell does not tell apart"
         )
     for name, e in shares.shares.items():
-        study.findings.append(
-            Finding(
-                f"{name} share",
-                e.percent(),
-                f"{e.percent()} of the variance belongs to {words.get(name, f'the interaction {name}')}"
-                f"{': these data cannot tell' if e.high - e.low > UNKNOWN else ''}.",
-                e,
-                headline=name in words,
-                listed=name in words,
-            )
+        study.tell(
+            f"{name} share",
+            e.percent(),
+            f"{e.percent()} of the variance belongs to {words.get(name, f'the interaction {name}')}"
+            f"{': these data cannot tell' if e.high - e.low > UNKNOWN else ''}.",
+            e,
+            headline=name in words,
+            listed=name in words,
         )
     if shares.together is not None:
         e = shares.together
@@ -274,10 +272,10 @@ def _shares(study: Crossed) -> None:
         )
         text = f"{e.percent()} belongs to combinations of {'two ' * merged}seeds, that is to no seed by itself"
         text += f"; the largest part to {name}, {most.percent()}." if len(shares.levels) > 2 else "."
-        study.findings.append(Finding("combinations of seeds", e.percent(), text, e, headline=True))
+        study.tell("combinations of seeds", e.percent(), text, e, headline=True)
     for name, e in shares.sums.items():
         text = f"{e.percent()} of the variance belongs to {name} (the diary's model seed moved both)."
-        study.findings.append(Finding(f"{name} share", e.percent(), text, e))
+        study.tell(f"{name} share", e.percent(), text, e)
     if study.outcome.saturated is not None and study.outcome.saturated.any():
         study.findings.append(_without_saturated(study, study.outcome.saturated))
     records = [
@@ -293,7 +291,7 @@ def _shares(study: Crossed) -> None:
     if study.outcome.is_loss:
         study.findings += _noise_floor(study, shares.total)
     method = next(iter(shares.shares.values())).method
-    study.tables.append(Table("variance", f"Variance components ({method})", pd.DataFrame(records)))
+    study.tabulate("variance", f"Variance components ({method})", records)
 
 
 WISHED: Final = (0.01, 0.02, 0.05, 0.1)
@@ -366,13 +364,11 @@ def _rates(observations: Observations, study: Crossed) -> None:
         seeds = cells[f"seed_{study.streams[factor]}"].to_numpy()
         names = {int(v): str(s) for v, s in zip(levels, seeds, strict=True)}
         frames.append(_level_table(levels, y, factor, test, names, study.outcome))
-        study.findings.append(
-            Finding(
-                f"outcomes differ between {factor} seeds",
-                f"p = {test.p:.2g}",
-                f"Does the {factor} seed by itself decide the outcome, whatever the {'/'.join(others)} seeds? Ranks, "
-                f"permuted in whole blocks, over {test.groups} {factor} seeds: p = {test.p:.2g}.",
-            )
+        study.tell(
+            f"outcomes differ between {factor} seeds",
+            f"p = {test.p:.2g}",
+            f"Does the {factor} seed by itself decide the outcome, whatever the {'/'.join(others)} seeds? Ranks, "
+            f"permuted in whole blocks, over {test.groups} {factor} seeds: p = {test.p:.2g}.",
         )
         if hit is None:
             continue
@@ -382,7 +378,7 @@ def _rates(observations: Observations, study: Crossed) -> None:
     if frames:
         study.rates = pd.concat(frames, ignore_index=True)
         caption = "Outcome given each seed, one run per cell; p and q are from ranks, permuted in whole blocks"
-        study.tables.append(Table("conditional_rates", caption, study.rates, open=False))
+        study.tabulate("conditional_rates", caption, study.rates, open=False)
 
 
 def _good(observations: Observations, cells: pd.DataFrame, outcome: Outcome) -> tuple[np.ndarray | None, str]:

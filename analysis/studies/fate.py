@@ -24,7 +24,7 @@ from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
 from grok.analysis.statistics.halfway import Floats, Halfway, halfway
 from grok.analysis.statistics.prediction import FEWEST_OF_A_MEDIAN, median_interval
 from grok.analysis.statistics.repeatability import mean_share, normal_scores
-from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
+from grok.analysis.studies.base import Beside, Question, Study, Table, by_condition
 from grok.analysis.studies.census import judged
 
 START, FORWARD, REVERSE, MOVED = "from the start", "from the step on", "up to the step", "moved"
@@ -158,7 +158,7 @@ def one(observations: Observations, condition: Condition) -> Fate:
     _shares(study)
     _sizes(study)
     _divergence(study, curves)
-    study.tables.append(Table("fate_children", "Every child", rows, open=False, code=("run_id", "parent", "line")))
+    study.tabulate("fate_children", "Every child", rows, open=False, code=("run_id", "parent", "line"))
     study.notes += [
         f"A parent is super if it is super in this store (validation accuracy above {DIARY.super_accuracy:.0%} at "
         f"step {horizon:,}), whatever it was chosen for. Lines of descent are the units of every interval; a share is "
@@ -277,7 +277,7 @@ def _halves(study: Fate) -> None:
                  "half-fate step": place, f"for ± {WIDTH} steps": more}
             )  # fmt: skip
             text = f"{label[0].upper()}{label[1:]}: {place}, over {n} lines of descent. {more}."
-            study.findings.append(Finding(label, place, text, estimate, measure == SUPER, parents == SUPER))
+            study.tell(label, place, text, estimate, measure == SUPER, parents == SUPER)
     caption = "Half-fate steps with 95% intervals"
     study.tables.insert(0, Table("fate_half", caption, pd.DataFrame(records)))
 
@@ -298,7 +298,7 @@ def _more(half: Halfway) -> str:
 def _shares(study: Fate) -> None:
     """Add the shares by step, and the two that bound what a child can lose."""
     shown = _in_words(study.steps).replace({"change": CHANGES})
-    study.tables.append(Table("fate_steps", "Children by the step at which they change, 95% intervals", shown))
+    study.tabulate("fate_steps", "Children by the step at which they change, 95% intervals", shown)
     of = study.steps[study.steps["parents"] == SUPER]
     for change, last in ((START, False), (MOVED, False), (MOVED, True)):
         part = of[of["change"] == change]
@@ -310,7 +310,7 @@ def _shares(study: Fate) -> None:
         where = "" if change == START else f" {row['step']:,}"
         counts = f"{row['hits']} of {row['runs']} children of super parents are super"
         text = f"{CHANGES[change].capitalize()}{where}: {counts}, {e.percent(0)} over {row['lines']} lines."
-        study.findings.append(Finding(label, f"{e.percent(0)}", text, e))
+        study.tell(label, f"{e.percent(0)}", text, e)
 
 
 def _sizes(study: Fate) -> None:
@@ -320,7 +320,7 @@ def _sizes(study: Fate) -> None:
     if not several.any():
         return
     frame = _grouped(rows[several], ["parents", "step", "ulps"])
-    study.tables.append(Table("fate_sizes", "Children by step and size of a move, 95% intervals", _in_words(frame)))
+    study.tabulate("fate_sizes", "Children by step and size of a move, 95% intervals", _in_words(frame))
     for step, part in rows[several & (rows["parents"] == SUPER)].groupby("step"):
         lines = sorted(part["line"].unique())
         wide = _wide(part, MOVED, "ulps", SUPER, lines)
@@ -330,13 +330,13 @@ def _sizes(study: Fate) -> None:
             sizes = wide.columns.to_numpy(float)
             size = halfway(sizes, wide.to_numpy(float), np.zeros(len(lines)), smallest, generator(label), falls=True)
         except NotEnoughData as gap:
-            study.findings.append(Finding(label, "cannot be told", f"{label.capitalize()}: needs {gap.needs}."))
+            study.tell(label, "cannot be told", f"{label.capitalize()}: needs {gap.needs}.")
             continue
         text = (
             f"Moved at step {step:,} by {size.shown('size')} ulps, half as many children are super as after a move by "
             f"{sizes[0]:,.0f}; {len(lines)} lines of descent."
         )
-        study.findings.append(Finding(label, size.shown("size"), text, size.place))
+        study.tell(label, size.shown("size"), text, size.place)
 
 
 def _divergence(study: Fate, curves: pd.DataFrame) -> None:
@@ -357,7 +357,7 @@ def _divergence(study: Fate, curves: pd.DataFrame) -> None:
         ends = (e.low, e.high) if e.n >= FEWEST_OF_A_MEDIAN else (None, None)
         records.append(where | {"lines": e.n, "median": e.value, "low": ends[0], "high": ends[1]})
     caption = "Distance of moved children to their parents, by step (log of the validation loss)"
-    study.tables.append(Table("fate_divergence", caption, pd.DataFrame(records), open=False))
+    study.tabulate("fate_divergence", caption, records, open=False)
 
 
 QUESTION = Question(

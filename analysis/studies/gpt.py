@@ -12,11 +12,10 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from grok.analysis.observations import OWN_CODE, Observations, floats, varying_columns
 from grok.analysis.proposals import rerun_command
-from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.studies.base import Finding, Question, Study, Table
 from grok.config import GptConfig
 from grok.config.fields import recorded_of
@@ -312,42 +311,36 @@ def _spread(study: Gpt, rows: pd.DataFrame) -> None:
         name = f"{condition} on data {data}" if data and "data=" not in condition else condition
         if n == 1:
             ppl = perplexity(float(best[0]))
-            study.findings.append(
-                Finding(
-                    f"{condition}: best perplexity",
-                    f"{ppl:,.2f}",
-                    f"{name}: best validation perplexity {ppl:,.2f} per token at step "
-                    f"{group['best_step'].iloc[0]:,.0f}. One seed: no interval.",
-                    headline=True,
-                )
+            study.tell(
+                f"{condition}: best perplexity",
+                f"{ppl:,.2f}",
+                f"{name}: best validation perplexity {ppl:,.2f} per token at step "
+                f"{group['best_step'].iloc[0]:,.0f}. One seed: no interval.",
+                headline=True,
             )
             continue
         values = np.array([perplexity(x) for x in best])
         if shares_seeds(rows.loc[group.index]):
             shown = f"{values.min():.2f} to {values.max():.2f}"
-            study.findings.append(
-                Finding(
-                    f"{condition}: best perplexity",
-                    shown,
-                    f"{name}: best validation perplexity {shown} per token in {n} runs. They share seeds, so their "
-                    "spread gives no interval over seeds.",
-                    headline=True,
-                )
+            study.tell(
+                f"{condition}: best perplexity",
+                shown,
+                f"{name}: best validation perplexity {shown} per token in {n} runs. They share seeds, so their "
+                "spread gives no interval over seeds.",
+                headline=True,
             )
             continue
         # on the scale of the loss: with few seeds the other one reaches below 0
-        half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * float(best.std(ddof=1)) / math.sqrt(n)
-        mean = float(values.mean())
-        e = Estimate(mean, mean / perplexity(half), mean * perplexity(half), n, "t over seeds, of the loss")
-        study.findings.append(
-            Finding(
-                f"{condition}: best perplexity",
-                e.plain(2),
-                f"{name}: best validation perplexity {e.plain(2)} per token over {n} seeds; standard deviation between "
-                f"seeds {values.std(ddof=1):.3f}.",
-                e,
-                headline=True,
-            )
+        loss, middle = mean(best), float(values.mean())
+        wide = perplexity(loss.high - loss.value)
+        e = Estimate(middle, middle / wide, middle * wide, n, "t over seeds, of the loss")
+        study.tell(
+            f"{condition}: best perplexity",
+            e.plain(2),
+            f"{name}: best validation perplexity {e.plain(2)} per token over {n} seeds; standard deviation between "
+            f"seeds {values.std(ddof=1):.3f}.",
+            e,
+            headline=True,
         )
 
 
@@ -373,9 +366,7 @@ def _events(study: Gpt, observations: Observations, log: pd.DataFrame) -> None:
     branches = every[(every["mode"] == "gpt") & (every["status"] == "rolled_back")]
     if len(branches):
         frame = branches[["run_id", "parent_run_id", "branch_step", "steps", "stop_reason"]].astype(str)
-        study.tables.append(
-            Table("branches", "Branches that ended with a rollback; the store keeps them", frame, open=False)
-        )
+        study.tabulate("branches", "Branches that ended with a rollback; the store keeps them", frame, open=False)
 
 
 def _samples(study: Gpt, curves: pd.DataFrame) -> None:
@@ -391,24 +382,18 @@ def _samples(study: Gpt, curves: pd.DataFrame) -> None:
                 "sample": [str(texts.loc[r, "sample"]) for r in chosen],
             }
         )
-        study.tables.append(
-            Table("samples", "Generated text: the last sample of the best runs", frame, code=("run", "sample"))
-        )
+        study.tabulate("samples", "Generated text: the last sample of the best runs", frame, code=("run", "sample"))
 
 
 def _references(study: Gpt) -> None:
     if not any(part in preset for preset in study.runs["preset"] for part in WIKITEXT_PRESETS):
         return
-    study.tables.append(
-        Table("published", "Published results on the full WikiText-103, for comparison", WIKITEXT_103, open=False)
-    )
-    study.tables.append(
-        Table(
-            "published_on_the_way",
-            "Transformer-XL on WikiText-103 during training",
-            TRANSFORMER_XL_ON_THE_WAY,
-            open=False,
-        )
+    study.tabulate("published", "Published results on the full WikiText-103, for comparison", WIKITEXT_103, open=False)
+    study.tabulate(
+        "published_on_the_way",
+        "Transformer-XL on WikiText-103 during training",
+        TRANSFORMER_XL_ON_THE_WAY,
+        open=False,
     )
     study.notes.append(
         "The published numbers are on the full WikiText-103, per word or per token of a BPE (column `per`). A run of "
@@ -469,7 +454,7 @@ def analyse_in_flight(observations: Observations) -> InFlight:
             "written": [time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in flying.runs["written"]],
         }
     )
-    study.tables.append(Table("in_flight", "Runs in flight, as of their last write", frame, code=("run",)))
+    study.tabulate("in_flight", "Runs in flight, as of their last write", frame, code=("run",))
     shown = flying.curves.groupby("run_id").tail(EVALUATIONS)
     evaluations = pd.DataFrame(
         {
@@ -480,7 +465,7 @@ def analyse_in_flight(observations: Observations) -> InFlight:
             "sample": shown["sample"].fillna(""),
         }
     )
-    study.tables.append(Table("in_flight_evaluations", "Their last evaluations", evaluations, code=("run",)))
+    study.tabulate("in_flight_evaluations", "Their last evaluations", evaluations, code=("run",))
     return study
 
 

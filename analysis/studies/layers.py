@@ -15,7 +15,7 @@ from grok.analysis.observations import Observations, describe_task, floats, in_w
 from grok.analysis.populations import places, roles
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
 from grok.analysis.statistics.shapley import Additivity, Attribution, additivity, attribute, p_of_no_pattern
-from grok.analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.studies.base import Finding, Question, Study
 from grok.streams import derive_seed
 
 # The transplants of a store: one recipient, one donor, and their runs.
@@ -458,8 +458,6 @@ def _notes(study: Layers, left_out: int) -> None:
             f"Up to {censored:.0%} of a transplant's runs had not generalised by the end and count with that step: "
             "factors between slow and fast can be larger than shown."
         )
-    if not all(r.attribution.full for r in study.results):
-        study.notes.append("Fractional design: shares and intervals hold only if no three layers act together.")
     if left_out:
         study.notes.append(f"{left_out} transplants with another kind of outcome are left out.")
 
@@ -480,19 +478,17 @@ def _findings(study: Layers, result: Result, in_words: bool) -> None:
     elif len(ranked) > 1:
         text += f". With only one exchanged: {', '.join(f'{f} {result.shown([f])}' for f in result.moving)}"
     estimate = attribution.total if study.is_time else None
-    study.findings.append(
-        Finding(f"all layers, {t.name}", result.change, f"{text}.", estimate, headline=in_words, listed=in_words)
-    )
+    study.tell(f"all layers, {t.name}", result.change, f"{text}.", estimate, headline=in_words, listed=in_words)
     for f in ranked if result.adds_up else []:
         e = attribution.shapley[f]
         shown = f"{e.value:+.2f} ({e.low:+.2f} to {e.high:+.2f})"
-        study.findings.append(Finding(f"{f}, {t.name}", shown, f"{t.name}: {f} {shown}.", e, listed=False))
+        study.tell(f"{f}, {t.name}", shown, f"{t.name}: {f} {shown}.", e, listed=False)
     for f in (f for f in t.factors if f not in result.moving):
         text = (
             f"{f} starts constant (negative control, {t.name}): exchanging its seed changed no bit of the weights, "
             "as expected."
         )
-        study.findings.append(Finding(f"{f} (negative control), {t.name}", "no bit changed", text))
+        study.tell(f"{f} (negative control), {t.name}", "no bit changed", text)
 
 
 def _percents(e: Estimate, total: float) -> list[str]:
@@ -513,16 +509,16 @@ def _tables(study: Layers, many: list[Result]) -> None:
             for r in same
         ]
         name = "transplants" + f"_{number + 1}" * (number > 0)
-        study.tables.append(Table(name, f"What the exchange of layers does ({what})", pd.DataFrame(rows)))
+        study.tabulate(name, f"What the exchange of layers does ({what})", rows)
     if len(study.shares):
         caption = "Shapley shares and main effects where the layers add up (changes of the outcome)"
-        study.tables.append(Table("shares", caption, study.shares.round(4)))
+        study.tabulate("shares", caption, study.shares.round(4))
     caption = f"Every combination of layers ({'steps of generalisation' if study.is_time else 'validation accuracy'})"
-    study.tables.append(Table("combinations", caption, study.cells, open=False))
+    study.tabulate("combinations", caption, study.cells, open=False)
     if len(study.interactions):
         by_size = study.interactions["interaction"].abs().sort_values(ascending=False).index
         table = study.interactions.reindex(by_size)
-        study.tables.append(Table("interactions", "Two-way interactions", table.round(4), open=False))
+        study.tabulate("interactions", "Two-way interactions", table.round(4), open=False)
 
 
 QUESTION = Question(

@@ -19,7 +19,7 @@ from grok.analysis.populations import settings_in_words
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.prediction import spearman
 from grok.analysis.statistics.proportions import share
-from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
+from grok.analysis.studies.base import Beside, Question, Study, by_condition
 from grok.store.schema import MEASUREMENTS
 
 MEANINGS: Final = {
@@ -110,7 +110,7 @@ def one(observations: Observations, condition: Condition) -> Mechanism:
     table = pd.DataFrame(records)
     table = table[[c for c in table if table[c].notna().any() and (table[c].astype(str) != "").any()]]
     caption = f"Measurements of {len(rows)} runs: medians of those that reached each moment, and what leads"
-    study.tables.append(Table("metrics", caption, table))
+    study.tabulate("metrics", caption, table)
     if "excluded_loss" in names:
         study.notes.append(
             "restricted_loss and excluded_loss: over all equations, with the strongest frequencies at the step of the "
@@ -152,7 +152,7 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
                 f"{named} makes half of its total change {when} generalisation in most runs: before it in "
                 f"{leads.percent(0)} of {leads.n}, in the median at {over.median():.2f} of the time to generalise."
             )
-            study.findings.append(Finding(f"{name} leads", leads.percent(0), text, leads, headline=leads.low > 0.5))
+            study.tell(f"{name} leads", leads.percent(0), text, leads, headline=leads.low > 0.5)
     early = known[event["memorised_step"]].set_index("run_id")[name]
     both = early.index.intersection(grokked.index)
     try:
@@ -164,7 +164,7 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
         f"({e.low:.2f} to {e.high:.2f}), n = {e.n}."
     )
     shown = f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
-    study.findings.append(Finding(f"{name} and time", shown, text, e, listed=e.low > 0 or e.high < 0))
+    study.tell(f"{name} and time", shown, text, e, listed=e.low > 0 or e.high < 0)
     return record
 
 

@@ -20,7 +20,7 @@ from grok.analysis.observations import OWN_CODE, Observations, as_text, conditio
 from grok.analysis.populations import extended, random_seeds
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData
 from grok.analysis.statistics.survival import Times, geometric_mean, growth, least_ratio, ratio_of_times
-from grok.analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.studies.base import Question, Study
 from grok.analysis.studies.mechanism import WAY, half_way
 
 # Settings and numbers of papers on grokking: the arms with which `papers` compares runs.
@@ -160,15 +160,13 @@ def analyse(observations: Observations) -> Papers:
     curves = with_measures(observations.curves_of(ids))
     records = [record for t in trained for record in _claims(t, trained, curves)]
     study = Papers(trained=trained, curves=curves)
-    study.tables.append(Table("papers", "Claims of papers beside the runs of this store", pd.DataFrame(records)))
-    study.tables.append(
-        Table("arms", "What was trained", pd.DataFrame([_arm(part) for t in trained for part in parts(t)]))
-    )
+    study.tabulate("papers", "Claims of papers beside the runs of this store", records)
+    study.tabulate("arms", "What was trained", pd.DataFrame([_arm(part) for t in trained for part in parts(t)]))
     verdicts = [r["verdict"] for r in records if not r["verdict"].startswith(NO_CLAIM)]
     counts = {word: sum(v.startswith(word) for v in verdicts) for word in (AGREES, DISAGREES, OPEN)}
     words = f"{counts[AGREES]} agree, {counts[DISAGREES]} disagree, {counts[OPEN]} not decided"
     text = f"Claims of papers that runs of this store are about: {len(verdicts)}. Verdicts: {words}."
-    study.findings.append(Finding("claims of papers", words, text, headline=True))
+    study.tell("claims of papers", words, text, headline=True)
     study.notes.append(
         "Times are the steps to 95% validation accuracy, with 95% intervals of the geometric mean. A paper's number is "
         "one run: it agrees where one more of our runs might have it (the 95% interval of a new run)."

@@ -22,7 +22,7 @@ from grok.analysis.statistics.prediction import (
     spearman,
 )
 from grok.analysis.statistics.proportions import share
-from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
+from grok.analysis.studies.base import Beside, Question, Study, by_population, has_populations
 from grok.analysis.studies.census import judged
 
 MOST_POPULATIONS = 6
@@ -151,8 +151,8 @@ def one(observations: Observations, population: Population) -> Prediction:
         meaning=meaning,
     )
     _findings(study, looks, hit, arrival)
-    study.tables.append(
-        Table("auroc", f"Out-of-fold prediction of the {int(hit.sum())} seeds {meaning}", looks.round(3), open=False)
+    study.tabulate(
+        "auroc", f"Out-of-fold prediction of the {int(hit.sum())} seeds {meaning}", looks.round(3), open=False
     )
     if meaning.startswith("super at"):
         wide = curves.pivot(index="run_id", columns="step", values=["val_loss", "val_acc"]).reindex(rows.index)
@@ -179,7 +179,7 @@ def _recognised(
         for step, score in scores.items()
     ]
     caption = f"Super seeds ({int(hit.sum())} of {len(hit)}) by one measure alone, with 95% intervals"
-    study.tables.append(Table("recognised", caption, pd.DataFrame(records), open=False))
+    study.tabulate("recognised", caption, records, open=False)
 
     def steps_and_hits(option: tuple[int, float], among: np.ndarray) -> tuple[float, int]:
         step, kept = option
@@ -206,8 +206,8 @@ def _recognised(
         f"A blind search trains {blind} steps for each super seed. If only a share with the lowest validation loss "
         f"goes on, it is {screened_by_loss} (chosen on one half of the seeds, measured on the other: {chosen})."
     )
-    study.findings.append(Finding("steps for each super seed, screened by loss", screened_by_loss, text))
-    study.findings.append(Finding("steps for each super seed, blind", blind, text, listed=False))
+    study.tell("steps for each super seed, screened by loss", screened_by_loss, text)
+    study.tell("steps for each super seed, blind", blind, text, listed=False)
 
 
 def _price(trained: float, hits: int, n: int) -> str:
@@ -240,7 +240,7 @@ def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: 
         f"{int(hit.sum())} of {len(hit)})"
     )
     lead = f", {row['lead']:,.0f} steps before half of these seeds generalise." if np.isfinite(arrival) else "."
-    study.findings.append(Finding("prediction (AUROC)", shown, text + lead, e, headline=True))
+    study.tell("prediction (AUROC)", shown, text + lead, e, headline=True)
 
 
 QUESTION = Question(

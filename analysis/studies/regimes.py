@@ -14,7 +14,7 @@ from grok.analysis.populations import Population
 from grok.analysis.statistics.estimate import NotEnoughData, generator, holm
 from grok.analysis.statistics.modes import p_of_one_mode
 from grok.analysis.statistics.proportions import share
-from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
+from grok.analysis.studies.base import Beside, Question, Study, Table, by_population, has_populations
 from grok.arithmetic.outcome import NORM_FALL
 
 WATCHED = 2
@@ -121,7 +121,7 @@ def one(observations: Observations, population: Population) -> Regimes:
         hits = int((done["first"] == name).sum())
         e = share(hits, n)
         text = f"In {hits} of {n} generalised seeds ({population.task}) the weight norm {words}: {e.percent()}."
-        study.findings.append(Finding(name, e.percent(), text, e, headline=n >= FEWEST and name != TOGETHER))
+        study.tell(name, e.percent(), text, e, headline=n >= FEWEST and name != TOGETHER)
     watched = done[floats(rows["steps"].loc[done.index]) >= WATCHED * done["grokked"]]
     study.notes.append(_about(study, done, watched))
     study.tables.append(_orders(done))
@@ -181,7 +181,7 @@ def _groups(study: Regimes, done: pd.DataFrame) -> None:
     )
     shown = ", ".join(f"{name}: p = {value:.2g}" for name, value in p.items())
     text = f"The ratios of the times are {verdict} (dip test of a single mode, Holm; {shown})."
-    study.findings.append(Finding("one group or two", "two groups" if two else "a continuum", text, headline=True))
+    study.tell("one group or two", "two groups" if two else "a continuum", text, headline=True)
 
 
 def _times(done: pd.DataFrame) -> Table:

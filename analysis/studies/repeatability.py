@@ -732,12 +732,11 @@ def what_repeats(kind: Kind) -> str:
 def verdict(test: Test) -> str:
     """Return the conclusion from the repeats, as a clause."""
     result, hit, n = test.result, test.kind.hit.words, len(test.kind.candidates)
-    if "=" in test.kind.name:
-        return _verdict_elsewhere(test)
     kept = list(test.kind.fixed)
+    elsewhere = f" with {test.kind.name}, too" if "=" in test.kind.name else ""
     streams = "the seed's streams" if not test.free else f"the {listed(kept)} seed{'s' * (len(kept) > 1)}"
     if result.verdict is Verdict.MOST:
-        return f"being {hit} is a property of {streams}"
+        return f"being {hit} is a property of {streams}{elsewhere}"
     called = result.count(Verdict.MOST, Verdict.MORE)
     if not called and result.pooled.low > MOST:
         return f"each candidate has too few repeats to be judged alone, but together most of their repeats are {hit}"
@@ -753,20 +752,6 @@ def verdict(test: Test) -> str:
     if result.verdict is Verdict.NO_SIGN:
         return f"no sign that being {hit} is a property of {streams}: most repeats are not"
     return "too few repeats to distinguish chance from a property of the seed"
-
-
-def _verdict_elsewhere(test: Test) -> str:
-    """Return the conclusion from repeats under another setting: the seeds were chosen under the first one."""
-    result, hit, n = test.result, test.kind.hit.words, len(test.kind.candidates)
-    if result.verdict is Verdict.MOST:
-        return f"these seeds are {hit} with this setting, too"
-    if result.verdict is Verdict.NO_SIGN:
-        return f"most of these seeds are not {hit} with this setting"
-    if result.verdict is Verdict.MORE:
-        called = result.count(Verdict.MOST, Verdict.MORE)
-        who = f"{called} of {n} candidates are" if called else "together these seeds are"
-        return f"{who} {hit} more often than other seeds with this setting"
-    return f"too few repeats to tell whether these seeds are {hit} with this setting"
 
 
 def _findings(study: Repeats, test: Test, headline: bool) -> None:
@@ -809,10 +794,8 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
     table = test.units.assign(**{c: (100 * test.units[c]).round(1) for c in ("share", "low", "high")})
     table = table.rename(columns={"share": "share %", "low": "low %", "high": "high %"})
     caption = f"Candidates repeated: {what_repeats(kind).lower()}"
-    study.tables.append(
-        Table(
-            f"again_{name}", caption, table, open=n <= 20 and not any(t.name.startswith("again_") for t in study.tables)
-        )
+    study.tabulate(
+        f"again_{name}", caption, table, open=n <= 20 and not any(t.name.startswith("again_") for t in study.tables)
     )
 
 

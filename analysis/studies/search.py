@@ -19,7 +19,7 @@ from grok.analysis.observations import Observations
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData
 from grok.analysis.statistics.prediction import median_interval
 from grok.analysis.statistics.proportions import Paired, paired, share
-from grok.analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.studies.base import Question, Study, Table
 
 Floats = NDArray[np.float64]
 
@@ -142,24 +142,20 @@ def _best(study: Searches, result: SearchResult) -> None:
         )
     setting = ", ".join(f"{s}={_short(best[s])}" for s in result.settings)
     pruned = len(result.trials) - len(done)
-    study.findings.append(
-        Finding(
-            f"{result.name}: best {result.objective}",
-            _short(best["value"]),
-            f"{result.name}: the best of {len(done)} finished trials ({pruned} others) is trial {best['trial']} with "
-            f"{result.objective} {_short(best['value'])} ({_short(best['low'])} to {_short(best['high'])}) over "
-            f"{best['seeds']} seeds ({setting}). It was chosen as the best on these seeds, so this number is too "
-            "optimistic.",
-            Estimate(float(best["value"]), float(best["low"]), float(best["high"]), int(best["seeds"]), "over seeds"),
-            headline=True,
-        )
+    study.tell(
+        f"{result.name}: best {result.objective}",
+        _short(best["value"]),
+        f"{result.name}: the best of {len(done)} finished trials ({pruned} others) is trial {best['trial']} with "
+        f"{result.objective} {_short(best['value'])} ({_short(best['low'])} to {_short(best['high'])}) over "
+        f"{best['seeds']} seeds ({setting}). It was chosen as the best on these seeds, so this number is too "
+        "optimistic.",
+        Estimate(float(best["value"]), float(best["low"]), float(best["high"]), int(best["seeds"]), "over seeds"),
+        headline=True,
     )
     columns = ["trial", "value", "low", "high"]
     frame = ranked.head(TOP)[[*columns, *(["second"] if result.second else []), "seeds", *result.settings]]
     frame = frame.rename(columns={"value": result.objective, "second": result.second or "second"})
-    study.tables.append(
-        Table(f"trials_{result.name}", f"Best trials of {result.name}, 95% intervals over seeds", frame)
-    )
+    study.tabulate(f"trials_{result.name}", f"Best trials of {result.name}, 95% intervals over seeds", frame)
 
 
 def _comparison(
@@ -197,16 +193,14 @@ def _comparison(
         if good
         else "worse than it"
     )
-    study.findings.append(
-        Finding(
-            f"{result.name}: best against default",
-            f"{shown} ({_ends(e)})",
-            f"{result.name}, trial {compared['pinned']['trial']} against the default on {len(seeds)} new seeds, both "
-            f"fixed in advance: {result.objective} shifts by {shown} ({_ends(e)}; {e.method}), better "
-            f"for {better} seeds, worse for {worse}; Wilcoxon p = {tested.p:.2g}: {verdict}." + _censored(result, a, b),
-            e,
-            headline=True,
-        )
+    study.tell(
+        f"{result.name}: best against default",
+        f"{shown} ({_ends(e)})",
+        f"{result.name}, trial {compared['pinned']['trial']} against the default on {len(seeds)} new seeds, both "
+        f"fixed in advance: {result.objective} shifts by {shown} ({_ends(e)}; {e.method}), better "
+        f"for {better} seeds, worse for {worse}; Wilcoxon p = {tested.p:.2g}: {verdict}." + _censored(result, a, b),
+        e,
+        headline=True,
     )
 
 

@@ -28,7 +28,7 @@ from grok.analysis.observations import (
 from grok.analysis.populations import populations
 from grok.analysis.proposals import rerun_commands
 from grok.analysis.statistics.estimate import NotEnoughData
-from grok.analysis.studies.base import Question, Study, Table
+from grok.analysis.studies.base import Question, Study
 from grok.analysis.studies.regimes import events_of
 from grok.config import MODES
 from grok.config.fields import recorded_of
@@ -235,7 +235,7 @@ def analyse(observations: Observations) -> Study:
     table = seed_table(observations)
     caption = f"All {len(table):,} runs (seeds.csv has every column, with the command that trains each again)"
     study = Study()
-    study.tables.append(Table("every", caption, compact(table), code=("run",)))
+    study.tabulate("every", caption, compact(table), code=("run",))
     study.files[FILE] = table
     if "own_code" in table:
         study.notes.append(

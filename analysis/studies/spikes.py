@@ -9,13 +9,12 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from grok.analysis.observations import Observations, as_text, floats, varying_columns
-from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, holm
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, holm, mean
 from grok.analysis.statistics.excursions import RISE, SMOOTH, excursions, heights, smoothed
 from grok.analysis.statistics.proportions import heterogeneity, share
-from grok.analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.studies.base import Question, Study
 from grok.analysis.studies.gpt import CONDITION_SETTINGS
 
 FEWEST: Final = 8
@@ -76,9 +75,8 @@ def analyse(observations: Observations) -> Spikes:
     _tables(study)
     study.notes.append(
         f"A spike: the training loss, a running median of {SMOOTH} steps, rises {RISE} nats or more above its lowest "
-        f"value so far. It ends within {RISE / 2} nats of that value. The table of events has the signals during "
-        "training, which need a full window of steps first. Last validation losses are those of runs that did not "
-        "diverge."
+        f"value so far. It ends within {RISE / 2} nats of that value. Last validation losses are those of runs that did "
+        "not diverge."
     )
     return study
 
@@ -103,19 +101,12 @@ def _factors(rows: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def _largest(log: pd.DataFrame, diverged: bool) -> dict[str, Any]:
-    """Return the properties of a run's largest spike, and the events that were noticed during training."""
+    """Return the properties of a run's largest spike."""
     every = excursions(log["train_loss"], diverged=diverged)
-    noticed = log.dropna(subset=["event"]) if "event" in log else log.iloc[:0]
-    height = heights(log["train_loss"])
     record: dict[str, Any] = {
-        "highest": float(height.max()),
-        "highest_step": int(log["step"].iloc[int(height.argmax())]),
-        "last_step": int(log["step"].iloc[-1]),
+        "highest": float(heights(log["train_loss"]).max()),
         "spikes": len(every),
         "spiked": bool(every),
-        "noticed": ", ".join(
-            f"{event} at {step}" for event, step in zip(noticed["event"], noticed["step"], strict=True)
-        ),
     }
     if not every:
         return record | dict.fromkeys(("step", "rise", "back_after", "rate", "rising", *GROWN))
@@ -146,55 +137,26 @@ def _answer(study: Spikes) -> None:
         text += f", {_rises(spiked['rise'])}. {len(back)} of the {k} came back" + (
             f", after {back.median():.0f} steps in the median (at most {back.max():.0f})" if len(back) else ""
         )
-    study.findings.append(Finding("runs that spiked", f"{k} of {n}", f"{text}.", headline=True))
+    study.tell("runs that spiked", f"{k} of {n}", f"{text}.", headline=True)
     if k:
         first, later = spiked["step"].min(), spiked["step"].max()
-        study.findings.append(
-            Finding(
-                "step of the spike",
-                f"{spiked['step'].median():.0f} ({first:.0f} to {later:.0f})",
-                f"The spikes began at step {spiked['step'].median():.0f} in the median, the first at {first:.0f}, the "
-                f"last at {later:.0f}; {int(spiked['rising'].astype(bool).sum())} of {k} while the learning rate still "
-                "rose.",
-            )
+        study.tell(
+            "step of the spike",
+            f"{spiked['step'].median():.0f} ({first:.0f} to {later:.0f})",
+            f"The spikes began at step {spiked['step'].median():.0f} in the median, the first at {first:.0f}, the "
+            f"last at {later:.0f}; {int(spiked['rising'].astype(bool).sum())} of {k} while the learning rate still "
+            "rose.",
         )
         grown = [
             f"the norm of the {name} reached {times:g} times its level before in "
             f"{int((spiked[key] >= times).sum())} of {k} runs (median {spiked[key].median():.1f} times)"
             for key, (name, times) in GROWN.items()
         ]
-        study.findings.append(
-            Finding(
-                "what rose with the loss",
-                "; ".join(f"{name} ×{spiked[key].median():.1f}" for key, (name, _) in GROWN.items()),
-                f"Between the lowest loss and the peak {', '.join(grown)}.",
-            )
+        study.tell(
+            "what rose with the loss",
+            "; ".join(f"{name} ×{spiked[key].median():.1f}" for key, (name, _) in GROWN.items()),
+            f"Between the lowest loss and the peak {', '.join(grown)}.",
         )
-    jumped = runs[runs["highest"] >= JUMP]
-    if len(jumped):
-        alone = jumped[~jumped["spiked"]]
-        at_end = int((alone["highest_step"] == alone["last_step"]).sum())
-        most = _finite(jumped["highest"]).max()
-        text = f"In {len(jumped)} of {n} runs a single step was {JUMP:g} nats or more above the lowest loss before it"
-        text += f" (at most {most:.1f})" if pd.notna(most) else ""
-        if len(alone) > at_end:
-            text += f"; {len(alone) - at_end} of them did not spike: the loss was back in the next step"
-        if at_end:
-            text += f"; in {at_end} of them it was the last step, which does not show whether it was a spike"
-        text += "." if len(alone) else "; all of them spiked."
-        study.findings.append(Finding("runs with a jump", f"{len(jumped)} of {n}", text, headline=True))
-    if study.factors:
-        cells = runs.groupby(study.factors)["spiked"].agg(["size", "nunique"])
-        several = cells[cells["size"] > 1]
-        if len(several):
-            agree = int((several["nunique"] == 1).sum())
-            study.findings.append(
-                Finding(
-                    "seeds agree",
-                    f"{agree} of {len(several)}",
-                    f"In {agree} of {len(several)} settings with several seeds all seeds spiked or none did.",
-                )
-            )
 
 
 def _finite(values: pd.Series) -> pd.Series:
@@ -245,16 +207,14 @@ def _by_setting(study: Spikes) -> None:
             )
         text = f"{factor}: spikes in {'; '.join(counted)}"
         text += f" (p = {adjusted[factor]:.2g})." if factor in adjusted else "."
-        study.findings.append(
-            Finding(f"spikes by {factor}", "; ".join(counted), text, headline=adjusted.get(factor, 1.0) < 1 - LEVEL)
-        )
+        study.tell(f"spikes by {factor}", "; ".join(counted), text, headline=adjusted.get(factor, 1.0) < 1 - LEVEL)
     if records:
         caption = (
             "Each setting: runs that spiked (95% intervals as if runs were drawn at random; p: permutation inside runs "
             "that agree in all else, Holm-adjusted), and the last validation loss: median, and mean difference of "
             "matched runs to the first value with a t interval"
         )
-        study.tables.append(Table("spikes_by_setting", caption, pd.DataFrame(records)))
+        study.tabulate("spikes_by_setting", caption, records)
 
 
 def _tests(study: Spikes) -> Iterator[tuple[str, float]]:
@@ -276,8 +236,7 @@ def _gap(losses: pd.DataFrame, value: str, reference: str) -> Estimate | None:
     gaps = _finite(losses[value] - losses[reference]).to_numpy(dtype=float)
     if len(gaps) < 2 or float(np.ptp(gaps)) == 0:
         return None
-    ends = stats.ttest_1samp(gaps, 0.0).confidence_interval(LEVEL)
-    return Estimate(float(gaps.mean()), float(ends.low), float(ends.high), len(gaps), "t over matched pairs")
+    return mean(gaps, method="t over matched pairs")
 
 
 def _number(text: str) -> tuple[float, str]:
@@ -302,8 +261,8 @@ def _tables(study: Spikes) -> None:
             }
             for names, group in runs.groupby(study.factors, sort=False)
         ]
-        study.tables.append(
-            Table("spikes_by_cell", "Every combination of settings, its seeds one after another", pd.DataFrame(cells))
+        study.tabulate(
+            "spikes_by_cell", "Every combination of settings, its seeds one after another", pd.DataFrame(cells)
         )
     spiked = runs[runs["spiked"]].sort_values("rise", ascending=False, kind="stable")
     if len(spiked):
@@ -327,21 +286,7 @@ def _tables(study: Spikes) -> None:
             "Every spike (of each run the largest): the rise of the loss, and how many times its level before the "
             "gradient norm and the norm of the weights reached between the lowest loss and the peak"
         )
-        study.tables.append(Table("spikes", caption, frame.reset_index(drop=True), code=("run",)))
-    noticed = runs[runs["noticed"] != ""]
-    if len(noticed):
-        frame = noticed[[*study.factors, "seed", "spiked", "noticed"]].assign(
-            run=[str(run)[:10] for run in noticed.index]
-        )
-        study.tables.append(
-            Table(
-                "spike_events",
-                "What was noticed while the runs trained",
-                frame.reset_index(drop=True),
-                open=False,
-                code=("run",),
-            )
-        )
+        study.tabulate("spikes", caption, frame.reset_index(drop=True), code=("run",))
 
 
 QUESTION = Question(

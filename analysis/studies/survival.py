@@ -24,7 +24,7 @@ from grok.analysis.statistics.survival import (
     restricted_mean,
     watched_until,
 )
-from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
+from grok.analysis.studies.base import Beside, Finding, Question, Study, by_population, has_populations
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC
 
 
@@ -124,18 +124,16 @@ def _events(study: Survival, observations: Observations) -> None:
             middle = f"not by {min(float(times.left[~times.seen].max(initial=0)), watched_until(times)):,.0f}"
         records.append({"event": name, "seen in": int(times.seen.sum()), "of": len(times), "median step": middle})
     study.events = pd.DataFrame(records)
-    study.tables.append(Table("events", "Median step of each event (with censoring)", study.events))
+    study.tabulate("events", "Median step of each event (with censoring)", study.events)
     reached, fell = int(study.times.seen.sum()), int((floats(rows["val_acc_dips"]) > 0).sum())
     good = int(rows["grokked_for_good_step"].notna().sum())
-    study.findings.append(
-        Finding(
-            "generalised for good",
-            f"{good} of {reached}",
-            f"Of the {reached} seeds that generalised, {fell} fell below {GENERALISED_VAL_ACC:.0%} again at a later "
-            f"evaluation, and {reached - good} ended below it; {good} generalised for good. The times above are those "
-            "of the first event. More frequent evaluations would show more falls.",
-            share(good, reached),
-        )
+    study.tell(
+        "generalised for good",
+        f"{good} of {reached}",
+        f"Of the {reached} seeds that generalised, {fell} fell below {GENERALISED_VAL_ACC:.0%} again at a later "
+        f"evaluation, and {reached - good} ended below it; {good} generalised for good. The times above are those "
+        "of the first event. More frequent evaluations would show more falls.",
+        share(good, reached),
     )
 
 
@@ -143,7 +141,7 @@ def _quantiles(study: Survival, budget: float) -> None:
     records = []
 
     def add(label: str, estimate: Estimate, text: str, headline: bool = False) -> None:
-        study.findings.append(Finding(label, estimate.plain(), text, estimate, headline))
+        study.tell(label, estimate.plain(), text, estimate, headline)
 
     for q in (0.1, 0.25, 0.5, 0.75, 0.9):
         try:
@@ -166,7 +164,7 @@ def _quantiles(study: Survival, budget: float) -> None:
         add("restricted mean", e, f"Up to step {budget:,.0f} a seed takes {e.plain()} steps on average.")
     except NotEnoughData:
         pass
-    study.tables.append(Table("quantiles", "Step by which a share of the seeds has generalised", pd.DataFrame(records)))
+    study.tabulate("quantiles", "Step by which a share of the seeds has generalised", records)
 
 
 def _gap(study: Survival, rows: pd.DataFrame) -> None:
@@ -174,9 +172,7 @@ def _gap(study: Survival, rows: pd.DataFrame) -> None:
         e = quantile(study.memorised, 0.5)
     except NotEnoughData:
         return
-    study.findings.append(
-        Finding("median step of memorising", e.plain(), f"Half of the seeds have memorised by step {e.plain()}.", e)
-    )
+    study.tell("median step of memorising", e.plain(), f"Half of the seeds have memorised by step {e.plain()}.", e)
     memorised = floats(rows["memorised_step"])
     known = np.isfinite(memorised) & (memorised > 0)
     if known.sum() < 5 or known.mean() <= 0.5:

@@ -27,9 +27,9 @@ from grok.analysis.observations import (
     varying_columns,
 )
 from grok.analysis.populations import asked, settings_in_words
-from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator
-from grok.analysis.statistics.survival import Times, logrank
-from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
+from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, mean
+from grok.analysis.statistics.survival import Times
+from grok.analysis.studies.base import Beside, Question, Study, by_condition
 from grok.config.arithmetic import TaskConfig
 
 COUPLING: Final = "eval.couple_order"
@@ -122,25 +122,12 @@ def one(observations: Observations, condition: Condition) -> ValShuffle:
     )
     _direction(study, table, result)
     _size(study, table)
-    _from_the_start(study, table)
-    try:
-        test = logrank([study.apart, study.coupled])
-        text = f"Log-rank between coupled and not coupled runs: p = {test.p:.2g}."
-        study.findings.append(Finding("pace", f"p = {test.p:.2g}", text))
-    except NotEnoughData as gap:
-        study.notes.append(f"Pace: not enough data, needs {gap.needs}.")
-    frame = pd.DataFrame(
-        {"coupled": ["no", "yes"], "runs": [len(off), len(on)], "mean": [off["_y"].mean(), on["_y"].mean()]}
-    )
-    study.tables.append(Table("means", f"Mean of the outcome ({result.name})", frame.round(4)))
     return study
 
 
 def _direction(study: ValShuffle, table: pd.DataFrame, result: Outcome) -> None:
     shift = (table.drop(columns=-1).mean(axis=1) - table[-1]).dropna().to_numpy(dtype=float)
-    n, value = len(shift), float(shift.mean())
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * float(shift.std(ddof=1)) / float(np.sqrt(n))
-    e = Estimate(value, value - half, value + half, n, "t over pairs")
+    e = mean(shift, method="t over pairs")
     clear = not e.low <= 0 <= e.high
     ratio = np.exp([e.value, e.low, e.high])
     most = f"a factor of {max(ratio[2], 1 / ratio[1]):.2f} in either direction"
@@ -153,14 +140,12 @@ def _direction(study: ValShuffle, table: pd.DataFrame, result: Outcome) -> None:
     verdict = (
         "a systematic effect" if clear else f"no systematic effect; an average change of more than {most} is excluded"
     )
-    study.findings.append(
-        Finding(
-            "effect of the coupling",
-            shown,
-            f"With all seeds equal, the coupling {what} on average over {n} pairs: {verdict}.",
-            e,
-            headline=True,
-        )
+    study.tell(
+        "effect of the coupling",
+        shown,
+        f"With all seeds equal, the coupling {what} on average over {e.n} pairs: {verdict}.",
+        e,
+        headline=True,
     )
 
 
@@ -198,35 +183,14 @@ def _size(study: ValShuffle, table: pd.DataFrame) -> None:
     e = variance_ratio((ways - off) ** 2 / 2, (ways[:, i] - ways[:, j]) ** 2 / 2, "val shuffle size")
     shown = f"{e.value:.2f} times ({e.low:.2f} to {e.high:.2f})"
     verdict = "as large as" if e.low <= 1 <= e.high else "smaller than" if e.high < 1 else "larger than"
-    study.findings.append(
-        Finding(
-            "size against order noise",
-            shown,
-            f"The variance due to the coupling is {shown} that between two redraws of the order from the same step "
-            f"on: {verdict} order-seed noise.",
-            e,
-            headline=True,
-        )
+    study.tell(
+        "size against order noise",
+        shown,
+        f"The variance due to the coupling is {shown} that between two redraws of the order from the same step "
+        f"on: {verdict} order-seed noise.",
+        e,
+        headline=True,
     )
-
-
-def _from_the_start(study: ValShuffle, table: pd.DataFrame) -> None:
-    """Compare the change by the coupling with that by another order seed, which differs from the first step on."""
-    off = table[-1].dropna()
-    shift = ((table.drop(columns=-1).sub(table[-1], axis=0)) ** 2 / 2).reindex(off.index)
-    group = off.groupby(level=["seed_split", "seed_init"])
-    size = group.transform("size")
-    noise = ((off - group.transform("mean")) ** 2 * size / (size - 1)).where(size > 1)
-    if noise.notna().sum() < FEWEST:
-        return
-    e = variance_ratio(shift.to_numpy(dtype=float), noise.to_numpy(dtype=float)[:, None], "val shuffle from the start")
-    shown = f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
-    text = f"Against another order seed, which differs from the first step on, the variance is {shown} times as large"
-    if e.high < 1:
-        text += f": the first {study.shared_steps} updates, which coupled runs share, decide the rest."
-    else:
-        text += "."
-    study.findings.append(Finding("size against a whole order seed", shown, text, e))
 
 
 def has_coupled(observations: Observations) -> bool:

@@ -341,44 +341,6 @@ def test_a_pattern_is_told_from_none(k: int, recipients: int, donors: int, struc
         assert min(t.share.low for tables in made for t in tables) > 0.9
 
 
-def test_a_fraction_recovers_a_second_order_game() -> None:
-    rng = generator("fraction")
-    k = 6
-    everything = layer_grid(k, 1)
-    x = everything[(everything.sum(1) % 2) == 0]  # half fraction, resolution VI
-    y = 1.0 - x[:, 0] + 0.5 * x[:, 1] * x[:, 2] + rng.normal(0, 0.01, len(x))
-    found = attribute(x, y, list("abcdef"))
-    assert not found.full
-    assert found.shapley["a"].value == pytest.approx(-1, abs=0.03)
-    assert found.shapley["b"].value == pytest.approx(0.25, abs=0.03)
-    assert found.shapley["f"].low <= 0 <= found.shapley["f"].high
-
-
-def test_a_fraction_covers_where_two_act_together_and_is_refused_where_three_do() -> None:
-    rng = generator("fraction coverage")
-    everything = layer_grid(6, 1)
-    truth = dict(zip("abcdef", (-1, 0.25, 0.25, -0.3, 0, 0), strict=True))
-    inside = dict.fromkeys(truth, 0)
-    draws = refused = 0
-    for _ in range(150):
-        pick = rng.permutation(32)[:24]
-        x = np.repeat(everything[np.concatenate([pick, 63 - pick])], 2, axis=0)
-        y = -x[:, 0] + 0.5 * x[:, 1] * x[:, 2] - 0.3 * x[:, 3] + rng.normal(0, 0.3, len(x))
-        try:
-            found = attribute(x, y, list(truth))
-        except NotEnoughData:
-            refused += 1
-            continue
-        draws += 1
-        for name, value in truth.items():
-            inside[name] += found.shapley[name].low <= value <= found.shapley[name].high
-    for _ in range(20):
-        with pytest.raises(NotEnoughData, match="three or more"):
-            attribute(x, 0.8 * x[:, 3] * x[:, 4] * x[:, 5] - 0.3 * x[:, 0] + rng.normal(0, 0.1, len(x)), list(truth))
-    assert refused <= 5  # p below 0.01 where there is nothing: 1.5 expected
-    assert min(inside.values()) / draws >= 0.90, inside
-
-
 def test_combinations_cut_off_at_the_budget_do_not_narrow_the_interval() -> None:
     """With a third of the combinations at the ceiling, where replicates agree, the total was inside in 88%."""
     rng = generator("ceiling")

@@ -17,7 +17,6 @@ from grok.streams import STREAMS, derive_seed
 from grok.sweeps import layers as layers_command
 from grok.sweeps.branch import drawn_parents, redrawn_seeds
 from grok.sweeps.branch import main as branch
-from grok.sweeps.layers import combinations
 from grok.sweeps.layers import main as layers
 from grok.sweeps.repeat import main as repeat
 from tests.doors.conftest import door as door
@@ -242,19 +241,9 @@ def test_the_examples_in_its_help_plan(tmp_path: Path, capfd: pytest.CaptureFixt
         assert " planned, 0 stored" in capfd.readouterr().out
 
 
-def test_sampled_designs_are_balanced_and_refuse_too_few() -> None:
-    names = list("abcdefg")
-    chosen = combinations(names, 80, 3)
-    assert len(chosen) == len(set(chosen)) == 80
-    assert all(frozenset(names) - subset in chosen for subset in chosen)
-    assert combinations(names, 80, 3) == chosen
-    assert len(combinations(names, None, 0)) == 128
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--combinations", "9"], "at least"),
         (["--replicates", "0"], "at least 1"),
         (["--donor", "0"], "two different seeds"),
         (["--donor", "-1"], "--donor -1: expected a whole number, at least 0"),
