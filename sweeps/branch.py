@@ -72,7 +72,7 @@ class Conditions:
         lengths = runs["config.train.steps"].dropna().unique()
         alike = {run.under("train.steps", int(steps)).identity.config_id for steps in lengths}
         runs = runs[runs["config_id"].isin(alike) & (runs["status"] == "completed")]
-        return cls(store, config, run, runs, population(store, runs[_are_masters(runs)]))
+        return cls(store, config, run, runs, population(store, runs[are_masters(runs)]))
 
     @property
     def at_length(self) -> pd.DataFrame:
@@ -101,7 +101,7 @@ def candidates(conditions: Conditions, seeds: range | None) -> pd.DataFrame:
     return chosen.sort_values("seed").set_index("run_id")
 
 
-def _are_masters(runs: pd.DataFrame) -> pd.Series:
+def are_masters(runs: pd.DataFrame) -> pd.Series:
     """Return whether each run derives all streams from its master seed."""
     masters = runs["config.seeds.layers"] == "{}"
     for stream in STREAMS:
@@ -143,7 +143,7 @@ def _why_so_few(conditions: Conditions) -> str:
     here = conditions.at_length
     if here.empty:
         return _differences(conditions.store, conditions.config)
-    masters = here[_are_masters(here)]
+    masters = here[are_masters(here)]
     reasons = []
     if others := len(here) - len(masters):
         reasons.append(f"{others} of its runs have streams of their own, such as seeds.init: only master seeds count")

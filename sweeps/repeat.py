@@ -50,8 +50,8 @@ from grok.execute.plan import first_ancestors
 from grok.plugins import fingerprints, target_of
 from grok.store import Purpose, Purposes, Store, open_store
 from grok.store.provenance import stored_config
-from grok.streams import Stream, derive_seed
-from grok.sweeps.branch import NO_MEMBERS, parser_of, population
+from grok.streams import Stream
+from grok.sweeps.branch import NO_MEMBERS, are_masters, parser_of, population
 
 REDRAWABLE: Final = ("split", "init", "order")
 COMPUTED: Final = ("ulp", "again", "path", "float64", "precision")
@@ -129,7 +129,7 @@ def eligible(
         cell = runs.groupby([f"seed_{s}" for s in REDRAWABLE if s != scan], sort=True).ngroup()
         runs = runs[cell == cell[runs["config_id"] == usual].value_counts().index[0]]
     elif not every:
-        masters = _masters(runs)
+        masters = are_masters(runs)
         runs = runs[masters] if masters[runs["config_id"] == usual].any() else runs
     runs = runs.assign(member=runs["run_id"].isin(population(store, runs)))
     runs = runs[runs["config_id"] == usual]
@@ -143,12 +143,6 @@ def eligible(
 def _has_code(text: object, code: Mapping[str, str]) -> bool:
     stored = json.loads(text) if isinstance(text, str) else {}
     return all(stored.get(path) == version for path, version in code.items())
-
-
-def _masters(runs: pd.DataFrame) -> pd.Series:
-    """Return whether each run derives all streams from its master seed."""
-    derived = [all(r[f"seed_{s}"] == derive_seed(int(r["seed"]), s) for s in REDRAWABLE) for _, r in runs.iterrows()]
-    return pd.Series(derived, index=runs.index, dtype=bool)
 
 
 def _equal(stored: Any, value: Any) -> bool:
@@ -175,7 +169,7 @@ def choose(
     Raises:
         ConfigError: a name is no run of ``runs``, or there are too few runs.
     """
-    masters = _masters(runs)
+    masters = are_masters(runs)
     seeds = (runs[masters] if masters.any() else runs).sort_values("member", ascending=False, kind="stable")
     members = runs[runs["member"]]
     ordinary = seeds[seeds["member"]]

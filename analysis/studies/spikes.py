@@ -75,8 +75,8 @@ def analyse(observations: Observations) -> Spikes:
     _tables(study)
     study.notes.append(
         f"A spike: the training loss, a running median of {SMOOTH} steps, rises {RISE} nats or more above its lowest "
-        f"value so far. It ends within {RISE / 2} nats of that value. Last validation losses are those of runs that did "
-        "not diverge."
+        f"value so far. It ends within {RISE / 2} nats of that value. Last validation losses are of runs that did not "
+        "diverge."
     )
     return study
 

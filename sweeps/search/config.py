@@ -1,4 +1,4 @@
-"""A study's settings: its objectives, seeds, sampler and pruner.
+"""A study's settings: its objectives, seeds and sampler.
 
 ``conf/study/base.yaml`` lists them with their defaults. ``conf/study/NAME.yaml`` changes some of them.
 """
@@ -30,7 +30,6 @@ FRESH: Final = 1_000_000
 """First seed of a comparison: no search begins so high."""
 NO_STUDY: Final = "the study is missing: expected study=NAME, a file of conf/study/"
 SAMPLERS: Final = ("tpe", "random", "nsga2")
-PRUNERS: Final = ("none", "wilcoxon")
 
 
 @dataclass(kw_only=True)
@@ -41,20 +40,6 @@ class SamplerConfig:
     seed: int = setting(0, "Seed of the sampler; the same seed proposes the same trials.", minimum=0, maximum=MAX_SEED)
     startup: int = setting(10, "Random trials before tpe uses its model.", minimum=1, maximum=LARGEST_SWEEP)
     population: int = setting(16, "Settings per generation of nsga2.", minimum=2, maximum=LARGEST_SWEEP)
-
-
-@dataclass(kw_only=True)
-class PrunerConfig:
-    """When to stop a trial that cannot be the best, so that the next trial can use its lanes."""
-
-    name: str = setting(
-        "none",
-        "none; wilcoxon: compares a trial's seeds with the best trial's.",
-        choices=PRUNERS,
-    )
-    first_seeds: int = setting(4, "wilcoxon: seeds of a trial before its first test.", minimum=2)
-    seeds: int = setting(2, "wilcoxon: seeds between two tests.", minimum=1)
-    p: float = setting(0.1, "wilcoxon: stop a trial that is worse at this level.", above=0, below=1)
 
 
 @dataclass(kw_only=True)
@@ -85,7 +70,6 @@ class StudyConfig:
         maximum=LARGEST_SWEEP,
     )
     sampler: SamplerConfig = section(SamplerConfig)
-    pruner: PrunerConfig = section(PrunerConfig)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.name):
@@ -98,8 +82,6 @@ class StudyConfig:
             raise ConfigError(
                 f"study.objectives={self.objectives}: expected one, or two different ones, of {', '.join(OBJECTIVES)}"
             )
-        if len(self.objectives) > 1 and self.pruner.name != "none":
-            raise ConfigError(f"study.pruner.name={self.pruner.name} handles one objective: expected none for two")
         refuse_too_many_runs(self.trials * self.seeds, f"study.trials={self.trials} study.seeds={self.seeds}")
         self._check_seeds()
 
@@ -111,11 +93,6 @@ class StudyConfig:
             )
         if self.first_seed + self.seeds > MAX_SEED:
             raise ConfigError(f"study.first_seed={self.first_seed}: its seeds go beyond {MAX_SEED}")
-        if self.pruner.name == "wilcoxon" and self.seeds <= self.pruner.first_seeds:
-            raise ConfigError(
-                f"study.pruner.first_seeds={self.pruner.first_seeds} with study.seeds={self.seeds}: expected fewer, "
-                "so that a trial can stop before its last seed"
-            )
 
     def all_seeds(self) -> tuple[int, ...]:
         """Return the seeds of every trial. They are replicates of a setting, not parameters to search."""
@@ -153,7 +130,7 @@ def refuse_unknown(name: str) -> None:
         ConfigError: the name is unknown; the message has the nearest known one.
     """
     known = settings_of(Studied)
-    sections = {"study.sampler", "study.pruner", "study.space"}
+    sections = {"study.sampler", "study.space"}
     if name not in known and name not in sections and not name.startswith("study.space."):
         raise ConfigError(f"unknown setting '{name}'{nearest(name, known)}")
 

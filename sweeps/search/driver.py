@@ -1,9 +1,8 @@
 """Carries out a study in rounds, compares its best setting with the default, and writes the results.
 
-A round adds trials until ``study.parallel`` are in flight and trains one stage of each (its next seeds) in
-one sweep. Then it judges the trials in the order of their numbers: each is pruned, ends,
-or goes on to the next round, which adds new trials for those that ended. Rounds depend on the trials only,
-not on time, so a study that was killed, or ran with another number of workers, makes the same trials.
+A round adds ``study.parallel`` trials and trains them, each with all seeds, in one sweep. Then it judges them in
+the order of their numbers. Rounds depend on the trials only, not on time, so a study that was killed, or ran with
+another number of workers, makes the same trials.
 
 The runs of a study are ordinary runs: they are planned, stored and skipped like any other.
 """
@@ -31,9 +30,7 @@ from grok.sweeps.search.config import FRESH, StudyConfig
 from grok.sweeps.search.record import (
     ASKED,
     COMPARED,
-    ENDED,
     PINNED,
-    STAGES,
     StudyRecord,
     now,
     propose,
@@ -59,21 +56,12 @@ Train = Callable[[Sequence[Plain], Purposes], bool]
 
 SEARCH_FOLDER: Final = "search"
 RUNS, REASON = "runs", "reason"
-"""User attributes of a trial: (seed, run_id, score) of each run of its last stage; why it failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The runs of a trial between two judgements."""
-
-    seeds: tuple[int, ...]
-    """All seeds so far; those of earlier stages are stored already."""
-    last: bool
+"""User attributes of a trial: (seed, run_id, score) of each run; why it failed."""
 
 
 @dataclass(slots=True)
 class Search:
-    """One study with its settings, stages and objectives."""
+    """One study with its settings and objectives."""
 
     study: StudyConfig
     space: Space
@@ -84,7 +72,6 @@ class Search:
     default: RunConfig = field(init=False)
     flat: dict[str, Value] = field(init=False)
     objectives: tuple[Objective, ...] = field(init=False)
-    stages: tuple[Stage, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         """Check the study against the settings of the default run.
@@ -95,7 +82,6 @@ class Search:
         self.default = load_config(self.base)
         self.flat = flatten(self.default)
         self.objectives = make_objectives(self.study)
-        self.stages = _stages(self.study)
         if self.default.force:
             raise ConfigError("force=true: a search uses the runs that are stored; expected force=false")
         if self.default.seed != 0:
@@ -160,8 +146,7 @@ class Search:
         what = " and ".join(o.name.replace("_", " ") for o in self.objectives)
         return (
             f"study {s.name}: {s.trials} trials of {', '.join(d.name for d in self.space.dimensions)}; {s.seeds} "
-            f"seeds and {self.budget} steps each, {s.parallel} side by side; {what} by {s.sampler.name}, "
-            f"pruner {s.pruner.name}"
+            f"seeds and {self.budget} steps each, {s.parallel} side by side; {what} by {s.sampler.name}"
         )
 
     def record(self) -> StudyRecord:
@@ -188,38 +173,36 @@ class Search:
             round_number = _round(record.trials())
             with record.changing():
                 self._fill(record, round_number)
-            flying = [t for t in record.trials() if not t.state.is_finished() and _progress(t) == round_number]
+            flying = [t for t in record.trials() if not t.state.is_finished() and t.user_attrs[ASKED] == round_number]
             if not flying:
                 return True
             if not self._train(flying):
                 return False
             with record.changing():
                 for trial in record.trials():
-                    # another process may have judged it meanwhile
-                    if not trial.state.is_finished() and _progress(trial) == round_number:
-                        self._judge(record, trial, round_number)
+                    # another process may have judged it meanwhile, and begun the next round
+                    if not trial.state.is_finished() and trial.user_attrs[ASKED] == round_number:
+                        self._judge(record, trial)
 
     def _fill(self, record: StudyRecord, round_number: int) -> None:
         trials = record.trials()
         earlier = [t for t in trials if t.user_attrs[ASKED] < round_number]
-        places = self.study.parallel - sum(_takes_part(t, round_number) for t in earlier)
-        count = min(places, self.study.trials - len(earlier))
+        count = min(self.study.parallel, self.study.trials - len(earlier))
         if len(trials) < len(earlier) + count:
             proposals = propose(self.study, self.space, self.flat, earlier, round_number, count)
             for proposal in proposals[len(trials) - len(earlier) :]:
                 record.add(proposal, round_number)
 
-    def settings_of(self, params: dict[str, Value], stage: Stage) -> list[Plain]:
-        """Return the runs of one stage of a setting."""
-        return [apply(self.base, {**params, "seed": seed}) for seed in stage.seeds]
+    def settings_of(self, params: dict[str, Value], seeds: Sequence[int]) -> list[Plain]:
+        """Return the runs of a setting with these seeds."""
+        return [apply(self.base, {**params, "seed": seed}) for seed in seeds]
 
     def _train(self, flying: Sequence[FrozenTrial]) -> bool:
         wanted: list[tuple[Plain, dict[str, Any]]] = []
         for trial in flying:
-            stage = self.stages[trial.user_attrs.get(STAGES, 0)]
-            settings = self.settings_of(trial.params, stage)
+            settings = self.settings_of(trial.params, self.study.all_seeds())
             if impossible(settings[0]) is None:
-                places = ({"trial": trial.number, "seed": seed} for seed in stage.seeds)
+                places = ({"trial": trial.number, "seed": seed} for seed in self.study.all_seeds())
                 wanted += zip(settings, places, strict=True)
         return self.train_as("trial", wanted) if wanted else True
 
@@ -235,41 +218,34 @@ class Search:
         text = canonical_json(["search", self.study.name, self.definition()])
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
-    def _judge(self, record: StudyRecord, trial: FrozenTrial, round_number: int) -> None:
+    def _judge(self, record: StudyRecord, trial: FrozenTrial) -> None:
         from optuna.trial import TrialState
 
-        number, done = trial.number, trial.user_attrs.get(STAGES, 0)
-        stage = self.stages[done]
-        settings = self.settings_of(trial.params, stage)
+        number = trial.number
+        settings = self.settings_of(trial.params, self.study.all_seeds())
         refused = impossible(settings[0])
         if refused is not None:
             record.note(number, REASON, refused)
-            record.end(number, round_number, TrialState.PRUNED)
+            record.end(number, TrialState.PRUNED)
             self.tell(f"trial {number}: impossible ({refused})")
             return
         configs = [load_config(one) for one in settings]
-        seeds = self.outcomes(configs, stage.last)
+        seeds = self.outcomes(configs)
         scores = [self.objectives[0].score(outcome, configs[0]) for outcome in seeds]
-        runs = [[s, o.run_id, score] for s, o, score in zip(stage.seeds, seeds, scores, strict=True)]
+        runs = [[s, o.run_id, score] for s, o, score in zip(self.study.all_seeds(), seeds, scores, strict=True)]
         record.note(number, RUNS, runs)
         failed = [outcome for outcome in seeds if outcome.status == "failed"]
         if failed:
             record.note(number, REASON, f"{len(failed)} of {len(seeds)} runs failed: {failed[0].error}")
-            record.end(number, round_number, TrialState.FAIL)
+            record.end(number, TrialState.FAIL)
             self.tell(f"trial {number}: failed, {failed[0].error}")
             return
         values = [objective.value(seeds, configs[0]) for objective in self.objectives]
-        if self.study.pruner.name == "wilcoxon" and record.report(number, dict(enumerate(scores))) and not stage.last:
-            record.end(number, round_number, TrialState.PRUNED)
-            self.tell(f"trial {number}: stopped after {len(stage.seeds)} seeds, {_text(trial.params)}")
-        elif stage.last:
-            record.end(number, round_number, TrialState.COMPLETE, values)
-            shown = ", ".join(f"{o.name} {v:.6g}" for o, v in zip(self.objectives, values, strict=True))
-            self.tell(f"trial {number}: {shown} over {len(seeds)} seeds, {_text(trial.params)}")
-        else:
-            record.note(number, STAGES, done + 1)
+        record.end(number, TrialState.COMPLETE, values)
+        shown = ", ".join(f"{o.name} {v:.6g}" for o, v in zip(self.objectives, values, strict=True))
+        self.tell(f"trial {number}: {shown} over {len(seeds)} seeds, {_text(trial.params)}")
 
-    def outcomes(self, configs: Sequence[RunConfig], last: bool) -> list[SeedOutcome]:
+    def outcomes(self, configs: Sequence[RunConfig]) -> list[SeedOutcome]:
         """Return the stored outcomes of ``configs``, which must all be stored.
 
         Raises:
@@ -277,7 +253,7 @@ class Search:
         """
         run_ids = [run.run_id for run in prepare_runs(configs)]
         budgets = {run_id: int(flatten(c)["train.steps"]) for run_id, c in zip(run_ids, configs, strict=True)}
-        outcomes = read_outcomes(open_store(self.store_path), run_ids, self.study.horizon if last else None, budgets)
+        outcomes = read_outcomes(open_store(self.store_path), run_ids, self.study.horizon, budgets)
         if missing := [run_id for run_id in run_ids if run_id not in outcomes]:
             raise TrainingError(
                 f"{len(missing)} of {len(run_ids)} runs of a trial are not in {self.store_path} under their present "
@@ -295,30 +271,10 @@ def impossible(settings: Plain) -> str | None:
     return None
 
 
-def _stages(study: StudyConfig) -> tuple[Stage, ...]:
-    seeds = study.all_seeds()
-    if study.pruner.name == "wilcoxon":
-        ends = [*range(study.pruner.first_seeds, len(seeds), study.pruner.seeds), len(seeds)]
-        return tuple(Stage(seeds[:end], end == len(seeds)) for end in ends)
-    return (Stage(seeds, True),)
-
-
-def _progress(trial: FrozenTrial) -> int:
-    """Return the present round of a trial in flight."""
-    return int(trial.user_attrs[ASKED]) + int(trial.user_attrs.get(STAGES, 0))
-
-
-def _takes_part(trial: FrozenTrial, round_number: int) -> bool:
-    """Return whether a trial of an earlier round occupies a place in this one."""
-    return not trial.state.is_finished() or int(trial.user_attrs[ENDED]) >= round_number
-
-
 def _round(trials: Sequence[FrozenTrial]) -> int:
-    """Return the study's present round: the earliest one of a trial in flight, or the next one."""
-    flying = [_progress(t) for t in trials if not t.state.is_finished()]
-    if flying:
-        return min(flying)
-    return max((int(t.user_attrs[ENDED]) + 1 for t in trials), default=0)
+    """Return the study's present round: that of the trials in flight, or the next one."""
+    flying = [int(trial.user_attrs[ASKED]) for trial in trials if not trial.state.is_finished()]
+    return min(flying, default=max((int(trial.user_attrs[ASKED]) + 1 for trial in trials), default=0))
 
 
 def _text(params: dict[str, Value]) -> str:
@@ -393,22 +349,22 @@ class Comparison:
             return True
         if self.pinned["steps"] != search.budget or self.pinned["study"] != search.study.name:
             raise StoreError(f"the comparison of {search.study.name} was pinned for {self.pinned['steps']} steps")
-        stage = Stage(tuple(range(*self.pinned["seeds"])), True)
-        wanted = {side: search.settings_of(self.pinned[side], stage) for side in SIDES}
+        seeds = tuple(range(*self.pinned["seeds"]))
+        wanted = {side: search.settings_of(self.pinned[side], seeds) for side in SIDES}
         search.tell(
             f"pinned {self.pinned['pinned_at']}: trial {self.pinned['trial']} against the default on "
-            f"{len(stage.seeds)} new seeds; {self.pinned['test']}"
+            f"{len(seeds)} new seeds; {self.pinned['test']}"
         )
         planned = [
             (settings, {"side": side, "trial": self.pinned["trial"] if side == "best" else None, "seed": seed})
             for side in SIDES
-            for settings, seed in zip(wanted[side], stage.seeds, strict=True)
+            for settings, seed in zip(wanted[side], seeds, strict=True)
         ]
         if not search.train_as("member", planned):
             return False
         objective = search.objectives[0]
         configs = {side: [load_config(settings) for settings in wanted[side]] for side in SIDES}
-        outcomes = {side: search.outcomes(configs[side], True) for side in SIDES}
+        outcomes = {side: search.outcomes(configs[side]) for side in SIDES}
         failed = [outcome for side in SIDES for outcome in outcomes[side] if outcome.status == "failed"]
         if failed:  # they say nothing about the setting: scores of theirs would be the worst there are
             raise TrainingError(
@@ -418,7 +374,7 @@ class Comparison:
         runs: dict[str, list[tuple[int, str, float]]] = {
             side: [
                 (seed, outcome.run_id, objective.score(outcome, config))
-                for seed, outcome, config in zip(stage.seeds, outcomes[side], configs[side], strict=True)
+                for seed, outcome, config in zip(seeds, outcomes[side], configs[side], strict=True)
             ]
             for side in SIDES
         }

@@ -1,8 +1,8 @@
 """A study in Optuna's storage, its samplers, and the next settings to try, a pure function of the trials so far.
 
-A kill leaves no partial change: a trial is added at once, a stage counts when its number is written, and
-the end of a trial is one state. Changes are made under a lock, so that several processes can work on one
-study. The pinned comparison and its result are attributes of the study.
+A kill leaves no partial change: a trial is added at once, and the end of a trial is one state. Changes are made under
+a lock, so that several processes can work on one study. The pinned comparison and its result are attributes of the
+study.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from grok.config.fields import canonical_json
 from grok.errors import ConfigError, StoreError
 from grok.files import locked
 from grok.streams import Stream
-from grok.sweeps.search.config import PrunerConfig, SamplerConfig, StudyConfig
+from grok.sweeps.search.config import SamplerConfig, StudyConfig
 from grok.sweeps.search.space import Space, Value, make_objectives
 
 if TYPE_CHECKING:
-    from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
 
-# Optuna's samplers and pruners by name, with a study's settings.
+# Optuna's samplers by name, with a study's settings.
 #
 # Every round makes a new sampler with a seed of the round. So its proposals depend only on earlier trials,
 # not on when or how often the study was stopped.
@@ -61,13 +60,6 @@ def make_sampler(config: SamplerConfig, round_number: int) -> BaseSampler:
     if config.name == "nsga2":
         return optuna.samplers.NSGAIISampler(seed=seed, population_size=config.population)
     return optuna.samplers.RandomSampler(seed=seed)
-
-
-def make_pruner(config: PrunerConfig) -> BasePruner:
-    """Return the study's pruner."""
-    if config.name == "wilcoxon":
-        return optuna.pruners.WilcoxonPruner(p_threshold=config.p, n_startup_steps=config.first_seeds)
-    return optuna.pruners.NopPruner()
 
 
 # Hides Optuna's log lines and its warnings about experimental features.
@@ -156,8 +148,8 @@ DEFAULT: Final = "default"
 """User attribute of a study: the default's values of the settings that it searches."""
 PINNED, COMPARED = "pinned", "compared"
 """User attributes of a study: its comparison as it was pinned, and the scores of its runs."""
-ASKED, STAGES, ENDED = "asked", "stages", "ended"
-"""User attributes of a trial: the round of its proposal, the number of its finished stages, the round of its end."""
+ASKED: Final = "asked"
+"""User attribute of a trial: the round of its proposal."""
 
 
 class StudyRecord:
@@ -188,7 +180,6 @@ class StudyRecord:
                 storage=storage,
                 study_name=study.name,
                 sampler=optuna.samplers.RandomSampler(seed=0),  # unused: grok.sweeps.search.record samples
-                pruner=make_pruner(study.pruner),
             )
             self._check_definition(json.loads(canonical_json(dict(definition))))
             if OPTUNA not in self._study.user_attrs:
@@ -255,19 +246,8 @@ class StudyRecord:
         """Set the user attribute ``name`` of a trial that has not ended."""
         self._trial(number).set_user_attr(name, value)
 
-    def report(self, number: int, values: Mapping[int, float]) -> bool:
-        """Report intermediate values by seed or step; return whether the pruner stops the trial."""
-        trial = self._trial(number)
-        known = self._frozen(number).intermediate_values
-        with quiet():
-            for step, value in values.items():
-                if step not in known:
-                    trial.report(value, step)
-            return bool(trial.should_prune())
-
-    def end(self, number: int, round_number: int, state: TrialState, values: Sequence[float] | None = None) -> None:
+    def end(self, number: int, state: TrialState, values: Sequence[float] | None = None) -> None:
         """End a trial."""
-        self.note(number, ENDED, round_number)
         with quiet():
             self._study.tell(number, list(values) if values is not None else None, state=state)
 
