@@ -29,10 +29,9 @@ FLAT: Final = 1e-9
 
 @dataclass(frozen=True)
 class Attribution:
-    """Shares, main effects and two-way interactions, by factor name, in units of the outcome."""
+    """Shares and two-way interactions, by factor name, in units of the outcome."""
 
     shapley: dict[str, Estimate]
-    main: dict[str, Estimate]
     interactions: dict[tuple[str, str], Estimate]
     total: Estimate
     """v(all) - v(none): the effect of exchanging all factors."""
@@ -77,10 +76,6 @@ def attribute(
         name: estimate(np.array([1 / len(term) if i in term else 0.0 for term in columns]))
         for i, name in enumerate(names)
     }
-    main = {
-        name: estimate(np.array([0.5 ** (len(term) - 1) if i in term else 0.0 for term in columns]))
-        for i, name in enumerate(names)
-    }
     pairs = {
         (names[i], names[j]): estimate(
             np.array([0.5 ** (len(term) - 2) if i in term and j in term else 0.0 for term in columns])
@@ -88,7 +83,7 @@ def attribute(
         for i, j in combinations(range(k), 2)
     }
     total = estimate(np.array([1.0 if term else 0.0 for term in columns]))
-    return Attribution(shapley, main, pairs, total, n)
+    return Attribution(shapley, pairs, total, n)
 
 
 @dataclass(frozen=True)

@@ -263,17 +263,8 @@ def restricted_mean(times: Times, horizon: float, level: float = LEVEL) -> Estim
     return Estimate(value, low, high, n, "restricted mean, Greenwood, logarithm of the steps saved", level)
 
 
-@dataclass(frozen=True, slots=True)
-class LogRank:
-    """Mantel's log-rank test that k groups have the same distribution of times."""
-
-    statistic: float
-    dof: int
-    p: float
-
-
-def logrank(groups: Sequence[Times]) -> LogRank:
-    """Compare groups of times; event times are interval midpoints.
+def logrank(groups: Sequence[Times]) -> float:
+    """Return the p-value of Mantel's log-rank test that groups have one distribution; times are interval midpoints.
 
     Raises:
         NotEnoughData: fewer than two groups have runs, no run has an event, or fewer than two groups have runs at risk
@@ -294,7 +285,7 @@ def logrank(groups: Sequence[Times]) -> LogRank:
     if not math.isfinite(statistic):
         raise NotEnoughData("two conditions with runs that had not ended when others generalised")
     # survdiff's p-value is 1 - cdf, which loses its digits below 1e-16.
-    return LogRank(statistic, len(groups) - 1, float(stats.chi2.sf(statistic, len(groups) - 1)))
+    return float(stats.chi2.sf(statistic, len(groups) - 1))
 
 
 # A log-normal distribution fitted to event times, as the line of a quantile plot.

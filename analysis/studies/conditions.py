@@ -221,7 +221,7 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
         timed, timed_base = longest
         log, log0, horizon, bound = _restricted_pair(observations, timed, timed_base)
     try:
-        logrank_p = logrank([observations.times(base), observations.times(rows)]).p
+        logrank_p = logrank([observations.times(base), observations.times(rows)])
     except NotEnoughData:
         logrank_p = None
     slowdown, p = (None, None) if bound == "no" else ratio_of_times(log, log0, paired)

@@ -230,7 +230,7 @@ class Layers(Study):
     is_time: bool
     results: list[Result]
     shares: pd.DataFrame
-    """Per transplant whose layers add up, and layer: share, low, high, main effect, control."""
+    """Per transplant whose layers add up, and layer: share, low, high, control."""
     cells: pd.DataFrame
     """Per transplant and combination: exchanged, runs, and the mean, lowest and highest accuracy or step."""
     interactions: pd.DataFrame
@@ -394,9 +394,6 @@ def _records(result: Result) -> list[dict[str, Any]]:
             "low": e.low,
             "high": e.high,
             "% of the total": round(100 * e.value / attribution.total.value) if result.clear else None,
-            "main effect": attribution.main[layer].value,
-            "main low": attribution.main[layer].low,
-            "main high": attribution.main[layer].high,
             "no bit changed": _identical(result.transplant, layer),
         }
         for layer, e in attribution.shapley.items()
@@ -511,7 +508,7 @@ def _tables(study: Layers, many: list[Result]) -> None:
         name = "transplants" + f"_{number + 1}" * (number > 0)
         study.tabulate(name, f"What the exchange of layers does ({what})", rows)
     if len(study.shares):
-        caption = "Shapley shares and main effects where the layers add up (changes of the outcome)"
+        caption = "Shapley shares where the layers add up (changes of the outcome)"
         study.tabulate("shares", caption, study.shares.round(4))
     caption = f"Every combination of layers ({'steps of generalisation' if study.is_time else 'validation accuracy'})"
     study.tabulate("combinations", caption, study.cells, open=False)

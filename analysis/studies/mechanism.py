@@ -14,10 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grok.analysis.observations import MEASURED_CONDITION, Condition, Observations, conditions_of, describe_task, floats
+from grok.analysis.observations import MEASURED_CONDITION, Condition, Observations, conditions_of, describe_task
 from grok.analysis.populations import settings_in_words
-from grok.analysis.statistics.estimate import NotEnoughData
-from grok.analysis.statistics.prediction import spearman
 from grok.analysis.statistics.proportions import share
 from grok.analysis.studies.base import Beside, Question, Study, by_condition
 from grok.store.schema import MEASUREMENTS
@@ -153,18 +151,6 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
                 f"{leads.percent(0)} of {leads.n}, in the median at {over.median():.2f} of the time to generalise."
             )
             study.tell(f"{name} leads", leads.percent(0), text, leads, headline=leads.low > 0.5)
-    early = known[event["memorised_step"]].set_index("run_id")[name]
-    both = early.index.intersection(grokked.index)
-    try:
-        e = spearman(floats(early[both]), floats(grokked[both]))
-    except NotEnoughData:
-        return record
-    text = (
-        f"Rank correlation of {name} at memorisation with the step of generalisation: {e.value:.2f} "
-        f"({e.low:.2f} to {e.high:.2f}), n = {e.n}."
-    )
-    shown = f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
-    study.tell(f"{name} and time", shown, text, e, listed=e.low > 0 or e.high < 0)
     return record
 
 

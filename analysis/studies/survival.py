@@ -98,7 +98,7 @@ def beside(study: Survival) -> dict[str, object]:
 def compare(reference: Survival, other: Survival) -> float | None:
     """Return the log-rank p-value that the times of both populations have one distribution; None if undefined."""
     try:
-        return logrank([reference.times, other.times]).p
+        return logrank([reference.times, other.times])
     except NotEnoughData:
         return None
 

@@ -273,18 +273,6 @@ def test_what_leads_and_what_lags(measured: Observations) -> None:
     assert early.loc[0.7:].min() == 1
 
 
-def test_a_level_that_follows_the_time_is_found(measured: Observations) -> None:
-    curves = measured.curves.copy()
-    rng = np.random.default_rng(17)
-    level = curves["run_id"].map(measured.arithmetic["grokked_step"].astype(float))
-    curves["metrics"] = [f'{{"logit_scale": {v + rng.normal(0, 500):.1f}, "collapse": null}}' for v in level]
-    study = ask("mechanism", Observations(measured.all_runs, curves.drop(columns="block_norms")))
-    (finding,) = study.findings
-    assert finding.estimate is not None
-    assert finding.estimate.low > 0.8
-    assert study.tables[0].frame["metric"].tolist() == ["logit_scale"]
-
-
 # The report's own numbers on simulated stores: scans and conditions, rates of 0.1 to 10%, with and without an effect.
 
 SEEDS = 150
