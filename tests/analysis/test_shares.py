@@ -282,7 +282,6 @@ def test_shares_are_the_definitions_and_sum_to_the_total() -> None:
     assert [found.shapley[n].value for n in NAMES] == pytest.approx(shapley_values(game, 4))
     assert sum(e.value for e in found.shapley.values()) == pytest.approx(found.total.value)
     assert found.total.value == pytest.approx(game[frozenset(range(4))] - game[frozenset()])
-    assert found.full
 
 
 def test_intervals_cover_and_the_idle_factor_gets_nothing() -> None:
