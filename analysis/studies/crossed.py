@@ -307,7 +307,7 @@ def _noise_floor(study: Crossed, variance: Estimate) -> list[Finding]:
         for d in WISHED
     ]
     caption = "Seeds of each of two settings that show a difference of their mean final loss (nats) in 80% of studies"
-    study.tables.append(Table("seeds_needed", f"{caption}, by a two-sided t test at 5%", pd.DataFrame(records)))
+    study.tabulate("seeds_needed", f"{caption}, by a two-sided t test at 5%", records)
     first = records[0]
     needs = f"{first['seeds']:,} ({first['low']:,} to {first['high']:,})"
     return [
