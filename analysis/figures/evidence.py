@@ -121,14 +121,15 @@ def census_logit(census: Census) -> Drawing | None:
 
 
 def census_iconic(census: Census) -> Drawing | None:
-    """Draw the curves of a census, with the best super and the best fast seed in colour (else the two best seeds)."""
+    """Draw the curves of a census, with the best seed of its two best classes in colour (else the two best seeds)."""
     ranked = census.rows[census.rows["label"] != UNJUDGED].sort_values("accuracy", ascending=False, kind="stable")
     if len(ranked) < 3:
         return None
-    picks = {label: group.index[0] for label, group in ranked.groupby("label") if label in ("super", "fast")}
-    chosen = [picks[label] for label in ("super", "fast") if label in picks]
+    kinds = census.kinds.reindex(ranked.index)
+    picks = {kind: group.index[0] for kind, group in ranked.groupby(kinds)}
+    chosen = [picks[kind] for kind in ("super", "fast", "early", "late") if kind in picks]
     chosen = list(dict.fromkeys([*chosen, *ranked.index]))[:2]
-    names = {str(run): f"seed {int(ranked.loc[run, 'seed'])} ({ranked.loc[run, 'label']})" for run in chosen}
+    names = {str(run): f"seed {int(ranked.loc[run, 'seed'])} ({kinds[run]})" for run in chosen}
     ends = census.curves.groupby("run_id")["step"].max()
     return iconic(census.curves[census.curves["step"] <= usual_length(ends.to_numpy(dtype=np.int64))], names)
 
