@@ -378,13 +378,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool, str | None]]:
     """Return what sinks are told of steps: the step, whether its log is whole, its event."""
     steps: list[tuple[int, bool, str | None]] = []
 
-    def tell(self: Log, what: str, *record: Any) -> None:
-        if what == "step":
-            (point,) = record
-            assert isinstance(point, StepPoint)
-            steps.append((point.step, point.param_norm == point.param_norm, point.event))
+    def tell(self: Log, point: StepPoint) -> None:
+        steps.append((point.step, point.param_norm == point.param_norm, point.event))
 
-    monkeypatch.setattr(Log, "_tell", tell)
+    monkeypatch.setattr(Log, "_step", tell)
     return steps
 
 
