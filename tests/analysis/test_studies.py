@@ -160,6 +160,14 @@ def test_the_order_of_events_says_whom_it_is_about(slow: int, diverged: int) -> 
     assert "All 14 were trained" in note
 
 
+@pytest.mark.parametrize(("steps", "watched"), [(6000, False), (12_000, True)])
+def test_only_times_that_were_watched_long_enough_are_compared(steps: int, watched: bool) -> None:
+    """A norm that had no time to fall after generalising looks as if it always fell before."""
+    study = ask("regimes", with_norm_falls([3000.0] * 12, steps))
+    assert ("one group or two" in {f.label for f in study.findings}) == watched
+    assert ("times" in {table.name for table in study.tables}) == watched
+
+
 def test_quartiles_of_a_few_runs_are_not_shown() -> None:
     length = {"train.steps": 12_000, "eval.every": 250}
     for n, shown in ((4, False), (14, True)):
