@@ -71,7 +71,7 @@ def test_the_example_is_killed_resumed_and_reported(tmp_path: Path, executor: st
     shutil.copy(EXAMPLE, tmp_path)
     sweep = [
         sys.executable, "-m", "grok.run", "-m", "task.plugin._target_=digits.train", "seed=range(0,32)",
-        "train.steps=200", "train.batch_size=64", "eval.every=50", "workers=2", "store.flush_seconds=0.2",
+        "train.steps=60", "train.batch_size=64", "eval.every=20", "workers=2", "store.flush_seconds=0.2",
     ]  # fmt: skip
     killed = subprocess.Popen([*sweep, f"executor={executor}", "store.path=S"], cwd=tmp_path, env=environment())
     while killed.poll() is None and len(list((tmp_path / "S/runs").glob("*.parquet"))) < 2:
