@@ -148,10 +148,8 @@ def _quantiles(study: Survival, budget: float) -> None:
             e = quantile(study.times, q)
         except NotEnoughData:
             continue
-        high = np.round(e.high) if np.isfinite(e.high) else None
-        records.append(
-            {"share of seeds": f"{q:.0%}", "by step": np.round(e.value), "low": np.round(e.low), "high": high}
-        )
+        high = round(e.high) if np.isfinite(e.high) else None
+        records.append({"share of seeds": f"{q:.0%}", "by step": round(e.value), "low": round(e.low), "high": high})
         if q == 0.5:
             text = f"Half of the seeds have generalised by step {e.plain()} (with censoring, n = {e.n})."
             add("median step of generalisation", e, text, headline=True)
