@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from typing import Final
 
-from grok.commands.command import Parser, command
+from grok.commands.command import command
 from grok.errors import ConfigError, nearest
 from grok.version import __version__
 
@@ -24,25 +23,23 @@ class Command:
 
     module: str
     meaning: str
-    settings: bool = False
-    """Whether it accepts ``NAME=VALUE`` words."""
     words: tuple[str, ...] = ()
     """Words that are inserted before those of the user."""
 
 
 COMMANDS: Final = {
     "the first hour": {
-        "sweep": Command("grok.run", "many runs: seed=range(0,64) optim.lr=1e-3,3e-3", True, ("-m",)),
+        "sweep": Command("grok.run", "many runs: seed=range(0,64) optim.lr=1e-3,3e-3", ("-m",)),
         "report": Command("grok.analysis.report", "one page on a store, with figures and their data"),
         "list": Command("grok.analysis.listing", "the runs as a table: class=super 'generalised<2000' design=branch"),
         "show": Command("grok.show", "one run: its seeds, events and curves"),
-        "run": Command("grok.run", "one run, or a stored run again (--again)", True),
+        "run": Command("grok.run", "one run, or a stored run again (--again)"),
     },
     "what makes a seed good": {
-        "repeat": Command("grok.sweeps.repeat", "run the best seeds of a store again, with ordinary ones", True),
-        "branch": Command("grok.sweeps.branch", "redraw some streams of promising seeds", True),
-        "layers": Command("grok.sweeps.layers", "move initial layers from one seed to another", True),
-        "search": Command("grok.sweeps.search.__main__", "settings that work better: a study with Optuna", True),
+        "repeat": Command("grok.sweeps.repeat", "run the best seeds of a store again, with ordinary ones"),
+        "branch": Command("grok.sweeps.branch", "redraw some streams of promising seeds"),
+        "layers": Command("grok.sweeps.layers", "move initial layers from one seed to another"),
+        "search": Command("grok.sweeps.search.__main__", "settings that work better: a study with Optuna"),
     },
     "stores": {
         "study": Command("grok.analysis.study", "one question of the report"),
@@ -52,8 +49,8 @@ COMMANDS: Final = {
     },
     "language models": {
         "prepare": Command("grok.prepare", "text in, tokens and a report on the text out"),
-        "plan": Command("grok.plan", "parameters, time, memory and cost of a run", True),
-        "find": Command("grok.find", "learning rate and batch size, by trying", True),
+        "plan": Command("grok.plan", "parameters, time, memory and cost of a run"),
+        "find": Command("grok.find", "learning rate and batch size, by trying"),
         "evaluate": Command("grok.evaluate", "loss, perplexity and bits per byte of a trained model"),
         "generate": Command("grok.generate", "text from a trained model"),
         "average": Command("grok.average", "the mean weights of a run's kept checkpoints"),
@@ -61,7 +58,6 @@ COMMANDS: Final = {
     },
     "this program": {
         "examples": Command("grok.commands.examples", "code of your own to start from, written into a folder"),
-        "completion": Command("grok.__main__", "completion for bash, zsh and fish"),
     },
 }
 
@@ -73,7 +69,6 @@ examples:
   grok sweep experiment=quickstart 'seed=range(0,64)' --store results/quickstart
   grok report results/quickstart
   grok show 3f2a --store results/quickstart
-  eval "$(grok completion bash)"
 
 A store is named --store S in every command; without it, it is results/store.
 """
@@ -99,8 +94,6 @@ def main(argv: list[str]) -> int:
         print(CLASH, file=sys.stderr)
     if name not in known:
         raise ConfigError(f"'{name}' is no command of grok{nearest(name, known)}: expected one of {', '.join(known)}")
-    if name == "completion":
-        return _completion(words)
     if name == "sweep" and words and words[0] in DESIGNS:
         name, *words = [DESIGNS[words[0]], *words[1:]]
     chosen = known[name]
@@ -117,32 +110,6 @@ def usage() -> str:
 
 def _commands() -> dict[str, Command]:
     return {name: entry for group in COMMANDS.values() for name, entry in group.items()}
-
-
-def parser() -> Parser:
-    """Return the arguments of ``grok completion``."""
-    from grok.commands.reference import SCRIPTS
-
-    parser = Parser(prog="grok completion", description='In ~/.bashrc: eval "$(grok completion bash)"')
-    parser.add_argument("shell", choices=list(SCRIPTS), nargs="?", help="print this shell's script")
-    parser.add_argument("--for", dest="line", help="print what completes this command line")
-    return parser
-
-
-def _completion(words: Sequence[str]) -> int:
-    from grok.commands.reference import SCRIPTS, of_line
-
-    arguments = parser().parse_args(words)
-    if arguments.line is not None:
-        candidates = of_line(
-            arguments.line, {name: (entry.module, entry.settings) for name, entry in _commands().items()}
-        )
-        print("\n".join(candidates), end="\n" if candidates else "")
-    elif arguments.shell is not None:
-        print(SCRIPTS[arguments.shell], end="")
-    else:
-        raise ConfigError("grok completion needs a shell: bash, zsh or fish")
-    return 0
 
 
 if __name__ == "__main__":

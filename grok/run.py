@@ -14,7 +14,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from grok.commands.command import GO_ON, command
 from grok.commands.compose import Task
@@ -27,9 +27,6 @@ from grok.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-OPTIONS: Final = ("--store", "--again", "--multirun", "--cfg", "--help", "--hydra-help")
-"""Options for completion, beside settings."""
 
 
 @command(interrupted=GO_ON)

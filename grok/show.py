@@ -1,4 +1,4 @@
-"""``grok show RUN --store STORE [--out FILE.png]``: shows one stored run, its events and its curves."""
+"""``grok show RUN --store STORE``: shows one stored run, its events and its curves."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grok.commands.command import Parser, command, refuse_unwritable
+from grok.commands.command import Parser, command
 from grok.commands.words import is_filter, matching, with_purposes
 from grok.config import MODES, flatten
 from grok.config.fields import recorded_of
@@ -129,10 +128,7 @@ def _dots(x: NDArray[np.float64], y: NDArray[np.float64], shape: tuple[int, int]
 
 WIDTH: Final = 78
 HEIGHT: Final = 10
-PICTURES: Final = (".png", ".svg", ".pdf")
 MEASURED: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm", "weight_norm_all")
-COLOURS: Final = {"train": "#E69F00", "val": "#0072B2", "norm": "#009E73", "event": "#666666"}
-"""The palette of Okabe and Ito, which colour-blind readers can distinguish."""
 
 
 @dataclass(frozen=True)
@@ -271,50 +267,6 @@ def _legend(name: str, on_top: bool, ascii_only: bool) -> str:
     return f"{sign} {name}"
 
 
-def picture(run: ShownRun, path: Path) -> None:
-    """Draw the run's curves and events into ``path``.
-
-    Raises:
-        ConfigError: the file's suffix is no known format, or the file cannot be written.
-    """
-    if path.suffix.lower() not in PICTURES:
-        raise ConfigError(f"--out {path}: expected a file that ends in {', '.join(PICTURES)}")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    panels = list(run.panels())
-    figure = Figure(figsize=(8, 2.4 * max(1, len(panels)) + 0.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    row = run.row
-    figure.suptitle(f"run {row['run_id'][:10]}, seed {row['seed']}: {row['status']} after {row['steps']:,} steps")
-    axes = figure.subplots(max(1, len(panels)), 1, sharex=True, squeeze=False)[:, 0]
-    for axis, (title, lines, log) in zip(axes, panels, strict=False):
-        for line in lines:
-            known = line.known()
-            colour = COLOURS["train" if "train" in line.name else "val" if "val" in line.name else "norm"]
-            axis.plot(known.steps, known.values, color=colour, label=line.name, linewidth=1.4)
-        for step in run.events.values():
-            axis.axvline(step, color=COLOURS["event"], linewidth=0.8, linestyle=":")
-        axis.set_ylabel(title)
-        axis.set_yscale("log" if log and all((line.known().values > 0).all() for line in lines) else "linear")
-        axis.legend(loc="best", frameon=False, fontsize=8)
-        axis.spines[["top", "right"]].set_visible(False)
-    if panels:
-        for letter, step in run.marks.items():
-            axes[0].annotate(
-                letter, (step, 1), xycoords=("data", "axes fraction"), xytext=(2, 1), textcoords="offset points",
-                fontsize=8, color=COLOURS["event"],
-            )  # fmt: skip
-    names = [f"{letter} {name} {step:,}" for letter, (name, step) in zip(run.marks, run.events.items(), strict=False)]
-    axes[-1].set_xlabel("step" + (f"    ({', '.join(names)})" if names else ""))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:  # ValueError: no picture has this suffix
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"--out {path}: cannot be written ({reason})") from error
-
-
 def _chosen(store: Store, words: Sequence[str]) -> str:
     """Return the name of the one run that all filters choose."""
     names = {name: name.removeprefix("config.") for name in schema("runs").names}
@@ -340,29 +292,23 @@ def parser() -> Parser:
     parser = Parser(
         prog="grok show",
         description="One stored run: its settings, seeds, events and curves.",
-        epilog="example: grok show 3f2a --store results/store --out run.png",
+        epilog="example: grok show 3f2a --store results/store",
     )
     parser.add_argument(
         "run", metavar="RUN", nargs="+", help="the beginning of one run_id, or filters that choose one: seed=8"
     )
     parser.add_argument("--store", metavar="STORE", default="results/store", help="its store (default: %(default)s)")
-    parser.add_argument("--out", metavar="FILE.png", type=Path, help="draw the curves into a file, too")
     return parser
 
 
 @command()
 def main(argv: list[str]) -> int:
-    """Print a run; with ``--out`` also draw it."""
+    """Print a run."""
     words = parser().parse_args(argv)
-    if words.out is not None:
-        refuse_unwritable("--out", words.out)
     run = ShownRun.read(open_store(words.store), words.run)
     encoding = (sys.stdout.encoding or "ascii").lower()
     for line in report(run, words.store, ascii_only=not encoding.startswith("utf")):
         print(visible(line))
-    if words.out:
-        picture(run, words.out)
-        print(f"picture: {words.out}")
     return 0
 
 

@@ -168,18 +168,18 @@ class Question:
     def ask(self, observations: Observations) -> Study | Missing:
         """Return the answer, or what is missing for it."""
         started = self.applies(observations)
-        said = observations.once(roles).said if self.reads_designs else []
+        notes = observations.once(roles).said if self.reads_designs else []
         try:
             if not started:
                 raise NotEnoughData("runs of this study; the store has none")
             study = self.answer(observations)
         except NotEnoughData as gap:
-            needs = ". ".join([gap.needs, *(note.removesuffix(".") for note in said)])
+            needs = ". ".join([gap.needs, *(note.removesuffix(".") for note in notes)])
             command = proposal(self.command, observations, self.any_task)
             return Missing(self.name, self.title, self.question, needs, command, started)
         for part in (study, *study.parts):
             part.name, part.title, part.question = self.name, self.title, self.question
-        study.notes += said
+        study.notes += notes
         return study
 
 

@@ -3,7 +3,7 @@
 Inductor and Triton need only a device's properties: ``pretence`` gives them those of an H200. ``graphs`` generates the
 code of the real step. ``count`` counts its kernels, operations and bytes. ``cubins`` compiles every kernel to machine
 code. ``interpreted`` runs the generated step in Triton's interpreter and compares it with the uncompiled step;
-``guarded`` checks its memory accesses meanwhile.
+``guarded`` makes reads outside masks visible meanwhile.
 
 All of this needs the CUDA build of torch (``make cuda-environment``): ``python -m benchmarks.generated --help``.
 """

@@ -2,8 +2,7 @@
 
 On a device, the elements outside the mask of a load without a default value are undefined, and so is a buffer before
 its first write. The interpreter uses zeros for both, which hides invalid reads. Here both are NaN, or an index that no
-buffer has. Every access inside a mask must lie inside a tensor of the kernel's arguments. Call
-``pretence.pretend(interpreter=True)`` first.
+buffer has. Call ``pretence.pretend(interpreter=True)`` first.
 """
 
 from __future__ import annotations
@@ -18,10 +17,6 @@ from torch import Tensor
 
 NO_INDEX: Final = 2**62
 """An index outside every buffer."""
-
-
-class OutOfBounds(Exception):
-    """A kernel reads or writes outside its argument tensors."""
 
 
 def unwritten(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -41,61 +36,24 @@ def guarded() -> Iterator[None]:
     """Apply the rules above to the interpreter, and switch off NumPy's floating-point warnings."""
     from triton.runtime import interpreter
 
-    builder, executor, reduce = interpreter.InterpreterBuilder, interpreter.GridExecutor, interpreter.ReduceOps
-    held = builder.create_masked_load, builder.create_masked_store, executor._init_args_hst, reduce.generic_reduce
-    bounds = np.zeros((2, 0), dtype=np.uint64)
-
-    def launch(self: Any, arguments: Any, named: Any) -> Any:
-        nonlocal bounds
-        on_host = held[2](self, arguments, named)
-        tensors = [x for x in (*on_host[0], *on_host[1].values()) if isinstance(x, Tensor)]
-        bounds = bounds_of(sorted({extent(x) for x in tensors}))
-        return on_host
+    builder, reduce = interpreter.InterpreterBuilder, interpreter.ReduceOps
+    held = builder.create_masked_load, reduce.generic_reduce
 
     def load(self: Any, pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
-        kind = pointers.get_element_ty()
-        dtype = interpreter._get_np_dtype(kind)
-        refuse_outside(pointers.data, mask.data, np.dtype(dtype).itemsize, bounds)
         if other is None:
+            kind = pointers.get_element_ty()
+            dtype = interpreter._get_np_dtype(kind)
             floating = np.issubdtype(dtype, np.floating)
             value = np.nan if floating else min(NO_INDEX, np.iinfo(dtype).max) if dtype != np.bool_ else True
             other = interpreter.TensorHandle(np.full(pointers.data.shape, value, dtype=dtype), kind)
         return held[0](self, pointers, mask, other, *rest)
 
-    def store(self: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-        refuse_outside(pointers.data, mask.data, value.data.dtype.itemsize, bounds)
-        return held[1](self, pointers, value, mask, *rest)
-
-    builder.create_masked_load, builder.create_masked_store = load, store
-    executor._init_args_hst, reduce.generic_reduce = launch, folded
+    builder.create_masked_load, reduce.generic_reduce = load, folded
     try:
         with np.errstate(all="ignore"):
             yield
     finally:
-        builder.create_masked_load, builder.create_masked_store, executor._init_args_hst, reduce.generic_reduce = held
-
-
-def extent(tensor: Tensor) -> tuple[int, int]:
-    """Return the first address of a tensor's memory and the one after the last."""
-    storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-
-
-def bounds_of(extents: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Return the first and end addresses (2, n)."""
-    return np.array(extents, dtype=np.uint64).reshape(-1, 2).T
-
-
-def refuse_outside(pointers: np.ndarray, mask: np.ndarray, size: int, bounds: np.ndarray) -> None:
-    """Raise ``OutOfBounds`` if an element inside the mask lies in none of the bounds."""
-    inside = np.broadcast_to(mask, pointers.shape)
-    addresses = pointers[inside].astype(np.uint64)
-    if not addresses.size:
-        return
-    place = np.searchsorted(bounds[0], addresses, side="right").astype(np.int64) - 1
-    outside = (place < 0) | (addresses + np.uint64(size) > bounds[1][place])
-    if outside.any():
-        raise OutOfBounds(f"{int(outside.sum())} of {addresses.size} accesses of {size} bytes")
+        builder.create_masked_load, reduce.generic_reduce = held
 
 
 def folded(self: Any, tensors: Any) -> list[Any]:

@@ -19,9 +19,6 @@ from grok.config.fields import settings_of, walk
 from grok.errors import ConfigError
 from grok.sweeps.search.config import NO_STUDY, Studied, refuse_unknown, split_study
 
-OPTIONS: Final = ("--store", "--help")
-"""Options that completion offers in addition to settings."""
-
 USAGE: Final = """usage: grok search study=NAME [NAME=VALUE ...] [--store STORE]
 
 examples:

@@ -2,9 +2,7 @@
 
 import json
 import os
-import signal
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import device_stages, gpt
+from benchmarks import device_day, gpt
 from benchmarks.contenders import PlainModel
 from benchmarks.coverage import END, HEAD, PAGE, START, STUDIES, cases, table
-from benchmarks.device_day import NAMES, Stage, run_day
+from benchmarks.device_day import STAGES, run_day
+from benchmarks.gpt import our_config
 from benchmarks.harness import Contender
-from benchmarks.our_gpt import our_config
 from benchmarks.peers import LANES, PEERS, CarefulLoop, JaxLoop, TorchOps, VmapLoop, batches, initial, logits
 from benchmarks.plain_gpt import SHAPES, PlainGPT
 from benchmarks.roofline import COUNT, tables
@@ -74,7 +72,7 @@ def test_every_kernel_compiles_for_the_device_in_one_way_and_without_spills() ->
 @needs_cuda_build
 @pytest.mark.timeout(3600)
 def test_the_generated_step_has_the_numbers_of_the_plain_one() -> None:
-    """Also with what a device may hold outside masks and in fresh buffers, and with every access inside a tensor."""
+    """Also with what a device may hold outside masks and in fresh buffers."""
     result, real = generated("interpret"), json.loads(COUNT.read_text())["graphs"]
     for precision, bound in {"float32": 1e-6, "float64": 1e-9}.items():
         assert result[precision]["difference"] < bound
@@ -115,7 +113,7 @@ def test_both_loops_train_the_same_model(name: str, fables: Corpus) -> None:
     if name == "gpt2":
         assert ours == 124_439_808 - (12 * (3 + 1 + 4 + 1 + 2) + 1) * 768  # GPT-2 without its biases
         bytewise = parameter_count(config.model, vocab_size=257)  # the device's day has no other tokeniser
-        assert f"({bytewise / 1e6:.0f} million parameters" in (device_stages.gpt.__doc__ or "")
+        assert f"({bytewise / 1e6:.0f} million parameters" in (device_day.gpt.__doc__ or "")
 
 
 def measured(name: str, ms: float) -> Contender:
@@ -163,43 +161,17 @@ def test_a_share_of_the_peak_is_that_of_this_form(
 # The day on a device ends in its time with a whole file, whatever its stages do.
 
 
-def script(code: str) -> tuple[str, ...]:
-    return (sys.executable, "-S", "-c", code)
-
-
-def written(out: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((out / "device-day.json").read_text())["stages"]
-    return found
-
-
-def test_the_file_is_whole_after_every_stage(tmp_path: Path) -> None:
-    seen = f"import json; print(len(json.load(open({str(tmp_path / 'device-day.json')!r}))['stages']))"
-    outcomes = run_day([Stage(str(n), 20, script(seen)) for n in range(3)], tmp_path)
-    assert [o.tail.strip() for o in outcomes] == ["0", "1", "2"]
-    assert [file.name for file in tmp_path.iterdir()] == ["device-day.json"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_ends_the_stage_and_the_day_with_what_is_known(tmp_path: Path, number: int) -> None:
-    stop = (
-        f"import os, time; print('{{\"half\": 1}}', flush=True); os.kill(os.getppid(), {int(number)}); time.sleep(60)"
-    )
-    outcomes = run_day([Stage("one", 20, script(stop)), Stage("two", 20, script("print(1)"))], tmp_path)
-    assert [(stage["state"], stage["result"]) for stage in written(tmp_path)] == [
-        ("interrupted", {"half": 1}),
-        ("not begun", None),
-    ]
-    assert outcomes[0].seconds < 10
+def test_the_days_file_names_every_stage_also_those_without_time(tmp_path: Path) -> None:
+    run_day(["environment", "gpt"], tmp_path, seconds=1.2, words=["--fake"])
+    day = json.loads((tmp_path / "device-day.json").read_text())["stages"]
+    assert [(stage["name"], stage["state"]) for stage in day] == [("environment", "out of time"), ("gpt", "not begun")]
 
 
 @pytest.mark.slow
 def test_the_day_runs_on_a_fake_device(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.device_day", "--fake", "--out", str(tmp_path), "--seconds", "500"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + (tmp_path / "device-day.json").read_text()
-    day = json.loads((tmp_path / "device-day.json").read_text())["stages"]
-    assert [stage["name"] for stage in day] == [name for name, _ in NAMES]
-    assert day[1]["result"]["same bits captured and queued"] is True
+    outcomes = run_day(list(STAGES), tmp_path, seconds=500, words=["--fake"])
+    assert [(stage["name"], stage["state"]) for stage in outcomes] == [(name, "done") for name in STAGES]
+    assert outcomes[1]["result"]["same bits captured and queued"] is True
 
 
 # The benchmark of seeds measures what it says, in a tiny form of the regime.

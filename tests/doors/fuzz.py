@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO, cast
 
-from grok import run
 from grok.__main__ import COMMANDS
 from grok.__main__ import main as grok
 from grok.config import MODES
@@ -97,7 +96,7 @@ def lines(run_id: str, language: str) -> list[Line]:
         Line(("repeat", "--store", "S", "--best", "1", "--kinds", "ulp,order"), last=PLANNED, weight=6),
         Line(("report", "S", "--out", "R"), works=True, weight=2),
         Line(("study", "census", "S", "--out", "R"), works=True),
-        Line(("show", run_id, "--store", "S", "--out", "x.png")),
+        Line(("show", run_id, "--store", "S")),
         Line(("store", "status", "S"), weight=3),
         Line(("store", "verify", "S"), weight=3),
         Line(("store", "compact", "S"), weight=3),
@@ -115,8 +114,6 @@ def lines(run_id: str, language: str) -> list[Line]:
         Line(("generate", language, "--store", "L", "--tokens", "3", "--prompt", "the"), works=True, weight=8),
         Line(("hf", "export", language, "--store", "L", "--out", "H"), works=True),
         Line(("hf", "import", "hf", "--data", "C", "--store", "N"), works=True),
-        Line(("completion", "bash"), weight=2),
-        Line(("completion", "--for", "grok run task."), weight=3),
         Line(("--version",), weight=1),
     ]  # fmt: skip
 
@@ -172,7 +169,7 @@ def options_of(words: Sequence[str]) -> list[argparse.Action]:
     door = importlib.import_module(entry.module)
     parser = door.parser() if hasattr(door, "parser") else None
     if parser is None:
-        return [argparse.Action([option], "x") for option in (*getattr(door, "OPTIONS", ()), *run.OPTIONS)]
+        return [argparse.Action([option], "x") for option in ("--store", "--again", "--multirun", "--cfg", "--help")]
     actions = list(parser._actions)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

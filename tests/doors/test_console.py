@@ -1,4 +1,4 @@
-"""The command ``grok``: what it lists, whose modules it takes, how commands end, and completion in a real shell."""
+"""The command ``grok``: what it lists, whose modules it takes, and how commands end."""
 
 import os
 import re
@@ -12,7 +12,6 @@ import pytest
 
 from grok.__main__ import COMMANDS, main
 from grok.commands.command import command
-from grok.commands.reference import of_line
 from grok.config import MODES
 from grok.config.fields import settings_of
 from grok.errors import ConfigError, TrainingError
@@ -20,7 +19,6 @@ from grok.terminal import one_line, readable_output
 from tests.doors.conftest import Ended, environment
 
 EVERY = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
-TABLE = {name: (entry.module, entry.settings) for name, entry in EVERY.items()}
 
 
 @pytest.fixture
@@ -59,7 +57,7 @@ class TestList:
 
 
 def test_help_needs_no_torch() -> None:
-    names = [name for name in EVERY if name != "completion"]
+    names = list(EVERY)
     code = (
         "import sys\nfrom grok.__main__ import main\n"
         f"for name in {names}:\n"
@@ -178,61 +176,3 @@ class TestOwnFolders:
         root = str(Path(__file__).parents[2])
         ended = call(script, "study", "--help", folder=theirs, PYTHONPATH=f".{os.pathsep}{root}")
         assert ended.status == 0, ended.err
-
-
-class TestCompletion:
-    @pytest.mark.parametrize(
-        ("line", "expected"),
-        [
-            ("grok swee", ["sweep"]),
-            ("grok sweep experiment=quick", ["experiment=quickstart"]),
-            ("grok run expe", ["experiment="]),
-            ("grok run mode=", ["mode=arithmetic", "mode=gpt"]),
-            ("grok run model.norm=", ["model.norm=post", "model.norm=pre", "model.norm=none"]),
-            ("grok run numerics.compile=f", ["numerics.compile=false"]),
-            ("grok run mode=gpt optim.warm", ["optim.warmup_steps=", "optim.warmup_samples="]),
-            ("grok search study.sampler.se", ["study.sampler.seed="]),
-            ("grok store mig", ["migrate"]),
-            ("grok store merge --i", ["--into"]),
-            ("grok generate --weights b", ["best"]),
-            ("grok report some/fo", []),  # the shell completes files
-            ("grok nothing ", []),
-        ],
-    )
-    def test_of_a_line(self, line: str, expected: list[str]) -> None:
-        assert of_line(line, TABLE) == expected
-
-    def test_of_the_users_own_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "conf/experiment").mkdir(parents=True)
-        (tmp_path / "conf/experiment/quick_mine.yaml").write_text("# @package _global_\n# Mine.\n")
-        (tmp_path / "mine.py").write_text("raise SystemExit\ndef task(): ...\ndef _hidden(): ...\nclass Model: ...\n")
-        (tmp_path / "broken.py").write_text("def (")
-        assert of_line("grok sweep --config-dir conf experiment=quick", TABLE) == [
-            "experiment=quickstart",
-            "experiment=quick_mine",
-        ]
-        assert of_line("grok sweep task.plug", TABLE) == ["task.plugin=", "task.plugin._target_="]
-        targets = ["task.plugin._target_=mine.task", "task.plugin._target_=mine.Model"]
-        assert of_line("grok sweep task.plugin._target_=", TABLE) == targets
-        assert of_line(f"grok run plugin_path={tmp_path / 'conf'} task.plugin._target_=", TABLE) == []
-
-    def test_in_bash(self, script: Path, tmp_path: Path) -> None:
-        asked = """
-            eval "$(grok completion bash)"
-            complete -p grok
-            for COMP_LINE in "grok swee" "grok run experiment=qui" "grok run mode=gpt model.norm=p" "grok run optim.ep"
-            do COMP_POINT=${#COMP_LINE}; COMPREPLY=(); _grok; echo "${COMPREPLY[*]}"; done
-        """
-        path = f"{script.parent}{os.pathsep}{os.environ['PATH']}"
-        here = {**environment(), "PATH": path, "PYTHONPATH": str(Path(__file__).parents[2])}
-        done = subprocess.run(
-            ["bash", "--norc", "-c", asked], cwd=tmp_path, env=here, capture_output=True, text=True, check=False
-        )
-        assert done.stdout.splitlines() == [
-            "complete -o default -F _grok grok",
-            "sweep",
-            "quickstart",  # bash replaces what stands behind the last =
-            "pre post",
-            "optim.eps=",
-        ], done.stderr

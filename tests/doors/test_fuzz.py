@@ -32,7 +32,7 @@ def test_a_broken_promise_is_found(world: World, tmp_path: Path) -> None:
 
     def harmed(harm: str, name: str) -> str:
         folder = tmp_path / name
-        broken = try_case(Case(1, ("completion", "bash"), False, "utf-8", None), world, folder)
+        broken = try_case(Case(1, ("examples",), False, "utf-8", None), world, folder)
         assert not broken
         before = fingerprint(folder)
         inside = folder / "a" / "b"
