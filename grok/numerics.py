@@ -330,12 +330,13 @@ def move_by_ulps(tensor: Tensor, ulps: int, stream: Stream) -> Tensor:
     """Return ``tensor`` with each element changed by a random -ulps .. ulps units in the last place.
 
     The bits of neighbouring floats of one sign, read as integers, are neighbouring integers.
-    Elements so close to zero that they would change their sign are not changed.
+    Zeros, and elements so close to zero that they would change their sign, are not changed.
     """
     bits = tensor.view(torch.int32 if tensor.dtype == torch.float32 else torch.int64)
     moves = torch.from_numpy(stream.integers(tensor.numel(), 2 * ulps + 1) - ulps).reshape(tensor.shape)
     moved = (bits + moves.to(bits)).view(tensor.dtype)
-    return torch.where(moved.sign() == tensor.sign(), moved, tensor)
+    stays = (tensor == 0) | (moved.sign() != tensor.sign())  # below a zero are the bits of NaN, whose sign is 0, too
+    return torch.where(stays, tensor, moved)
 
 
 # Models whose tensors have names, shapes and dtypes but no data. Needs torch.

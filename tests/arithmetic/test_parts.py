@@ -298,7 +298,9 @@ def test_perturbation_is_ulp_sized() -> None:
 
 
 def test_moving_by_ulps_keeps_signs_and_zero() -> None:
-    values = torch.tensor([0.0, 1e-45, -1e-45, 1.0, -1.0])
-    moved = move_by_ulps(values.repeat(50), 3, Stream("perturb", 1)).view(50, 5)
-    assert (moved.sign() == values.sign()).all()
+    values = torch.tensor([0.0, 1e-45, -1e-45, 1.0, -1.0, -0.0])
+    moved = move_by_ulps(values.repeat(50), 3, Stream("perturb", 1)).view(50, 6)
+    assert (moved.signbit() == values.signbit()).all()
+    assert moved.isfinite().all()  # the bits below a zero's are those of NaN, whose sign is 0, too
+    assert (moved[:, [0, 5]] == 0).all()
     assert (moved[:, 3] != 1.0).any()
