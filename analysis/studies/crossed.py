@@ -86,7 +86,7 @@ def crossed_design(rows: pd.DataFrame, factoring: tuple[tuple[str, ...], ...]) -
     return Design(dense, factors)
 
 
-def _best(rows: pd.DataFrame, subject: Subject) -> Design:
+def largest_design(rows: pd.DataFrame, subject: Subject) -> Design:
     """Return the crossed design of all three streams among the runs of one condition, or the largest of two factors.
 
     It may have no run.
@@ -196,7 +196,7 @@ def one(observations: Observations, condition: Condition, subject: Subject) -> C
     Raises:
         NotEnoughData: it is too small, or no outcome differs between its runs.
     """
-    crossing = _best(condition.rows, subject)
+    crossing = largest_design(condition.rows, subject)
     rows = crossing.rows
     if len(rows) < FEWEST:
         raise NotEnoughData("seeds of at least two streams crossed, with two perturbed replicates of each cell")

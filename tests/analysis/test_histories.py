@@ -20,7 +20,7 @@ import grok
 from grok.analysis.observations import Observations
 from grok.analysis.populations import asked, places, populations, roles
 from grok.analysis.studies.branching import pairs
-from grok.analysis.studies.crossed import designs as crossed_designs
+from grok.analysis.studies.crossed import EQUATIONS, FEWEST, largest_design
 from grok.analysis.studies.layers import transplants
 from grok.analysis.studies.repeatability import repeats
 from grok.arithmetic.outcome import event_times
@@ -395,6 +395,8 @@ def said(store: str) -> dict[str, Any]:
             json.dumps(json.loads(row["layers"])),
         )
 
+    conditions = EQUATIONS.conditions(EQUATIONS.rows(observations))
+    crossings = [largest_design(condition.rows, EQUATIONS).rows for condition in conditions]
     rows = observations.once(asked)
     related = observations.once(pairs)
     again = observations.once(repeats)
@@ -422,7 +424,7 @@ def said(store: str) -> dict[str, Any]:
         "unknown": found.unknown(),
         "unstated": found.unstated(),
         "populations": [{at(run) for run in population.rows.index} for population in kept.every],
-        "crossed": [set(design.rows.index) for design in crossed_designs(observations)],
+        "crossed": [set(rows.index) for rows in crossings if len(rows) >= FEWEST],
         "exchanged": [set(one.rows.index) for one in transplants(observations)],
         "places": {run: at(run) for run in number.index},
     }
