@@ -2,13 +2,17 @@
 
 import itertools
 import re
+import runpy
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from grok.analysis import study
 from grok.analysis.criteria import held_by
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
@@ -22,7 +26,7 @@ from grok.analysis.studies.regimes import QUESTION as REGIMES
 from grok.arithmetic.outcome import events
 from grok.store.designs import Purpose
 from grok.streams import derive_seed
-from tests.analysis.simulate import Planned, Truth, ask, census, crossed, needs, run_ids, simulate
+from tests.analysis.simulate import Planned, Truth, ask, census, crossed, needs, run_ids, simulate, write
 
 MEASURED = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
 
@@ -545,3 +549,20 @@ def test_an_order_that_was_exchanged_is_a_factor_and_layers_that_went_together_a
     assert study.findings[1].text.startswith(
         "Seed 50 with init seed 512's initial weights and order seed 8, split kept: "
     )
+
+
+@pytest.mark.parametrize(
+    ("module", "question"),
+    [("histogram", "census"), ("super_seeds", "census"), ("regimes", "regimes"), ("factorial", "crossed"),
+     ("layers", "layers"), ("repeatability", "repeatability")],
+)  # fmt: skip
+def test_each_module_of_a_study_gives_its_answer(
+    module: str, question: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write([Truth({"seed": seed}, 2000.0 if seed else 9000) for seed in range(8)], tmp_path / "store")
+    assert study.main([question, str(tmp_path / "store")]) == 0
+    answer = capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", [module, str(tmp_path / "store")])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module(f"analysis.{module}", run_name="__main__")
+    assert (ended.value.code, capsys.readouterr().out) == (0, answer) and answer
