@@ -333,8 +333,8 @@ def _sizes(study: Fate) -> None:
             study.tell(label, "cannot be told", f"{label.capitalize()}: needs {gap.needs}.")
             continue
         text = (
-            f"Critical size at step {step:,}: {size.shown('size')} ulps. There half as many children are super as after a "
-            f"move by {sizes[0]:,.0f}; {len(lines)} lines of descent."
+            f"Critical size at step {step:,}: {size.shown('size')} ulps. There half as many children are super as "
+            f"after a move by {sizes[0]:,.0f}; {len(lines)} lines of descent."
         )
         study.tell(label, size.shown("size"), text, size.place)
 
