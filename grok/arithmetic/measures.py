@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from grok.arithmetic.task import FIRST_NUMBER, Equations, all_equations
 from grok.arithmetic.weights import Parameters
 from grok.config.arithmetic import TaskConfig, is_prime
+from grok.records import CurvePoint
 from grok.runs import norms_of
 
 
@@ -36,7 +38,7 @@ def norms(parameters: Parameters) -> tuple[float, float, dict[str, float]]:
 #               five key frequencies along the operation (after Nanda et al. 2023, section 5),
 #               over all equations. The frequencies are the strongest at the step of the
 #               evaluation. The paper's own measures need the final weights:
-#               :mod:`grok.arithmetic.engine`.
+#               :func:`add_final_losses`.
 # ``logits``    standard deviation of the logits, and the share of training examples at which
 #               the softmax collapses: rounding removes all other classes (Prieto et al. 2025).
 # ``gradient``  norm of the mini-batch's gradient.
@@ -180,3 +182,71 @@ def gradient_metrics(gradients: dict[str, Tensor]) -> dict[str, float]:
     """Return the L2 norm of all gradients."""
     square = sum(float(g.double().square().sum()) for g in gradients.values())
     return {"gradient_norm": math.sqrt(square)}
+
+
+# Restricted and excluded loss as Nanda et al. 2023 define them: with the key frequencies of the final weights.
+#
+# The key frequencies are known only when a run has ended, so the run must keep weights of earlier steps
+# (``save=final`` and ``checkpoint.keep_every``). A frequency is a key frequency if its waves cos and sin of
+# w_k (a ± b) are strong in the final logits. The paper takes frequencies with nontrivial coefficients in the map
+# from neurons to logits and states no threshold; here the threshold is a quarter of the strongest wave's norm.
+#
+# Source: Nanda, Chan, Lieberum, Smith and Steinhardt 2023, "Progress measures for grokking via
+# mechanistic interpretability", section 5.1 and appendix C.2.
+
+THRESHOLD: Final = 0.25
+"""Least norm of a key frequency's waves in the final logits, as a share of the strongest frequency's."""
+
+
+def key_frequencies(waves: Waves) -> list[int]:
+    """Return the frequencies k whose waves in a ± b reach ``THRESHOLD`` in the logits, ascending."""
+    n = len(waves.amplitudes)
+    k = torch.arange(1, n // 2 + 1)
+    norms = waves.amplitudes[k, (waves.sign * k) % n].abs().square().sum(-1).sqrt()
+    return [int(frequency) for frequency in k[norms >= THRESHOLD * norms.max()]]
+
+
+def add_final_losses(
+    task: TaskConfig,
+    train_set: Equations,
+    curve: Sequence[CurvePoint],
+    final: Parameters,
+    kept: Iterable[tuple[int, Parameters]],
+    logits: Callable[[Parameters, Equations], Tensor],
+) -> list[int]:
+    """Add both losses to the points of ``curve`` whose weights were kept; return the key frequencies.
+
+    ``final_restricted_loss`` is over all equations, ``final_excluded_loss`` over the training set with its own
+    answers (label noise included). If the operation is no group operation, nothing is added and the result is empty.
+
+    Args:
+        task: the run's task.
+        train_set: its training set.
+        curve: the run's evaluations, changed in place.
+        final: weights at the last point.
+        kept: (step, weights) of earlier points.
+        logits: returns the logits [n, V] of weights on equations.
+    """
+    order, of_final = group_order(task), waves_of(task, partial(logits, final))
+    if order is None or of_final is None:
+        return []
+    keys = key_frequencies(of_final)
+    a, b, inside = places(task, order, train_set)
+    targets = torch.from_numpy(train_set.answer)[inside] + FIRST_NUMBER
+    points = {point.step: point for point in curve}
+    last = max(points)
+
+    def measure(point: CurvePoint, waves: Waves) -> None:
+        training = replace(waves, a=a, b=b, targets=targets)
+        point.metrics |= {
+            "final_restricted_loss": waves.restricted(keys),
+            "final_excluded_loss": training.excluded(keys),
+        }
+
+    measure(points[last], of_final)
+    for step, weights in kept:
+        if step in points and step != last:
+            waves = waves_of(task, partial(logits, weights))
+            assert waves is not None
+            measure(points[step], waves)
+    return keys

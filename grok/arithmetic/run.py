@@ -12,7 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grok.arithmetic.measures import circuit_metrics, fourier_metrics, gradient_metrics, logit_metrics, norms
+from grok.arithmetic.measures import (
+    add_final_losses,
+    circuit_metrics,
+    fourier_metrics,
+    gradient_metrics,
+    logit_metrics,
+    norms,
+)
 from grok.arithmetic.optimizer import (
     AdamW,
     NormClamp,
@@ -28,6 +35,7 @@ from grok.arithmetic.rows import Batch, shares, words_of
 from grok.arithmetic.task import BatchOrder, split
 from grok.arithmetic.weights import Parameters, initial_parameters
 from grok.config.arithmetic import ArithmeticConfig
+from grok.errors import CheckpointError
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested, joined_tags
 from grok.runs import TrainingRun, evaluation_steps, weights_hash
 from grok.streams import Stream
@@ -381,4 +389,30 @@ class Lane:
     def result(self) -> RunResult:
         """Return the finished run's result, with the weights of ``save``."""
         final = {n: p.detach() for n, p in self.parameters.items()}
-        return self.run.result(self.initial, final, device="cpu", numerics=self.program.tag())
+        result = self.run.result(self.initial, final, device="cpu", numerics=self.program.tag())
+        # a network that has not generalised has no circuit, and so no key frequencies
+        generalised = result.status == "completed" and result.grokked_step is not None
+        if generalised and self.run.config.measures_kept_weights():
+            task, kept = self.run.config.task, self.kept_weights(self.run.config.checkpoint.keep_every)
+            add_final_losses(task, self.train_set, result.curve, final, kept, self.logits_of)
+        return result
+
+    def kept_weights(self, every: int) -> Iterator[tuple[int, Parameters]]:
+        """Yield the step and the weights of each ``every``-th step's checkpoint, with a warning for a damaged one."""
+        checkpoints, group = self.run.job.kept, "parameters."
+        if checkpoints is None:
+            return
+        for step in checkpoints.steps():
+            if step % every:
+                continue
+            try:
+                tensors = checkpoints.load(step).tensors
+            except CheckpointError as error:
+                run = self.run.job.run_id
+                warnings.warn(f"weights of run {run} at step {step} are not measured: {error}", stacklevel=2)
+                continue
+            yield step, {n.removeprefix(group): t for n, t in tensors.items() if n.startswith(group)}
+
+    def logits_of(self, weights: Parameters, examples: Any) -> Tensor:
+        """Return the logits [n, V] of a set under other weights."""
+        return self.program.logits(weights, examples)

@@ -339,6 +339,10 @@ class OwnLane(Lane):
             raise ConfigError(f"an evaluation measured {len(metrics):,} metrics: expected at most {MOST_ENTRIES:,}")
         return metrics
 
+    def logits_of(self, weights: Parameters, examples: Any) -> Tensor:
+        with drawing(Stream("eval", self.run.streams.eval).at("final losses").seed64()):
+            return super().logits_of(weights, examples)
+
     def moment(self, gradients: dict[str, Tensor]) -> Moment:
         """Return what a metric reads: copies, for each metric its own, so that none can change training or another."""
         return Moment(

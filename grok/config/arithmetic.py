@@ -394,6 +394,10 @@ class ArithmeticConfig(RunConfig):
             **({"steps": self.eval.steps} if self.eval.steps else {}),
         }
 
+    def measures_kept_weights(self) -> bool:
+        """Return whether a run's curve gets measurements of the weights that it keeps on the way, when it has ended."""
+        return "circuit" in self.eval.metrics and self.checkpoint.keep_every > 0 and "final" in self.save
+
     def length_is_free(self) -> bool:
         # a log schedule is laid over the whole length, and under the coupling it moves training
         coupled = self.eval.couple_order and self.eval.schedule == "log"

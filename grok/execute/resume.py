@@ -1,4 +1,4 @@
-"""From which checkpoint a run continues, and what can be measured of its kept weights when it has ended.
+"""From which checkpoint a run continues.
 
 A run goes on from its own checkpoint. Where it has none, a language model goes on from the one that ``resume.run``
 and ``resume.step`` name, and any run from the stored run that the plan says it extends: from the end of a shorter one,
@@ -21,62 +21,12 @@ from grok.execute.groups import PlannedRun
 from grok.files import is_unfinished
 from grok.plugins import target_of
 from grok.processes import Rank
-from grok.records import Checkpoint, RunResult
+from grok.records import Checkpoint
 from grok.store import Store, open_store
 from grok.store.layout import Layout
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from grok.checkpoints import Origin
-
-# What can be measured of a run only when it has ended: its kept weights, by the key frequencies of the last ones.
-
-
-def is_measured_at_kept_weights(config: RunConfig) -> bool:
-    """Return whether a run's curve gets measurements of the weights that it keeps on the way."""
-    if not isinstance(config, ArithmeticConfig) or "circuit" not in config.eval.metrics:
-        return False
-    return config.checkpoint.keep_every > 0 and "final" in config.save
-
-
-def measure_kept_weights(result: RunResult, run: PlannedRun, store_path: str) -> list[str]:
-    """Add restricted and excluded loss by the final weights' key frequencies to the curve of ``result``.
-
-    They are measured where ``eval.metrics`` has ``circuit`` and weights were kept, on the way and at the end. A
-    network that has not generalised has no circuit, and so no key frequencies. Returns one line for each step
-    whose weights cannot be read.
-    """
-    config, final = run.config, result.tensors.get("final")
-    every = config.checkpoint.keep_every
-    if not is_measured_at_kept_weights(config) or final is None:
-        return []
-    if result.status != "completed" or result.grokked_step is None:
-        return []
-    assert isinstance(config, ArithmeticConfig)
-    from grok.arithmetic.engine import add_final_losses
-    from grok.checkpoints import Origin, checkpoint_steps, load_checkpoint, run_folder
-
-    folder, notes = run_folder(store_path, result.run_id), []
-    of = Origin(result.run_id, run.identity.trajectory_id, result.numerics)
-
-    def kept() -> Iterator[tuple[int, dict[str, Tensor]]]:
-        for step in checkpoint_steps(folder):
-            if step % every:
-                continue
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # the note says it
-                    tensors = load_checkpoint(folder, step, of=of).tensors
-            except CheckpointError as error:
-                notes.append(f"Not measured: weights of run {result.run_id} at step {step}: {error}")
-                continue
-            group = "parameters."
-            yield step, {n.removeprefix(group): t for n, t in tensors.items() if n.startswith(group)}
-
-    add_final_losses(config, result.curve, dict(final), kept())
-    return notes
-
 
 # From which checkpoint a run goes on: the one owner of that rule, before a sweep and in its workers.
 
@@ -354,8 +304,9 @@ def _leaves_no_trace(config: RunConfig, end: int, saved: str) -> bool:
     model's best weights and early stop know of every evaluation, the shorter run's last one
     too; its average begins after ``end``, or the shorter run has averaged other steps.
     """
-    if not isinstance(config, GptConfig):
-        return not is_measured_at_kept_weights(config)
+    if isinstance(config, ArithmeticConfig):
+        return not config.measures_kept_weights()
+    assert isinstance(config, GptConfig)
     if config.coupled_schedule():  # the shorter run's checkpoints, which a rollback may return to, are not its own
         return False
     if not ("final" in config.save or config.train.early_stop):

@@ -25,7 +25,6 @@ from grok.execute.resume import (
     METRICS,
     StoredCheckpoints,
     checkpoint_to_resume,
-    measure_kept_weights,
     metrics_of,
     origin_of,
     trunk_of,
@@ -299,7 +298,6 @@ def _train(
             for event in train(jobs, lanes=settings.lanes, device=device, stop=stop):
                 if isinstance(event, RunResult):
                     run = by_id.get(event.run_id) or by_id[event.parent_run_id or ""]
-                    report.notes += measure_kept_weights(event, run, settings.store_path)
                     if event.tensors and writer.holds(event.run_id):
                         event.tensors = {}  # its row will be dropped; the weights there belong to the one that stays
                     ledger.add(finished_row(event, run, lineage.of(run.run_id), settings.store_path))

@@ -14,9 +14,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grok.arithmetic import outcome
-from grok.arithmetic.engine import THRESHOLD, add_final_losses
-from grok.arithmetic.measures import circuit_metrics, discrete_logarithms, fourier_metrics, logit_metrics
+from grok.arithmetic.measures import (
+    THRESHOLD,
+    add_final_losses,
+    circuit_metrics,
+    discrete_logarithms,
+    fourier_metrics,
+    logit_metrics,
+)
 from grok.arithmetic.optimizer import orthogonal_gradients, stable_logits
+from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.task import FIRST_NUMBER, Equations, Vocabulary, all_equations, split
 from grok.arithmetic.weights import initial_parameters
 from grok.checkpoints import load_checkpoint, load_weights, run_folder
@@ -102,7 +109,9 @@ def test_both_losses_equal_projections_one_by_one(operation: str, modulus: int, 
     final = initial_parameters(config, torch.float64)
     early = {name: 3 * t for name, t in final.items()}
     curve = [CurvePoint(step=step) for step in (0, 8, 24)]
-    keys = add_final_losses(config, curve, final, [(8, early), (9, early)])
+    train_set, _ = split(config.task, config.stream_seeds().split)
+    logits = OneLaneProgram(config).logits
+    keys = add_final_losses(config.task, train_set, curve, final, [(8, early), (9, early)], logits)
     assert [bool(point.metrics) for point in curve] == [False, True, True]
     for point, weights in ((curve[1], early), (curve[2], final)):
         expected_keys, restricted, excluded = direct(config, final, weights)
