@@ -63,7 +63,6 @@ def parser() -> Parser:
         prog="grok study",
         description="Answer one question of a store; write its figures and their data.",
         epilog="studies:\n" + "\n".join(f"  {question.name:<20} {question.question}" for question in QUESTIONS),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", metavar="NAME", choices=[question.name for question in QUESTIONS], help="see below")
     return reading_parser(parser)

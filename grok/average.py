@@ -36,7 +36,6 @@ def parser() -> Parser:
         prog="grok average",
         description="Store the mean of the weights of a run's kept checkpoints as a new checkpoint.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run", metavar="RUN", help="the beginning of a run_id")
     parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")

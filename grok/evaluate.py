@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from grok.commands.command import Parser, command, natural, positive, refuse_unwritable, write_text
-from grok.commands.trained import MOMENTS, TrainedRun, add_own_code, device_of, find_run, name_own_code
-from grok.config.common import StoreConfig
+from grok.commands.trained import MOMENTS, TrainedRun, add_run, device_of, find_run, name_own_code
 from grok.errors import ConfigError
 from grok.gpt.planning.published import MODELS, PUBLISHED
 from grok.text.corpus import Corpus
@@ -50,12 +49,8 @@ def parser() -> Parser:
         prog="grok evaluate",
         description="Loss, perplexity per token and per word, and bits per byte of a trained language model.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or the start of its run_id")
-    parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
-    parser.add_argument("--data", metavar="DIR", help="prepared corpus (default: the one it was trained on)")
-    add_own_code(parser)
+    add_run(parser)
     parser.add_argument("--split", default="val", help="split to score: val (default), test, train")
     parser.add_argument(
         "--weights", default="all", choices=["all", *MOMENTS], help="which weights to score (default: all kept)"
@@ -72,9 +67,6 @@ def parser() -> Parser:
     )
     parser.add_argument("--batch-size", type=positive, help=f"windows at once (default: {_TOKENS_AT_ONCE:,} tokens)")
     parser.add_argument("--limit", type=positive, metavar="TOKENS", help="score only the first TOKENS tokens")
-    parser.add_argument(
-        "--device", default="auto", choices=["auto", "cpu", "cuda"], help="auto (default): a GPU if there is one"
-    )
     parser.add_argument(
         "--precision", default="float32", choices=list(_AUTOCAST), help="precision of the matrix products"
     )

@@ -62,7 +62,6 @@ def parser() -> Parser:
         prog="grok find",
         description="Find settings of a language model by short trials; no run is trained or stored.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "what",

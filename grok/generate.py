@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from grok.commands.command import Parser, command, number, positive, refuse_unwritable, write_text
-from grok.commands.trained import MOMENTS, add_own_code, device_of, find_run, name_own_code
-from grok.config.common import StoreConfig
+from grok.commands.trained import MOMENTS, add_run, device_of, find_run, name_own_code
 from grok.errors import DataError
 from grok.streams import MAX_SEED
 from grok.text.corpus import Corpus
@@ -44,12 +43,8 @@ def parser() -> Parser:
         prog="grok generate",
         description="Sample text from a trained language model; the same seed gives the same text.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or the start of its run_id")
-    parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
-    add_own_code(parser)
-    parser.add_argument("--data", metavar="DIR", help="prepared corpus, for its tokeniser (default: the run's own)")
+    add_run(parser)
     parser.add_argument(
         "--weights", choices=list(MOMENTS), help="which weights (default: the best if they were kept, else the last)"
     )
@@ -79,9 +74,6 @@ def parser() -> Parser:
         "--seed", type=number(int, minimum=0, maximum=MAX_SEED), default=0, help="seed of the sampling (default 0)"
     )
     parser.add_argument("--batch-size", type=positive, default=16, help="texts computed at once (default 16)")
-    parser.add_argument(
-        "--device", default="auto", choices=["auto", "cpu", "cuda"], help="auto (default): a GPU if there is one"
-    )
     return parser
 
 

@@ -49,7 +49,6 @@ def parser() -> Parser:
         prog="grok hf",
         description="Convert language models to and from Hugging Face's formats.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(dest="action", required=True)
     out = actions.add_parser("export", help="write a run's weights as a folder for transformers")

@@ -605,30 +605,3 @@ def build(spec: Spec, *positional: Any, **further: Any) -> Any:
         return made(*positional, **{**further, **arguments_of(spec)})
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{label(spec)} refuses its arguments{place_in_own_code(error)}: {error}") from error
-
-
-__all__ = [
-    "Code",
-    "Examples",
-    "Moment",
-    "Operation",
-    "RunSink",
-    "Seeds",
-    "Spec",
-    "Training",
-    "activate",
-    "active",
-    "arguments_of",
-    "build",
-    "check_spec",
-    "code_of",
-    "ends_process",
-    "exits_refused",
-    "fingerprints",
-    "is_own",
-    "label",
-    "load",
-    "name_code",
-    "place_in_own_code",
-    "target_of",
-]

@@ -57,7 +57,6 @@ def parser() -> Parser:
         prog="grok prepare",
         description="Prepare text for training: token ids, an index of documents, a manifest, a report.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "form",

@@ -328,7 +328,7 @@ def seeds_of(text: str | None) -> range | None:
 def parser_of(prog: str, doc: str | None) -> Parser:
     """Return the parser of a command of this package, with the text of its module as help."""
     text = str(doc).replace("``", "")
-    return Parser(prog=prog, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return Parser(prog=prog, description=text)
 
 
 def parser() -> Parser:

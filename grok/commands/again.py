@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         GrokError: there is no such run, or it cannot be trained here (exit status 2).
     """
-    parser = Parser(prog="grok run", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="grok run", description=DESCRIPTION)
     parser.add_argument("--again", metavar="RUN", required=True, help="the beginning of one run_id")
     parser.add_argument("--store", metavar="STORE", required=True, help="the store that has it")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="where the data is, how to compute")

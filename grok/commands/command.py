@@ -85,7 +85,12 @@ def command(*, interrupted: str = AGAIN) -> Callable[[Callable[[list[str]], int]
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that refuses as every command does: in one line."""
+    """An argument parser that refuses as every command does: in one line. Texts of several lines keep them."""
+
+    def __init__(self, **settings: Any) -> None:
+        if "\n" in f"{settings.get('description')}{settings.get('epilog')}":
+            settings["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        super().__init__(**settings)
 
     def error(self, message: str) -> NoReturn:
         message = re.sub(r"^argument (-[^:]+): ", r"\1 ", message)

@@ -62,7 +62,6 @@ def parser() -> Parser:
         prog="grok store",
         description="Inspect and maintain a store of runs.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, meaning in (

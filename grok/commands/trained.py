@@ -228,8 +228,14 @@ def _of(folder: Path, run_id: str, store: Path | None) -> TrainedRun:
     return TrainedRun(run_id, folder, state["settings"], state["data"], state.get("data_path"), origin)
 
 
-def add_own_code(parser: argparse.ArgumentParser) -> None:
-    """Add the options by which a command names the code of a tokeniser, or of a model, of the user's own."""
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add what names a trained run, where its data is, and the code of a tokeniser or a model of the user's own."""
+    parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or the start of its run_id")
+    parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
+    parser.add_argument("--data", metavar="DIR", help="prepared corpus (default: the one it was trained on)")
+    parser.add_argument(
+        "--device", default="auto", choices=["auto", "cpu", "cuda"], help="auto (default): a GPU if there is one"
+    )
     parser.add_argument(
         "--tokenizer", metavar="MODULE.NAME", help="code of your own that made the corpus's tokens (docs/plugins.md)"
     )
@@ -238,7 +244,7 @@ def add_own_code(parser: argparse.ArgumentParser) -> None:
 
 
 def name_own_code(arguments: argparse.Namespace) -> None:
-    """Let the code that :func:`add_own_code`'s options name be imported.
+    """Let the code that :func:`add_run`'s options name be imported.
 
     Raises:
         ConfigError: it is not to be found.

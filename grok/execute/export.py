@@ -12,7 +12,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -189,13 +188,11 @@ class RunLogs:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
-        if kind is None and self._waiting:
+        if exception[0] is None and self._waiting:
             self._write()
 
     def _tend(self) -> None:

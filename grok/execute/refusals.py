@@ -143,12 +143,12 @@ def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:
 
     Raises:
         DataError: tokens are missing or cut off, the tokeniser is another one, a split is missing or shorter
-            than a block, the model's vocabulary is too small, or documents have no end that a mask could use.
+            than a block, or the model's vocabulary is too small.
     """
 
     def read(config: GptConfig) -> list[Any]:
         data, model = config.data, config.model
-        fit = [data.mixture, data.validation, data.document_mask, model.context, model.vocab_size]
+        fit = [data.mixture, data.validation, model.context, model.vocab_size]
         return [data.folders(), *fit]
 
     for config in _distinct((c for c in configs if isinstance(c, GptConfig) and c.data.path is not None), read):
@@ -168,15 +168,6 @@ def _refuse_unusable_corpora(config: GptConfig) -> None:
     for name, corpus in corpora.items():
         refuse_other_tokenizer(corpus, corpora[MAIN])
         check_fit(corpus, context=config.model.context, vocab_size=config.model.vocab_size, splits=sorted(splits[name]))
-    if config.data.document_mask and corpora[MAIN].eot_id is None:
-        raise _no_ends(corpora[MAIN].path)
-
-
-def _no_ends(corpus: Path) -> DataError:
-    return DataError(
-        f"data.document_mask=true, and {corpus} has no <|endoftext|> between documents: prepare a text of several "
-        "documents, or leave data.document_mask out"
-    )
 
 
 def _refuse_masks_without_ends(configs: Sequence[GptConfig]) -> None:
@@ -188,7 +179,10 @@ def _refuse_masks_without_ends(configs: Sequence[GptConfig]) -> None:
         folders = data.folders()
         for name in [name for name, weight in data.mixture.items() if weight > 0] or [MAIN]:
             if (corpus := open_corpus(folders[name])).document_end is None:
-                raise _no_ends(corpus.path)
+                raise DataError(
+                    f"data.document_mask=true, and {corpus.path} has no <|endoftext|> between documents: prepare a "
+                    "text of several documents, or leave data.document_mask out"
+                )
 
 
 CHECKS: Final[tuple[Callable[[Sequence[RunConfig]], None], ...]] = (

@@ -24,7 +24,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from grok.errors import StoreError
 from grok.files import disk_errors, flush_folder, locked, remove_quietly, unique, write_json
@@ -49,52 +49,33 @@ class StoreGone(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
+class _Inside:
+    """A file or folder of every store, as an attribute of its layout."""
+
+    name: str
+
+    def __get__(self, layout: Layout, cls: type[Layout]) -> Path:
+        return layout.root / self.name
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """The paths of one store."""
 
     root: Path
 
-    @property
-    def marker(self) -> Path:
-        return self.root / "store.json"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def tmp(self) -> Path:
-        return self.root / "tmp"
-
-    @property
-    def quarantine(self) -> Path:
-        return self.root / "quarantine"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def leases(self) -> Path:
-        return self.root / "leases"
-
-    @property
-    def conflicts(self) -> Path:
-        return self.root / "conflicts"
-
-    @property
-    def sweeps(self) -> Path:
-        return self.root / "sweeps"
-
-    @property
-    def search(self) -> Path:
-        """Journals of searches over settings; exists once a search has run."""
-        return self.root / "search"
-
-    @property
-    def live(self) -> Path:
-        """Progress of running sweeps; exists only while one runs."""
-        return self.root / "live"
+    marker: ClassVar = _Inside("store.json")
+    lock: ClassVar = _Inside("lock")
+    tmp: ClassVar = _Inside("tmp")
+    quarantine: ClassVar = _Inside("quarantine")
+    checkpoints: ClassVar = _Inside("checkpoints")
+    leases: ClassVar = _Inside("leases")
+    conflicts: ClassVar = _Inside("conflicts")
+    sweeps: ClassVar = _Inside("sweeps")
+    search: ClassVar = _Inside("search")
+    """Journals of searches over settings; exists once a search has run."""
+    live: ClassVar = _Inside("live")
+    """Progress of running sweeps; exists only while one runs."""
 
     def table(self, kind: str) -> Path:
         """Return the folder of table ``kind``."""
@@ -122,15 +103,8 @@ class Layout:
 
     def folders(self) -> tuple[Path, ...]:
         """Return the folders that every store has, apart from ``tmp/``."""
-        tables = tuple(self.table(kind) for kind in TABLES)
-        return (
-            *tables,
-            self.checkpoints,
-            self.sweeps,
-            self.conflicts,
-            self.quarantine,
-            self.leases,
-        )
+        tables = [self.table(kind) for kind in TABLES]
+        return (*tables, self.checkpoints, self.sweeps, self.conflicts, self.quarantine, self.leases)
 
 
 def missing_tables(layout: Layout) -> list[str]:

@@ -261,16 +261,13 @@ def _copy_studies(source: Layout, target: Layout, report: MergeReport) -> None:
         if not is_file(journal) or not is_plain(journal.name):
             continue
         if os.path.lexists(taken):
-            report.studies_left += [] if is_file(taken) and _equal(journal, taken) else [journal.stem]
+            same = is_file(taken) and filecmp.cmp(journal, taken, shallow=False)
+            report.studies_left += [] if same else [journal.stem]
             continue
         with disk_errors(f"copying the search {journal.stem}"):
             target.search.mkdir(exist_ok=True)
             _copy_file(journal, target.search)
         report.studies.append(journal.stem)
-
-
-def _equal(a: Path, b: Path) -> bool:
-    return filecmp.cmp(a, b, shallow=False)
 
 
 def _copy_sweeps(source: Layout, target: Layout) -> None:

@@ -45,7 +45,7 @@ class Provenance:
     lane_width: int | None = None
 
     @classmethod
-    def collect(cls, sweep_id: str | None = None, lane_width: int | None = None) -> Provenance:
+    def collect(cls, sweep_id: str | None = None) -> Provenance:
         """Return the provenance of this process; git runs once per process."""
         commit, dirty = git_state()
         return cls(
@@ -57,7 +57,6 @@ class Provenance:
             python_version=platform.python_version(),
             numpy_version=installed("numpy"),
             sweep_id=sweep_id,
-            lane_width=lane_width,
         )
 
     def on_this_machine(self, lane_width: int | None = None) -> Provenance:
@@ -66,20 +65,10 @@ class Provenance:
         A worker may run other code than the planning process: it is on another machine, or
         started after a file was changed. Where git is missing, the planner's git state stays.
         """
-        commit, dirty = git_state()
-        if commit is None:
-            commit, dirty = self.git_commit, self.git_dirty
-        return replace(
-            self,
-            git_commit=commit,
-            git_dirty=dirty,
-            grok_version=__version__,
-            host=socket.gethostname(),
-            torch_version=installed("torch"),
-            python_version=platform.python_version(),
-            numpy_version=installed("numpy"),
-            lane_width=self.lane_width if lane_width is None else lane_width,
-        )
+        here = replace(Provenance.collect(self.sweep_id), lane_width=lane_width)
+        if here.git_commit is not None:
+            return here
+        return replace(here, git_commit=self.git_commit, git_dirty=self.git_dirty)
 
 
 @functools.cache

@@ -25,8 +25,9 @@ from grok.store.recovery import unfinished_compaction
 from grok.store.rows import Shard, filter_runs, repeats
 from grok.store.schema import KEYS, TABLES, schema
 from grok.store.shards import (
+    ForeignFile,
     NotAShard,
-    current_digest,
+    check_seal,
     odd_texts,
     read_shard,
     read_whole,
@@ -362,18 +363,13 @@ def _read_together(kind: str, paths: list[str], wanted: pa.Array | None, columns
     """Read all shards in parallel; statistics rule out row groups without wanted runs."""
     import pyarrow.dataset as ds  # here, because it imports pandas, which planning does not need
 
-    digests: dict[bytes, str] = {}
-    read = []
-    for path in paths:
-        # before Arrow reads it: a damaged footer may hide rows or crash this process
-        digest = current_digest(Path(path), kind)
-        if digest is not None and digests.setdefault(digest, path) != path:
-            warnings.warn(f"left out {path}: a copy of {digests[digest]}", DamagedShardWarning, stacklevel=2)
-            continue
-        read.append(path)
+    for path in paths:  # before Arrow reads it: a damaged footer may hide rows or crash this process
+        check_seal(Path(path), thorough=False)
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True, pre_buffer=True)
-    dataset = ds.dataset(read, schema=schema(kind), format=ds.ParquetFileFormat(default_fragment_scan_options=options))
+    dataset = ds.dataset(paths, schema=schema(kind), format=ds.ParquetFileFormat(default_fragment_scan_options=options))
     for fragment in dataset.get_fragments():
+        if not fragment.physical_schema.equals(schema(kind)):
+            raise ForeignFile("it has the columns of another version or table")
         refuse_bomb(Path(fragment.path), fragment.metadata)
     return dataset.to_table(columns=columns, filter=None if wanted is None else ds.field("run_id").isin(wanted))
 

@@ -33,19 +33,6 @@ from grok.untrusted import plain_name, without_passwords, without_secrets
 MEASUREMENTS: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm", "weight_norm_all", "lr")
 """Columns of ``curves`` that depend on the trajectory alone, not on the evaluation schedule."""
 
-FACTS: Final = (
-    "run_id",
-    "trajectory_id",
-    "numerics",
-    "status",
-    "steps",
-    "weights_hash",
-    "mode",
-    "parent_run_id",
-    "branch_step",
-)
-"""Columns of ``runs`` that a comparison needs."""
-
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -91,6 +78,10 @@ class Trace:
             and len(tags_of(self.numerics)) == 1
             and not {self.status, other.status} & {"failed", "rolled_back"}
         )
+
+
+FACTS: Final = tuple(f.name for f in fields(Trace) if f.name not in {"at", "values"})
+"""Columns of ``runs`` that a comparison needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +181,7 @@ def as_json(conflict: Conflict, sides: Mapping[str, Mapping[str, Any]]) -> dict[
 
     return {
         "summary": str(conflict),
-        "run_id": conflict.run_id,
-        "other_run_id": conflict.other_run_id,
-        "trajectory_id": conflict.trajectory_id,
-        "numerics": conflict.numerics,
-        "step": conflict.step,
-        "what": conflict.what,
-        "value": exact(conflict.value),
-        "other_value": exact(conflict.other_value),
+        **{name: exact(value) for name, value in asdict(conflict).items()},
         "sides": {name: dict(side) for name, side in sides.items()},
     }
 
@@ -244,15 +228,11 @@ class Shard:
 
 def filter_runs(table: pa.Table, run_ids: pa.Array) -> pa.Table:
     """Return the rows whose run is among ``run_ids``."""
-    import pyarrow.compute as pc
-
     return table.filter(pc.is_in(table["run_id"], value_set=run_ids))
 
 
 def repeats(table: pa.Table, columns: Sequence[str]) -> pa.Array:
     """Return for each row but the first whether these columns equal those of the row before it; null equals null."""
-    import pyarrow.compute as pc
-
     same = pa.array([True] * (table.num_rows - 1), pa.bool_())
     for name in columns:
         column = table[name].combine_chunks()
@@ -313,12 +293,7 @@ def run_row(
         "mode": config.mode,
         "seed": config.seed,
         "replicate": config.replicate,
-        "train_loss": last.train_loss,
-        "train_acc": last.train_acc,
-        "val_loss": last.val_loss,
-        "val_acc": last.val_acc,
-        "weight_norm": last.weight_norm,
-        "weight_norm_all": last.weight_norm_all,
+        **{name: getattr(last, name) for name in MEASUREMENTS if name != "lr"},
         "layers": canonical_json(config.seeds.layers),
         "data_hash": data_hash,
         "own_code": canonical_json(dict(code)) if code else None,

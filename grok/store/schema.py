@@ -227,9 +227,7 @@ def newer(source: object, what: str) -> str:
     )
 
 
-def to_table(
-    kind: str, columns: Mapping[str, Iterable[Any]], metadata: Mapping[bytes, bytes] | None = None
-) -> pa.Table:
+def to_table(kind: str, columns: Mapping[str, Iterable[Any]]) -> pa.Table:
     """Return the table of ``columns`` (every column of the schema, in any order); NaN becomes null.
 
     Raises:
@@ -246,7 +244,7 @@ def to_table(
         if array.null_count and not field.nullable:
             raise StoreError(f"column {field.name} of {kind} has no value in {array.null_count} rows: it is required")
         arrays.append(array)
-    return pa.Table.from_arrays(arrays, schema=full.with_metadata({**full.metadata, **(metadata or {})}))
+    return pa.Table.from_arrays(arrays, schema=full)
 
 
 def conform(kind: str, table: pa.Table) -> pa.Table:

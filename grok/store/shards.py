@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import itertools
 import os
 import re
 import threading
@@ -65,27 +64,10 @@ def seal(file: IO[bytes]) -> None:
     file.seek(0, 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """A shard's checksums and its footer, whose checksum was compared."""
-
-    digest: bytes
-    """Both checksums: two shards with equal digests are copies."""
-    footer: bytes
-
-    def note(self, key: bytes) -> bytes | None:
-        """Return the metadata value of ``key`` (at most 127 bytes) from the footer, or None."""
-        at = self.footer.find(bytes([len(key)]) + key)
-        if at < 0:
-            return None
-        at += 1 + len(key) + _BEFORE_VALUE
-        return self.footer[at : at + self.footer[at - 1]]
-
-
-def check_seal(path: Path, thorough: bool) -> Seal | None:
+def check_seal(path: Path, thorough: bool) -> bool:
     """Compare the footer's checksum with its bytes, and with ``thorough`` also the checksum of the other bytes.
 
-    Returns the seal, or None if the file has none.
+    Returns whether the file has a seal.
 
     Raises:
         SealBroken: the bytes differ from those that were written, or the file is not parquet.
@@ -95,12 +77,12 @@ def check_seal(path: Path, thorough: bool) -> Seal | None:
         return check_open(file, thorough)
 
 
-def check_open(file: IO[bytes], thorough: bool) -> Seal | None:
+def check_open(file: IO[bytes], thorough: bool) -> bool:
     """As :func:`check_seal`, for a file that is open for reading."""
     start, footer = _footer(file)
     key = footer.find(SEAL_KEY)
     if key < 0:
-        return None
+        return False
     at = key + len(SEAL_KEY) + _BEFORE_VALUE
     value = footer[at : at + len(BLANK)]
     blank = footer[:at] + BLANK + footer[at + len(BLANK) :]
@@ -108,7 +90,7 @@ def check_open(file: IO[bytes], thorough: bool) -> Seal | None:
         raise SealBroken("the bytes of its footer differ from those that were written")
     if thorough and value[:_DIGITS] != _body_checksum(file, start):
         raise SealBroken("its bytes differ from those that were written")
-    return Seal(value, footer)
+    return True
 
 
 def _footer(file: IO[bytes]) -> tuple[int, bytes]:
@@ -236,7 +218,7 @@ def _examined(path: Path) -> NotAShard | None:
             raise
         raise AssertionError from error
     try:
-        sealed = check_open(whole, thorough=True) is not None
+        sealed = check_open(whole, thorough=True)
         with pq.ParquetFile(whole, page_checksum_verification=True, pre_buffer=False) as shard:
             for group in range(shard.num_row_groups):
                 shard.read_row_group(group, use_threads=False)
@@ -541,43 +523,6 @@ def check_shard(path: Path, kind: str, thorough: bool) -> Facts:
 def _partners(file: pq.ParquetFile) -> tuple[str, ...]:
     text = (file.metadata.metadata or {}).get(PARTNERS_KEY, b"").decode(errors="replace")
     return tuple(kind for kind in text.split(",") if kind in ("curves", "steps"))
-
-
-def current_digest(path: Path, kind: str) -> bytes | None:
-    """Return the digest of a shard with this version's columns, or None if it has no seal; reads only the footer.
-
-    Raises:
-        ForeignFile: it is a shard of another table or has the columns of another version.
-        Otherwise: see :func:`open_shard`.
-    """
-    with reading(path):
-        seal = check_seal(path, thorough=False)
-    if seal is not None and seal.note(KIND_KEY) == kind.encode() and seal.footer.startswith(_columns_as_written(kind)):
-        return seal.digest
-    with open_shard(path, kind) as file:
-        if not file.schema_arrow.equals(schema(kind)):
-            raise ForeignFile("it has the columns of another version")
-    return None if seal is None else seal.digest
-
-
-@functools.cache
-def _columns_as_written(kind: str) -> bytes:
-    """Return the first bytes of a footer with this version's columns, as the installed Arrow writes it.
-
-    The comparison of bytes is fast. Parsing the columns of some hundred shards with Arrow
-    takes longer than reading their rows, so only footers that differ are parsed.
-    """
-    one = {pa.string(): "", pa.int64(): 0, pa.float64(): 0.0, pa.bool_(): False, pa.timestamp("us"): 0}
-    row = pa.Table.from_arrays([pa.array([one[field.type]], field.type) for field in schema(kind)], schema=schema(kind))
-    footers = []
-    for table in (row, schema(kind).empty_table()):
-        file = io.BytesIO()
-        write_parquet(table, file)
-        seal = check_open(file, thorough=False)
-        assert seal is not None
-        footers.append(seal.footer)
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*footers, strict=False))
-    return bytes(byte for byte, _ in same)  # up to the number of rows, which follows the columns
 
 
 def partners(path: Path) -> tuple[str, ...]:

@@ -383,7 +383,7 @@ def whole_rows(folder: Path) -> set[tuple[str, ...]]:
                 path.parent == folder / "tmp"
                 or path.is_symlink()
                 or not path.is_file()
-                or check_seal(path, thorough=True) is None
+                or not check_seal(path, thorough=True)
             ):
                 continue
             with pq.ParquetFile(path) as file:
