@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, benjamini_hochberg
-from grok.analysis.statistics.proportions import clopper_pearson
+from grok.analysis.statistics.proportions import clopper_pearson, share
 
 Floats = NDArray[np.float64]
 
@@ -140,7 +140,7 @@ def replication(
     if compared.any():
         q_more[compared] = benjamini_hochberg([p for p in p_more if p is not None])
     q_most = benjamini_hochberg(p_most)
-    others = {base: clopper_pearson(*base) for base in set(bases) if base is not None}
+    others = {base: share(*base) for base in set(bases) if base is not None}
     candidates = []
     for i, (count, base) in enumerate(zip(counts, bases, strict=True)):
         again = clopper_pearson(*count)

@@ -115,25 +115,27 @@ def additivity(
         NotEnoughData: as `attribute`, or the combinations do not differ.
     """
     grid = _combinations_run(design, y)
-    variance = max(_error(y, grid, ceiling)[0], rounding)
+    seen, freedom = _error(y, grid, ceiling)
+    variance = max(seen, rounding)
     main = np.column_stack([np.ones(len(grid.means)), grid.exchanged])
     project, k = main @ np.linalg.pinv(main), np.linalg.matrix_rank(main) - 1
     noise = variance * float((1 / grid.counts).mean())
 
-    def explained(tables: Floats, times: int = 1) -> Floats:
-        """Return the share for each column; ``times``: how often the noise is in them."""
+    def explained(tables: Floats, noise: float | Floats) -> Floats:
+        """Return the share for each column; ``noise``: the variance of what is not the table's own."""
         centred = tables - tables.mean(0)
-        total = (centred**2).sum(0) - times * (len(tables) - 1) * noise
-        single = ((project @ centred) ** 2).sum(0) - times * k * noise
+        total = (centred**2).sum(0) - (len(tables) - 1) * noise
+        single = ((project @ centred) ** 2).sum(0) - k * noise
         return np.asarray(np.clip(single / np.where(total > FLAT, total, np.inf), 0, 1))
 
-    value = float(explained(grid.means[:, None])[0])
+    value = float(explained(grid.means[:, None], noise)[0])
     if not float(np.ptp(grid.means)):
         raise NotEnoughData("outcomes that differ between combinations")
-    drawn = grid.means[:, None] + np.sqrt(noise) * rng.normal(size=(len(grid.means), draws))
-    low, high = np.quantile(explained(drawn, 2), [(1 - level) / 2, (1 + level) / 2])
+    likely = noise * freedom / rng.chisquare(freedom, draws)
+    drawn = grid.means[:, None] + np.sqrt(likely) * rng.normal(size=(len(grid.means), draws))
+    low, high = np.quantile(explained(drawn, noise + likely), [(1 - level) / 2, (1 + level) / 2])
     share = Estimate(value, min(value, float(low)), max(value, float(high)), len(y), "parametric bootstrap", level)
-    return Additivity(share, explained(rng.permuted(np.repeat(grid.means[:, None], draws, 1), axis=0)))
+    return Additivity(share, explained(rng.permuted(np.repeat(grid.means[:, None], draws, 1), axis=0), noise))
 
 
 def p_of_no_pattern(tables: Sequence[Additivity]) -> float:
@@ -166,12 +168,17 @@ def _combinations_run(design: Floats, y: Floats) -> _Grid:
     return _Grid(np.bincount(where, weights=y) / counts, counts, where, bits)
 
 
-def _error(y: Floats, grid: _Grid, ceiling: float) -> tuple[float, int]:
+def _error(y: Floats, grid: _Grid, ceiling: float) -> tuple[float, float]:
     """Return the error variance of one run and its degrees of freedom, both from replicates.
 
-    Combinations that were all censored at ``ceiling`` have none.
+    Combinations that were all censored at ``ceiling`` have none. Where some combinations scatter more than others, the
+    variance is known less well: the degrees of freedom are fewer (Satterthwaite 1946).
     """
-    within = int((grid.counts - 1)[grid.means < ceiling - FLAT].sum())
-    if within < 1:
+    freedom = (grid.counts - 1) * (grid.means < ceiling - FLAT)
+    if (within := int(freedom.sum())) < 1:
         raise NotEnoughData("replicates (perturb.ulps=1 with two seeds.perturb) to tell an effect from chaos")
-    return float(((y - grid.means[grid.where]) ** 2).sum()) / within, within
+    squares = np.bincount(grid.where, weights=(y - grid.means[grid.where]) ** 2)
+    # The sum of squares of one combination has mean f v and mean square f (f + 2) v^2 where all have one variance v.
+    alike = (freedom * (freedom + 2)).sum() / within**2
+    unlike = float((squares**2).sum()) / max(float(squares.sum()) ** 2, FLAT)
+    return float(squares.sum()) / within, max(1.0, within * min(1.0, alike / unlike)) if unlike else within

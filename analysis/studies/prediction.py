@@ -231,7 +231,7 @@ def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: 
         float(row["low"]),
         float(row["high"]),
         len(hit),
-        "DeLong, widened for 5-fold cross-validation",
+        "Newcombe's fifth, widened for 5-fold cross-validation",
     )
     shown = f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
     text = (

@@ -1,0 +1,263 @@
+"""Simulated studies of times, rates, repeats, layers, predictions and half-fate steps, with their true values.
+
+Each yields what `benchmarks.coverage` tabulates. Outcomes have heavy tails, runs of one seed depend on each other, and
+times are known up to their evaluations and cut by budgets, as in the committed stores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from grok.analysis.statistics.halfway import halfway
+from grok.analysis.statistics.modes import p_of_one_mode
+from grok.analysis.statistics.prediction import (
+    FEWEST_OF_A_MEDIAN,
+    auroc,
+    cross_validated,
+    cross_validated_auroc,
+    cross_validation_noise,
+    median_interval,
+    spearman,
+)
+from grok.analysis.statistics.proportions import difference, ratio, share
+from grok.analysis.statistics.repeatability import replication
+from grok.analysis.statistics.shapley import additivity, attribute, p_of_no_pattern
+from grok.analysis.statistics.survival import Times, geometric_mean, growth, quantile, ratio_of_times, restricted_mean
+
+Floats = NDArray[np.float64]
+Seen = tuple[str, float, Estimate, float]
+"""A quantity, its true value, its estimate, and the value that the study would like to exclude."""
+Study = Callable[[np.random.Generator], Iterator[Seen]]
+
+STEPS: Final = np.array([49, 98, 196, 392, 784, 1568], dtype=float)
+LARGE: Final = 400_000
+"""Draws for a true value that has no formula."""
+
+
+def p(value: float) -> Estimate:
+    """Return a test as an interval around 0 that excludes 0 if it rejects at 5%."""
+    return Estimate(value, 0.0 if value > 0.05 else value, 1.0, 1, "test")
+
+
+def half_fate(lines: int, orders: int, spread: float, width: float, ends: tuple[float, float]) -> Study:
+    """Lines of descent with half-way steps of their own around 300 (``spread``: standard deviation of the log).
+
+    A line's share of super children rises by a logistic curve of ``width`` in log steps, from and to ends of its own
+    (beta around ``ends``). One line in ten misses the latest step. Two controls a line.
+    """
+
+    def shares(rng: np.random.Generator, n: int, steps: Floats) -> tuple[Floats, Floats, Floats]:
+        own = 300 * np.exp(spread * rng.normal(size=(n, 1)))
+        low, high = (rng.beta(6 * end, 6 * (1 - end), (n, 1)) for end in ends)
+        return low + (high - low) * special.expit(np.log(steps / own) / width), low[:, 0], high[:, 0]
+
+    fine = np.geomspace(50, 2000, 400)
+    curve, low, high = shares(generator("half-fate truth"), 10_000, fine)
+    truth = float(np.interp((low + high).mean() / 2, curve.mean(0), fine))
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        curve, low, high = shares(rng, lines, STEPS)
+        curve, low = rng.binomial(orders, curve) / orders, rng.binomial(orders, low) / orders
+        curve[rng.random(lines) < 0.1, -1] = np.nan
+        end = np.repeat(rng.binomial(2, high)[:, None] / 2, len(STEPS), 1)
+        yield "half-fate step", truth, halfway(STEPS, curve, low, end, rng).place, STEPS[0]
+
+    return study
+
+
+def _late(rng: np.random.Generator, *shape: int) -> Floats:
+    """Return log times: nine in ten around 10,000 steps with Student's tails, one in ten around 3,000."""
+    slow = math.log(10_000) + 0.25 * rng.standard_t(4, shape)
+    return np.asarray(np.where(rng.random(shape) < 0.9, slow, math.log(3000) + 0.3 * rng.normal(size=shape)))
+
+
+def times(n: int, budget: int, every: int, cut: float) -> Study:
+    """Times of ``n`` seeds, evaluated every so many steps; a share ``cut`` of them ends at a random step before."""
+    drawn = np.exp(_late(generator("truth of times"), LARGE))
+    median, horizon = float(np.median(drawn)), 0.6 * budget
+    mean = float(np.minimum(drawn, horizon).mean())
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        when = np.exp(_late(rng, n))
+        end = np.where(rng.random(n) < cut, rng.uniform(0.3 * budget, budget, n), budget) // every * every
+        right = np.ceil(when / every) * every
+        seen = right <= end
+        observed = Times(np.where(seen, right - every, end), np.where(seen, right, np.inf))
+        yield "median time", median, quantile(observed), 1.25 * median
+        yield "restricted mean", mean, restricted_mean(observed, horizon), 1.1 * mean
+
+    return study
+
+
+def few_times(n: int) -> Study:
+    """Times of ``n`` runs a side, twice as late on one, and of ``n`` at four fractions; log-normal or heavier tails."""
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        for tails, draw in (("", rng.normal), (", heavy tails", lambda size: rng.standard_t(4, size) / math.sqrt(2))):
+            logs = 9.0 + 0.4 * draw(size=(3, n)) + np.array([[math.log(2)], [0.0], [0.0]])
+            slow, fast, fractions = (Times(np.exp(log) - 1e-6, np.exp(log)) for log in logs)
+            yield f"geometric mean{tails}", math.exp(9.0), geometric_mean(fast), 1.5 * math.exp(9.0)
+            yield f"ratio of times{tails}", 2.0, ratio_of_times(slow, fast), 1.0
+            at = np.resize([0.3, 0.35, 0.4, 0.5], n)
+            steeper = Times(*(ends * np.exp(-10 * (at - 0.3)) for ends in (fractions.left, fractions.right)))
+            yield f"growth a point{tails}", math.expm1(0.1), growth(at, steeper), 0.0
+            if n >= FEWEST_OF_A_MEDIAN:
+                yield f"median{tails}", 9.0, median_interval(logs[1]), 9.4
+
+    return study
+
+
+def rates(n: int, m: int, rate: float, other: float) -> Study:
+    """Counts of two independent sets of seeds."""
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        a, b = int(rng.binomial(n, rate)), int(rng.binomial(m, other))
+        yield "share", rate, share(a, n), 2 * rate
+        yield "difference", other - rate, difference(a, n, b, m), 0.0
+        if a + b:
+            yield "ratio", rate / other, ratio(a, n, b, m), 1.0
+
+    return study
+
+
+def repeats(candidates: int, rate: float, alike: float, census: int = 1984, each: int = 4) -> Study:
+    """The first super seeds of a census are repeated; ``alike``: the correlation between runs of one seed."""
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        spread = (1 - alike) / alike if alike else np.inf
+        own = rng.beta(rate * spread, (1 - rate) * spread, census) if alike else np.full(census, rate)
+        hit = rng.random(census) < own
+        chosen = own[hit][:candidates]
+        if not len(chosen):
+            raise NotEnoughData("a super seed")
+        counts = [(int(k), each) for k in rng.binomial(each, chosen)]
+        found = replication(counts, [(int(hit.sum()), census)] * len(counts))
+        base = found.candidates[0].base
+        yield "one candidate's repeats", float(chosen[0]), found.candidates[0].again, rate
+        yield "all candidates' repeats", float(chosen.mean()), found.pooled, rate
+        if base is not None:
+            yield "the other seeds' rate", rate, base, 2 * rate
+        if found.mean is not None:
+            yield "repeats of all such seeds", rate + alike * (1 - rate), found.mean, rate
+
+    return study
+
+
+def layers(factors: int, single: float, noise: float) -> Study:
+    """All combinations of exchanged layers, two runs each; ``single``: the layers' share of the variance one by one.
+
+    A fifth of the combinations scatters four times as much as the others, and with Student's tails.
+    """
+    bits = np.array(list(product((0.0, 1.0), repeat=factors)))
+    design, names = np.repeat(bits, 2, 0), [f"layer {i}" for i in range(factors)]
+
+    def centred(values: Floats) -> Floats:
+        return np.asarray((values - values.mean()) / values.std())
+
+    def one(rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """Return true means of the combinations and what two runs of each show."""
+        main = np.column_stack([np.ones(len(bits)), bits])
+        alone, together = bits @ rng.normal(size=factors), rng.normal(size=len(bits))
+        together = together - main @ np.linalg.lstsq(main, together, rcond=None)[0]
+        true = math.sqrt(single) * centred(alone) + math.sqrt(1 - single) * centred(together)
+        sd = noise * np.where(rng.random(len(bits)) < 0.2, 2.0, 0.5)
+        return true, np.repeat(true, 2) + np.repeat(sd, 2) * rng.standard_t(5, 2 * len(bits)) / math.sqrt(5 / 3)
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        true, seen = one(rng)
+        exact, found = attribute(design, np.repeat(true, 2), names), attribute(design, seen, names)
+        yield "a layer's share", exact.shapley[names[0]].value, found.shapley[names[0]], 0.0
+        yield "all layers", exact.total.value, found.total, 0.0
+        tables = [(true, seen), *(one(rng) for _ in range(4))]
+        adding = [additivity(design, seen, rng, draws=199) for _, seen in tables]
+        yield "explained one by one", single, adding[0].share, 1.0
+        yield "five tables have a pattern", 0.0, p(p_of_no_pattern(adding)), 0.0
+
+    return study
+
+
+def predictions(n: int, hits: int, gap: float) -> Study:
+    """Scores of seeds with Student's tails; those of the sought ones are larger by ``gap``."""
+    drawn = generator("truth of scores").standard_t(4, (2, LARGE))
+    truth = float((drawn[0] + gap > drawn[1]).mean())
+    # The rank correlation of two normal variables with correlation 0.6.
+    correlation = 6 / math.pi * math.asin(0.3)
+    labels = np.arange(n) < hits
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        yield "AUROC", truth, auroc(rng.standard_t(4, n) + gap * labels, labels), 0.5
+        x = rng.normal(size=n)
+        yield "rank correlation", correlation, spearman(x, 0.6 * x + 0.8 * rng.normal(size=n)), 0.0
+
+    return study
+
+
+def learned(n: int, hits: int, gap: float) -> Study:
+    """Eight measures of which one tells, by ``gap``: the AUROC of models that are learnt and tried on parts."""
+    labels = np.arange(n) < hits
+
+    def measured(rng: np.random.Generator) -> Floats:
+        x = rng.normal(size=(n, 8))
+        x[:, 0] += gap * labels
+        return x
+
+    rng = generator(f"truth of learning {n} {gap}")
+    tried = [cross_validated(measured(rng), labels, rng).concordance for _ in range(400 if gap else 0)]
+    truth = float(np.mean(tried)) if gap else 0.5
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        x = measured(rng)
+        widen = math.sqrt(max(1.0, float(cross_validation_noise(x, labels, rng, 12).mean())))
+        found = cross_validated_auroc(cross_validated(x, labels, rng), labels, widen, shuffles=12)
+        yield "AUROC of what is learnt", truth, found, 0.5
+
+    return study
+
+
+def modes(n: int, gap: float) -> Study:
+    """A test of one continuum against groups: ``gap`` standard deviations between two groups, of 40% and 60%."""
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        shapes = {"normal": rng.normal(size=n), "heavy tails": rng.standard_t(2, n), "skewed": rng.exponential(size=n)}
+        if gap:
+            shapes = {"normal": shapes["normal"] + gap * (rng.random(n) < 0.4)}
+        for name, values in shapes.items():
+            yield f"two groups, {name}", 0.0, p(p_of_one_mode(values, rng, 99)), 0.0
+
+    return study
+
+
+def cases() -> Iterator[tuple[str, str, Study]]:
+    """Yield the section, the case and its simulated study."""
+    for lines, orders in ((8, 1), (15, 1), (8, 4), (22, 8)):
+        for spread, width, ends in ((0.0, 0.2, (0.1, 0.95)), (0.5, 0.3, (0.1, 0.95)), (1.0, 0.3, (0.3, 0.9))):
+            case = f"{lines} lines × {orders}, spread {spread:g}, ends {ends[0]:.0%} and {ends[1]:.0%}"
+            yield "half-fate", case, half_fate(lines, orders, spread, width, ends)
+    for n, every, cut in ((24, 500, 0.0), (80, 250, 0.3), (264, 250, 0.3)):
+        yield "times", f"{n} seeds, {cut:.0%} cut before 20,000 steps", times(n, 20_000, every, cut)
+    for n in (4, 10, 24):
+        yield "few times", f"{n} runs a side", few_times(n)
+    for n, m, rate, other in ((1984, 500, 0.01, 0.01), (1984, 500, 0.01, 0.04), (264, 264, 0.1, 0.3)):
+        yield "rates", f"{rate:.0%} of {n:,} and {other:.0%} of {m}", rates(n, m, rate, other)
+    for candidates, alike in product((6, 19), (0.0, 0.2, 0.9)):
+        yield (
+            "repeats",
+            f"{candidates} super seeds × 4, runs of a seed {alike:.0%} alike",
+            repeats(candidates, 0.01, alike),
+        )
+    for single, noise in ((0.0, 0.3), (0.3, 0.3), (0.7, 0.3), (0.7, 1.0)):
+        yield "layers", f"5 layers, {single:.0%} one by one, noise {noise:g}", layers(5, single, noise)
+    for n, hits, gap in ((1984, 19, 0.0), (1984, 19, 1.0), (1984, 19, 4.0), (500, 10, 3.0)):
+        yield "prediction", f"{hits} of {n:,}, {gap:g} apart", predictions(n, hits, gap)
+    for n, hits, gap in ((40, 10, 0.0), (75, 15, 0.0), (75, 15, 1.0), (200, 20, 1.0)):
+        yield "learning", f"{hits} of {n}, {gap:g} apart", learned(n, hits, gap)
+    for n, gap in product((13, 24, 100), (0.0, 4.0, 7.0)):
+        yield "groups of times", f"{n} seeds, {gap:g} apart", modes(n, gap)
