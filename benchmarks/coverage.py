@@ -7,10 +7,10 @@ truth. `results/coverage/README.md` gets the table. ``--studies`` is the number 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
 from typing import Final
@@ -299,29 +299,31 @@ def _groups(rates: tuple[float, ...]) -> Study:
     return study
 
 
-def cases() -> Iterator[tuple[str, str, Study]]:
-    """Yield the section, the case and its simulated study."""
+def cases() -> Iterator[tuple[str, str, Callable[[], Study]]]:
+    """Yield the section, the case and what makes its simulated study."""
     for world in WORLDS:
-        yield "redraws", world.name, _offspring(world)
+        yield "redraws", world.name, partial(_offspring, world)
     for name, factors in (
         ("3 × 4 × 4, twice", grid(3, 4, 4)),
         ("600 of 40 × 40 × 40, 60 twice", sampled(40, 40, 40, cells=600, again=60)),
     ):
-        yield "crosses", f"{name}; mostly single seeds", _crossed(factors, MIXED)
-        yield "crosses", f"{name}; mostly pairs and triples", _crossed(factors, PAIRS)
-        yield "crosses", f"{name}; a tenth of levels has most effect", _crossed(factors, MIXED, rare=True)
+        yield "crosses", f"{name}; mostly single seeds", partial(_crossed, factors, MIXED)
+        yield "crosses", f"{name}; mostly pairs and triples", partial(_crossed, factors, PAIRS)
+        yield "crosses", f"{name}; a tenth of levels has most effect", partial(_crossed, factors, MIXED, rare=True)
     for parents in (13, 19, 51):
-        yield "families", f"{parents} parents, a tenth hands on in 9 of 10", _families(parents, 0.1, 0.9, 0.01)
-        yield "families", f"{parents} parents, a tenth hands on in half", _families(parents, 0.1, 0.5, 0.005)
-        yield "families", f"{parents} parents, all alike", _families(parents, 1.0, 0.1, 0.0)
+        yield "families", f"{parents} parents, a tenth hands on in 9 of 10", partial(_families, parents, 0.1, 0.9, 0.01)
+        yield "families", f"{parents} parents, a tenth hands on in half", partial(_families, parents, 0.1, 0.5, 0.005)
+        yield "families", f"{parents} parents, all alike", partial(_families, parents, 1.0, 0.1, 0.0)
     for rate in (0.01, 0.1):
-        yield "growing", f"rate {rate:.0%}, 40 looks", _growing(rate)
+        yield "growing", f"rate {rate:.0%}, 40 looks", partial(_growing, rate)
     for init, interaction in ((0.0, 0.0), (0.0, 0.25), (0.25, 0.0), (0.5, 0.0)):
-        yield "levels", f"init {init:.0%}, its two pairs {interaction:.0%} each", _levels(init, interaction)
+        yield "levels", f"init {init:.0%}, its two pairs {interaction:.0%} each", partial(_levels, init, interaction)
     for rates in ((0.01,) * 4, (0.01, 0.01, 0.01, 0.03), (0.0, 0.06)):
-        yield "groups", " and ".join(f"{r:.0%}" for r in rates) + " of 500", _groups(rates)
+        yield "groups", " and ".join(f"{r:.0%}" for r in rates) + " of 500", partial(_groups, rates)
     yield from simulated_cases()
 
+
+SECTIONS: Final = tuple(dict.fromkeys(section for section, _, _ in cases()))
 
 HEAD: Final = (
     "| of | simulated study | estimate | truth | holds | truth below | truth above | mean width | says so | studies |\n"
@@ -347,11 +349,12 @@ def row(section: str, case: str, quantity: str, seen: list[Seen]) -> str:
 
 
 def table(studies: int, wanted: str = "") -> list[str]:
-    """Return the lines of the table of ``studies`` simulated studies a case; ``wanted``: part of a section's name."""
+    """Return the lines of the table of ``studies`` simulated studies a case, of one section where it is ``wanted``."""
     lines = []
-    for section, case, study in cases():
-        if wanted not in section:
+    for section, case, make in cases():
+        if wanted not in ("", section):
             continue
+        study = make()
         rng = generator(f"coverage {section} {case}")
         found: dict[str, list[Seen]] = {}
         for _ in range(studies):
@@ -368,7 +371,7 @@ def main() -> None:
     """Write the table into the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--studies", type=int, default=STUDIES)
-    parser.add_argument("--only", default="", help="print these sections only, and leave the page")
+    parser.add_argument("--only", default="", choices=SECTIONS, help="print this section only, and leave the page")
     arguments = parser.parse_args()
     lines = table(arguments.studies, arguments.only)
     if not arguments.only:

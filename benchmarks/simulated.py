@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Final
 
@@ -28,7 +29,7 @@ from grok.analysis.statistics.prediction import (
     spearman,
 )
 from grok.analysis.statistics.proportions import difference, ratio, share
-from grok.analysis.statistics.repeatability import replication
+from grok.analysis.statistics.repeatability import Verdict, replication
 from grok.analysis.statistics.shapley import additivity, attribute, p_of_no_pattern
 from grok.analysis.statistics.survival import Times, geometric_mean, growth, quantile, ratio_of_times, restricted_mean
 
@@ -38,13 +39,14 @@ Seen = tuple[str, float, Estimate, float]
 Study = Callable[[np.random.Generator], Iterator[Seen]]
 
 STEPS: Final = np.array([49, 98, 196, 392, 784, 1568], dtype=float)
+SIGNS: Final = (Verdict.MORE, Verdict.MOST)
 LARGE: Final = 400_000
 """Draws for a true value that has no formula."""
 
 
 def p(value: float) -> Estimate:
-    """Return a test as an interval around 0 that excludes 0 if it rejects at 5%."""
-    return Estimate(value, 0.0 if value > 0.05 else value, 1.0, 1, "test")
+    """Return a test as an interval that excludes 0 if it rejects at 5%."""
+    return Estimate(value, 0.0 if value > 0.05 else 0.5, 1.0, 1, "test")
 
 
 def half_fate(lines: int, orders: int, spread: float, width: float, ends: tuple[float, float]) -> Study:
@@ -147,6 +149,8 @@ def repeats(candidates: int, rate: float, alike: float, census: int = 1984, each
             yield "the other seeds' rate", rate, base, 2 * rate
         if found.mean is not None:
             yield "repeats of all such seeds", rate + alike * (1 - rate), found.mean, rate
+        sign = found.verdict in SIGNS or found.count(*SIGNS) > 0
+        yield "any sign that it is the seed", 0.0, p(0.0 if sign else 1.0), 0.0
 
     return study
 
@@ -235,29 +239,29 @@ def modes(n: int, gap: float) -> Study:
     return study
 
 
-def cases() -> Iterator[tuple[str, str, Study]]:
-    """Yield the section, the case and its simulated study."""
+def cases() -> Iterator[tuple[str, str, Callable[[], Study]]]:
+    """Yield the section, the case and what makes its simulated study."""
     for lines, orders in ((8, 1), (15, 1), (8, 4), (22, 8)):
         for spread, width, ends in ((0.0, 0.2, (0.1, 0.95)), (0.5, 0.3, (0.1, 0.95)), (1.0, 0.3, (0.3, 0.9))):
             case = f"{lines} lines × {orders}, spread {spread:g}, ends {ends[0]:.0%} and {ends[1]:.0%}"
-            yield "half-fate", case, half_fate(lines, orders, spread, width, ends)
+            yield "half-fate", case, partial(half_fate, lines, orders, spread, width, ends)
     for n, every, cut in ((24, 500, 0.0), (80, 250, 0.3), (264, 250, 0.3)):
-        yield "times", f"{n} seeds, {cut:.0%} cut before 20,000 steps", times(n, 20_000, every, cut)
+        yield "times", f"{n} seeds, {cut:.0%} cut before 20,000 steps", partial(times, n, 20_000, every, cut)
     for n in (4, 10, 24):
-        yield "few times", f"{n} runs a side", few_times(n)
+        yield "few times", f"{n} runs a side", partial(few_times, n)
     for n, m, rate, other in ((1984, 500, 0.01, 0.01), (1984, 500, 0.01, 0.04), (264, 264, 0.1, 0.3)):
-        yield "rates", f"{rate:.0%} of {n:,} and {other:.0%} of {m}", rates(n, m, rate, other)
+        yield "rates", f"{rate:.0%} of {n:,} and {other:.0%} of {m}", partial(rates, n, m, rate, other)
     for candidates, alike in product((6, 19), (0.0, 0.2, 0.9)):
         yield (
             "repeats",
             f"{candidates} super seeds × 4, runs of a seed {alike:.0%} alike",
-            repeats(candidates, 0.01, alike),
+            partial(repeats, candidates, 0.01, alike),
         )
     for single, noise in ((0.0, 0.3), (0.3, 0.3), (0.7, 0.3), (0.7, 1.0)):
-        yield "layers", f"5 layers, {single:.0%} one by one, noise {noise:g}", layers(5, single, noise)
+        yield "layers", f"5 layers, {single:.0%} one by one, noise {noise:g}", partial(layers, 5, single, noise)
     for n, hits, gap in ((1984, 19, 0.0), (1984, 19, 1.0), (1984, 19, 4.0), (500, 10, 3.0)):
-        yield "prediction", f"{hits} of {n:,}, {gap:g} apart", predictions(n, hits, gap)
+        yield "prediction", f"{hits} of {n:,}, {gap:g} apart", partial(predictions, n, hits, gap)
     for n, hits, gap in ((40, 10, 0.0), (75, 15, 0.0), (75, 15, 1.0), (200, 20, 1.0)):
-        yield "learning", f"{hits} of {n}, {gap:g} apart", learned(n, hits, gap)
+        yield "learning", f"{hits} of {n}, {gap:g} apart", partial(learned, n, hits, gap)
     for n, gap in product((13, 24, 100), (0.0, 4.0, 7.0)):
-        yield "groups of times", f"{n} seeds, {gap:g} apart", modes(n, gap)
+        yield "groups of times", f"{n} seeds, {gap:g} apart", partial(modes, n, gap)

@@ -381,23 +381,6 @@ def test_labels_that_luck_has_separated_have_a_noise(monkeypatch: pytest.MonkeyP
     assert noise == pytest.approx(0.25 * 12 * 10 * 30 / 41)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("n", "hits"), [(40, 10), (75, 15), (200, 20)])
-def test_meaningless_labels_are_off_chance_as_often_as_said(n: int, hits: int) -> None:
-    rng = generator(f"null {n}")
-    labels = np.arange(n) < hits
-    above = below = 0
-    draws = 300
-    for _ in range(draws):
-        x = rng.normal(0, 1, (n, 8))
-        widen = float(np.sqrt(max(1.0, cross_validation_noise(x, labels, rng, 12).mean())))
-        e = cross_validated_auroc(cross_validated(x, labels, rng), labels, widen, shuffles=12)
-        above, below = above + (e.low > 0.5), below + (e.high < 0.5)
-    print(f"n = {n}, {hits} hits: interval under chance {below / draws:.1%}, over {above / draws:.1%} (2.5% each)")
-    assert max(above, below) / draws < 0.05
-    assert (above + below) / draws < 0.075  # 5% and two standard deviations
-
-
 def test_a_signal_is_predicted_and_the_screen_misses_what_theory_says() -> None:
     rng = generator("signal")
     signal, labels = sample(rng, 20_000, 2.0, 0.1)

@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 from scipy import optimize, special
 
+from benchmarks.simulated import half_fate
 from grok.analysis.figures import drawings
 from grok.analysis.page import Runs, encode_chart
 from grok.analysis.populations import asked, populations
 from grok.analysis.statistics.estimate import NotEnoughData
-from grok.analysis.statistics.halfway import Floats, halfway, isotonic
+from grok.analysis.statistics.halfway import halfway, isotonic
 from grok.analysis.studies.fate import FORWARD, MOVED, REVERSE, START, Fate, equal_bits
 from grok.store.designs import Purpose
 from tests.analysis.simulate import Planned, Truth, ask, needs, run_ids, simulate, sweep, write
@@ -185,49 +186,12 @@ def test_a_monotone_fit_is_scipys() -> None:
     np.testing.assert_allclose(isotonic(values, weights), fits, atol=1e-12)
 
 
-def covered(lines: int, orders: int, spread: float, width: float, ends: tuple[float, float], studies: int) -> float:
-    """Return how often the interval holds the true half-fate step, of those that have one.
-
-    Lines have their own half-way steps (log spread ``spread`` around 300) and ends (beta around ``ends``); within a
-    line the share rises by a logistic curve of ``width`` in log steps. One line in ten misses the latest step.
-    """
-    rng = np.random.default_rng(1)
-
-    def shares(n: int, steps: Floats) -> tuple[Floats, Floats, Floats]:
-        own = 300 * np.exp(spread * rng.normal(size=(n, 1)))
-        low, high = (rng.beta(6 * p, 6 * (1 - p), (n, 1)) for p in ends)
-        return low + (high - low) * special.expit(np.log(steps / own) / width), low[:, 0], high[:, 0]
-
-    fine, steps = np.geomspace(50, 2000, 400), np.array(STEPS, dtype=float)
-    curve, low, high = shares(4000, fine)
-    truth = float(np.interp((low + high).mean() / 2, curve.mean(0), fine))
-    held = []
-    for _ in range(studies):
-        curve, low, high = shares(lines, steps)
-        curve, low = rng.binomial(orders, curve) / orders, rng.binomial(orders, low) / orders
-        curve[rng.random(lines) < 0.1, -1] = np.nan
-        end = np.repeat(rng.binomial(2, high)[:, None] / 2, len(steps), 1)
-        with contextlib.suppress(NotEnoughData):
-            place = halfway(steps, curve, low, end, rng).place
-            held.append(place.low <= truth <= place.high)
-    return float(np.mean(held))
-
-
 def test_intervals_of_the_half_fate_step_cover_in_a_few_studies() -> None:
-    assert covered(8, 4, 0.5, 0.3, (0.3, 0.9), 40) >= 0.9
-
-
-@pytest.mark.slow
-def test_intervals_of_the_half_fate_step_cover(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = []
-    for n, orders in ((6, 2), (8, 4), (22, 8)):
-        for spread, width in ((0.0, 0.05), (0.0, 0.2), (0.5, 0.3), (1.0, 0.3)):
-            for ends in ((0.1, 0.95), (0.3, 0.9)):
-                held = covered(n, orders, spread, width, ends, 300)
-                lines.append(f"| {n} | {orders} | {spread} | {width} | {ends[0]:.0%} and {ends[1]:.0%} | {held:.1%} |")
-                assert held >= 0.93, lines[-1]
-    with capsys.disabled():
-        print("\n" + "\n".join(lines))
+    study, rng, held = half_fate(8, 4, 0.5, 0.3, (0.3, 0.9)), np.random.default_rng(1), []
+    for _ in range(40):
+        with contextlib.suppress(NotEnoughData):
+            held += [e.low <= truth <= e.high for _, truth, e, _ in study(rng)]
+    assert len(held) > 30 and np.mean(held) >= 0.9
 
 
 def test_the_counts_of_the_page_follow_from_its_parquet_files_alone() -> None:

@@ -335,39 +335,6 @@ def test_units_that_differ_by_chance_alone_count_by_their_runs() -> None:
         assert mean_share([(0, runs)] * 19).high == pytest.approx(1 - 0.025 ** (1 / 19))
 
 
-@pytest.mark.slow
-def test_every_interval_and_verdict_covers_as_it_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints the table: 1 to 20 candidates, rates of 0.1 to 10%, no, a weak and a strong effect of the seed."""
-    rng = generator("replication coverage")
-    draws, three_sd = 200, 3 * np.sqrt(0.05 * 0.95 / 150)
-    lines = [
-        "candidates  rate  effect  own rate  pooled  mean  others  wrongly called  verdicts (most/more/no/unknown)"
-    ]
-    for n, rate, effect in itertools.product((1, 2, 6, 20), (0.001, 0.01, 0.1), (NONE, WEAK, STRONG)):
-        found = [s for _ in range(draws) if (s := study(n, rate, effect, rng))]
-        own = [c.again.low <= r <= c.again.high for s, rates in found for c, r in zip(s.candidates, rates, strict=True)]
-        pooled = [s.pooled.low <= rates.mean() <= s.pooled.high for s, rates in found]
-        expected = rate + effect * (1 - rate)
-        mean = [s.mean.low <= expected <= s.mean.high for s, _ in found if s.mean is not None] or [True]
-        others = [s.candidates[0].base.low <= rate <= s.candidates[0].base.high for s, _ in found]  # type: ignore[union-attr]
-        if effect == NONE:
-            said = (Verdict.MOST, Verdict.MORE)
-            wrong = [s.count(*said) > 0 or s.verdict in said for s, _ in found]
-        else:
-            wrong = [s.verdict is Verdict.MOST and rates.mean() <= 0.5 for s, rates in found]
-        verdicts = "/".join(f"{np.mean([s.verdict is v for s, _ in found]):.2f}" for v in Verdict)
-        cells = [np.mean(own), np.mean(pooled), np.mean(mean), np.mean(others), np.mean(wrong)]
-        lines.append(f"{n:>10}  {rate:<5} {effect:<6} " + "  ".join(f"{c:.3f}" for c in cells) + f"  {verdicts}")
-        # A rate is known from a count that is at least 1 here: a census without a hit has no candidate.
-        assert min(cells[:3]) > 0.95 - three_sd, lines[-1]
-        assert cells[3] > 0.9, lines[-1]
-        assert cells[4] <= 0.05 + three_sd, lines[-1]
-        if effect == STRONG:
-            assert np.mean([s.verdict is Verdict.MOST for s, _ in found]) > 0.75, lines[-1]
-    with capsys.disabled():
-        print("\n" + "\n".join(lines))
-
-
 # Corrections for many tests: the published steps, and the rate of false discoveries.
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.coverage import ADDITIVE, MIXED, PAIRS, TENTH, WORLDS, World, effects_of, grid, redraws, sampled, table
+from benchmarks.coverage import ADDITIVE, MIXED, PAIRS, TENTH, WORLDS, World, effects_of, grid, redraws, sampled
 from grok.analysis.statistics.estimate import NotEnoughData, generator
 from grok.analysis.statistics.repeatability import between_parents, kept_distance, normal_scores
 from grok.analysis.statistics.shapley import Additivity, additivity, attribute, p_of_no_pattern
@@ -87,13 +87,6 @@ def test_the_number_of_seeds_is_that_of_simulated_studies(sd: float, difference:
         return float((stats.ttest_ind(a, b + difference, axis=1).pvalue < 0.05).mean())
 
     assert seen(n) > 0.79 and seen(n - 1) < 0.81
-
-
-@pytest.mark.slow
-def test_intervals_cover_at_their_level() -> None:
-    for line in table(1000, "crosses"):
-        cells = line.split(" | ")
-        assert float(cells[4]) > (0.9 if "tenth of levels" in line else 0.92), line
 
 
 def test_a_level_with_most_effect_widens_the_interval_however_few_levels_there_are() -> None:
@@ -461,13 +454,6 @@ def test_a_tenth_of_parents_that_few_families_may_not_show_is_inside() -> None:
         e = between_parents(child, order, parent, parent).shares["order"]
         inside.append(e.low <= truth <= e.high)
     assert np.mean(inside) >= 0.93
-
-
-@pytest.mark.slow
-def test_what_children_keep_covers_at_its_level() -> None:
-    lines = [line.split(" | ") for line in table(1000, "redraws")]
-    for cells in lines:
-        assert float(cells[4]) > 0.91, cells
 
 
 # The crossed design in a store is found whole, and nothing beside it is taken for a part of it.
