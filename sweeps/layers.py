@@ -34,7 +34,7 @@ from grok.execute import Designed, execute
 from grok.execute.groups import prepare_runs
 from grok.store import Purpose, Purposes
 from grok.streams import MAX_SEED, derive_seed
-from grok.sweeps.branch import parser_of
+from grok.sweeps.choosing import parser_of
 
 CONTROL = "final_norm"
 STREAMS = ("order", "split")

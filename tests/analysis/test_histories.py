@@ -33,6 +33,7 @@ from grok.records import RunResult
 from grok.store import DamagedShardWarning, Row, open_store
 from grok.streams import Stream
 from grok.sweeps import branch, layers, repeat
+from grok.sweeps.choosing import redrawn_seeds
 from grok.sweeps.search.__main__ import main as search
 from tests.analysis.simulate import MACHINE, NUMERICS, Truth, curve
 
@@ -245,7 +246,7 @@ class History:
             for words in redraw.split(","):
                 for count in range(2):
                     trajectory = identify(parent).trajectory_id
-                    new = branch.redrawn_seeds(trajectory, words, count)
+                    new = redrawn_seeds(trajectory, words, count)
                     seeds = dict(zip(STREAMS, place_of(parent), strict=False)) | new
                     child = self.config(**{f"seeds__{s}": seed for s, seed in seeds.items()}, seed=parent.seed)
                     if (run := self.run_id(child)) in by_id:

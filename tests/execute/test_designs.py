@@ -26,6 +26,7 @@ from grok.records import RunResult
 from grok.run import main as run
 from grok.store import Provenance, Row, StoreWriter, open_store
 from grok.sweeps import branch, layers, repeat
+from grok.sweeps.choosing import eligible, selecting
 from grok.sweeps.search.__main__ import main as search
 from tests.execute.conftest import tiny
 
@@ -64,7 +65,8 @@ def _passes(status: int) -> None:
 
 
 def candidates(store: Path, config: ArithmeticConfig) -> pd.DataFrame:
-    return branch.candidates(branch.Conditions.of(open_store(store), config), None)
+    found = eligible(open_store(store), config, selecting(config, ["train.steps=6"]))
+    return found[found["member"]]
 
 
 def units(found: pd.DataFrame, role: str) -> list[dict[str, Any]]:

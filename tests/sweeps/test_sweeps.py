@@ -15,8 +15,9 @@ from grok.run import main
 from grok.store import open_store
 from grok.streams import STREAMS, derive_seed
 from grok.sweeps import layers as layers_command
-from grok.sweeps.branch import drawn_parents, redrawn_seeds
+from grok.sweeps.branch import drawn_parents
 from grok.sweeps.branch import main as branch
+from grok.sweeps.choosing import redrawn_seeds
 from grok.sweeps.layers import main as layers
 from grok.sweeps.repeat import main as repeat
 from tests.doors.conftest import door as door
@@ -93,7 +94,7 @@ def test_a_layers_weights_are_redrawn_and_nothing_else(store: Path, capfd: pytes
         (["--times", "0"], "at least 1"),
         (["seeds.order=4"], "kept or redrawn"),
         (["--parents", "zz"], "zz"),
-        (["optim.lr=0.5"], "optim.lr=0.001"),
+        (["optim.lr=0.5"], "no finished run to choose from with"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(
@@ -108,7 +109,7 @@ def test_only_master_seeds_are_parents(store: Path, capsys: pytest.CaptureFixtur
     scan = store.with_name("scan")
     assert main(["-m", "seeds.init=range(0,3)", *TINY, f"store.path={scan}"]) == 0
     assert branch(["--store", str(scan), "--at", "3", *TINY]) == 2
-    assert "3 of its runs have streams of their own" in capsys.readouterr().err
+    assert "only master seeds count" in capsys.readouterr().err
 
 
 def test_the_draws_of_branches_are_those_of_every_stored_branch() -> None:
