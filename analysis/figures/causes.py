@@ -224,7 +224,10 @@ def fate_by_step(study: Fate) -> Drawing | None:
             placed = part.assign(place=beside * part["step"].where(part["step"] > 0, first))
             line = placed.assign(x=placed["place"], low=placed["value"], high=placed["value"])
             layers += [Band(CHANGES[change], colour, line), Intervals(CHANGES[change], colour, placed, vertical=True)]
-    ticks = {step or first: f"{step:,}" for step in sorted({*frame["step"].tolist(), *later})}
+    ticks, room = {first: "0"} if 0 in frame["step"].tolist() else {}, np.inf
+    for step in reversed(later):  # labels of neighbours that are nearer than this would touch
+        ticks[step] = f"{step:,}" if step < 0.45 * room else ""
+        room = step if ticks[step] else room
     x = ChartAxis("step of the change (log)", 0.8 * min(ticks), 1.25 * later[-1], "log", ticks=ticks)
     chart = Chart(x, ChartAxis("super children", -0.02, 1.02, percent=True), tuple(layers))
     caption = (
