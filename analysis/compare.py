@@ -26,8 +26,7 @@ from grok.analysis.statistics.proportions import difference, paired_difference, 
 from grok.analysis.statistics.survival import kaplan_meier, quantile, watched_until
 from grok.analysis.studies.base import OwnStudy, Table
 from grok.analysis.studies.conditions import FEWEST, Family, contrast, slowdown_words, triples
-from grok.analysis.study import study_text
-from grok.analysis.writing import FIGURES, default_folder, write_studies
+from grok.analysis.writing import FIGURES, default_folder, study_text, write_studies
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.commands.words import matching
 from grok.errors import ConfigError

@@ -1,8 +1,8 @@
-"""``python -m analysis.factorial STORE`` is ``grok study crossed STORE``."""
+"""``python -m analysis.factorial STORE`` is ``grok report STORE --only crossed``."""
 
 import sys
 
-from grok.analysis.study import main
+from grok.analysis.report import main
 
 if __name__ == "__main__":
-    sys.exit(main(["crossed", *sys.argv[1:]]))
+    sys.exit(main(["--only", "crossed", *sys.argv[1:]]))

@@ -1,8 +1,8 @@
-"""``python -m analysis.histogram STORE`` is ``grok study census STORE``."""
+"""``python -m analysis.histogram STORE`` is ``grok report STORE --only census``."""
 
 import sys
 
-from grok.analysis.study import main
+from grok.analysis.report import main
 
 if __name__ == "__main__":
-    sys.exit(main(["census", *sys.argv[1:]]))
+    sys.exit(main(["--only", "census", *sys.argv[1:]]))

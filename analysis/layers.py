@@ -1,8 +1,8 @@
-"""``python -m analysis.layers STORE`` is ``grok study layers STORE``."""
+"""``python -m analysis.layers STORE`` is ``grok report STORE --only layers``."""
 
 import sys
 
-from grok.analysis.study import main
+from grok.analysis.report import main
 
 if __name__ == "__main__":
-    sys.exit(main(["layers", *sys.argv[1:]]))
+    sys.exit(main(["--only", "layers", *sys.argv[1:]]))

@@ -18,7 +18,7 @@ import pandas as pd
 
 from grok.analysis.observations import Observations
 from grok.analysis.studies import QUESTIONS, Missing, Question, Study
-from grok.analysis.study import missing_text, study_text
+from grok.analysis.writing import missing_text, study_text
 from grok.config.common import StoreConfig
 from grok.errors import nearest
 from grok.store import check_path

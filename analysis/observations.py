@@ -72,29 +72,26 @@ def with_event_times(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
 # out with a warning, so studies can rely on the shape.
 
 SCORES: Final = [[(int, str, float)]]
-TRIALS: Final = {
+SETTING: Final = {"default": dict, "best": dict}
+SEARCH: Final = {
     "name": str,
     "objectives": [{"name": str, "direction": str}],
     "trials": [
         {"number": int, "state": str, "values": (None, [(float, None)]), "params": dict, "runs": SCORES, "best": bool}
     ],
-    "default?": (dict, None),
-    "definition?": {"settings?": {"train.steps?": (float, None)}},
+    "default": dict,
+    "definition": {"settings?": {"train.steps?": (float, None)}},
+    "pinned": (None, {"trial": int, "steps": float, **SETTING}),
+    "compared": (None, {"default": SCORES, "best": SCORES}),
 }
-"""A search."""
-PINNED: Final = {"study": str, "trial": int, "default": dict, "best": dict, "steps?": float}
-"""Its comparison, before it is made."""
-COMPARED: Final = {"pinned": PINNED, "runs": {"default": SCORES, "best": SCORES}}
-"""Its comparison with the scores of its runs."""
+"""A search, with its comparison before it is made and the scores of that."""
 SWEEP: Final = {"argv?": [str], "config?": {"designs?": [str], "settings?": dict}}
 """``sweeps/SWEEP.json``."""
 
 
 def searches(store: Path) -> list[dict[str, Any]]:
-    """Return the searches and their comparisons, in order of the files' names."""
-    files = sorted((store / "search").glob("*.journal"))
-    read = _documents(files, _read_study, lambda parts: all(map(_is_part, parts)))
-    return [part for parts in read for part in parts]
+    """Return the searches with their comparisons, in order of the files' names."""
+    return _documents(sorted((store / "search").glob("*.journal")), _read_study, _is_search)
 
 
 def sweeps(store: Path) -> list[dict[str, Any]]:
@@ -120,8 +117,8 @@ def _documents(files: Iterable[Path], read: Callable[[Path], Any], is_ours: Call
     return documents
 
 
-def _read_study(file: Path) -> list[dict[str, Any]]:
-    """Return the study in a journal of Optuna's: its trials, then its comparison, if any."""
+def _read_study(file: Path) -> dict[str, Any]:
+    """Return the study in a journal of Optuna's."""
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
@@ -136,13 +133,15 @@ def _read_study(file: Path) -> list[dict[str, Any]]:
     ended = any(trial.state.name == "COMPLETE" for trial in trials)
     best = {t.number for t in (study.best_trials if several else [study.best_trial])} if ended else set()
     names = known["definition"]["study"]["objectives"]
-    data = {
+    return {
         "name": study.study_name,
         "objectives": [
             {"name": name, "direction": d.name.lower()} for name, d in zip(names, study.directions, strict=True)
         ],
         "definition": known["definition"],
         "default": known["default"],
+        "pinned": known.get("pinned"),
+        "compared": known.get("compared"),
         "trials": [
             {
                 "number": trial.number,
@@ -155,42 +154,24 @@ def _read_study(file: Path) -> list[dict[str, Any]]:
             for trial in trials
         ],
     }
-    parts = [data]
-    if "pinned" in known:
-        parts.append(known["pinned"])
-    if "compared" in known:
-        parts.append({"pinned": known["pinned"], "runs": known["compared"]})
-    return parts
-
-
-def _is_part(data: Any) -> bool:
-    return _is_search(data) or _is_pinned(data) or _is_compared(data)
 
 
 def _is_search(data: Any) -> bool:
-    if not has_shape(data, TRIALS) or not data["objectives"] or not is_plain(data["name"]):
+    if not has_shape(data, SEARCH) or not data["objectives"] or not is_plain(data["name"]):
         return False
-    scores = [run for trial in data["trials"] for run in trial["runs"]]
+    pinned, compared = data["pinned"], data["compared"] or {}
+    settings, scores = [trial["params"] for trial in data["trials"]], [trial["runs"] for trial in data["trials"]]
+    sides = [pinned["default"], pinned["best"]] if pinned else []
+    searched = {name for params in settings for name in params}
     is_share = data["objectives"][0]["name"].endswith("_share")
-    return all(map(_is_setting, (trial["params"] for trial in data["trials"]))) and all(
-        _is_score(run) and (not is_share or run[2] in (0, 1)) for run in scores
-    )
-
-
-def _is_pinned(data: Any) -> bool:
     return (
-        has_shape(data, PINNED | {"pinned_at": str})
-        and _is_setting(data["default"])
-        and _is_setting(data["best"])
-        and data["default"].keys() == data["best"].keys()
-    )
-
-
-def _is_compared(data: Any) -> bool:
-    return (
-        has_shape(data, COMPARED)
-        and _is_pinned(data["pinned"] | {"pinned_at": ""})
-        and all(_is_score(run) for side in data["runs"].values() for run in side)
+        all(map(_is_setting, [*settings, *sides]))
+        and all(side.keys() == sides[0].keys() <= searched for side in sides)
+        and all(
+            _is_score(run) and (not is_share or run[2] in (0, 1))
+            for runs in [*scores, *compared.values()]
+            for run in runs
+        )
     )
 
 

@@ -1,8 +1,8 @@
-"""``python -m analysis.regimes STORE`` is ``grok study regimes STORE``."""
+"""``python -m analysis.regimes STORE`` is ``grok report STORE --only regimes``."""
 
 import sys
 
-from grok.analysis.study import main
+from grok.analysis.report import main
 
 if __name__ == "__main__":
-    sys.exit(main(["regimes", *sys.argv[1:]]))
+    sys.exit(main(["--only", "regimes", *sys.argv[1:]]))

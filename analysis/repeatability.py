@@ -1,8 +1,8 @@
-"""``python -m analysis.repeatability STORE`` is ``grok study repeatability STORE``."""
+"""``python -m analysis.repeatability STORE`` is ``grok report STORE --only repeatability``."""
 
 import sys
 
-from grok.analysis.study import main
+from grok.analysis.report import main
 
 if __name__ == "__main__":
-    sys.exit(main(["repeatability", *sys.argv[1:]]))
+    sys.exit(main(["--only", "repeatability", *sys.argv[1:]]))

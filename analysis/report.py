@@ -1,8 +1,8 @@
 """``grok report STORE [--out DIR] [--watch | --serve]``: one page with all answers, its figures and their data.
 
-Writes report.html (self-contained), report.json, figures/NAME.{png,svg,csv}, tables/NAME.csv
+It writes report.html (self-contained), report.json, figures/NAME.{png,svg,csv}, tables/NAME.csv
 and seeds.csv below DIR (default: STORE/report). With ``--watch`` it writes them again whenever the
-store grows, and the page reloads itself, until Ctrl-C.
+store grows, and the page reloads itself, until Ctrl-C. ``--only NAME`` prints one answer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,19 @@ import pandas as pd
 
 from grok.analysis.answers import Report, compile_report, own_studies, unfinished
 from grok.analysis.observations import Observations
-from grok.analysis.study import reading_parser
-from grok.analysis.writing import PAGE, default_folder, write_answers, write_page, write_report
-from grok.commands.command import Parser, command, refuse_unwritable, store_of
+from grok.analysis.studies import QUESTIONS, Missing
+from grok.analysis.writing import (
+    FIGURES,
+    PAGE,
+    default_folder,
+    missing_text,
+    study_text,
+    write_answers,
+    write_page,
+    write_report,
+    write_studies,
+)
+from grok.commands.command import Parser, add_store, command, refuse_unwritable, store_of
 from grok.errors import ConfigError, StoreError, one_line
 from grok.store import check_path
 from grok.store.reader import is_owner_alive
@@ -135,13 +145,16 @@ class _Silent(SimpleHTTPRequestHandler):
         """Print no line for a request."""
 
 
-# ``grok report STORE [--out DIR] [--watch | --serve]``: one page with all answers, its figures and their data.
-
-
 def parser() -> Parser:
     """Return the command's arguments."""
     description = "Write the report of a store: one page, its figures, and the data behind them."
-    made = reading_parser(Parser(prog="grok report", description=description))
+    names = [question.name for question in QUESTIONS]
+    width = max(map(len, names))
+    lines = "\n".join(f"  {question.name:<{width}} {question.question}" for question in QUESTIONS)
+    made = Parser(prog="grok report", description=description, epilog=f"answers:\n{lines}")
+    add_store(made)
+    made.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: STORE/report)")
+    made.add_argument("--only", metavar="NAME", choices=names, help="print one answer and write its figures; see below")
     made.add_argument(
         "--with",
         dest="own",
@@ -169,6 +182,17 @@ def parser() -> Parser:
     return made
 
 
+def print_answer(name: str, store: Path, out: Path) -> None:
+    """Print the store's answer to the question ``name``, and write its figures and tables below ``out``."""
+    study = next(question for question in QUESTIONS if question.name == name).ask(Observations.read(store))
+    if isinstance(study, Missing):
+        print(missing_text(study))
+        return
+    print(study_text(study))
+    for drawing in write_studies([study], out)[study.name]:
+        print(f"figure: {out / FIGURES / drawing.name}.png")
+
+
 @command()
 def main(argv: list[str]) -> int:
     """Write the report and print its headlines."""
@@ -177,6 +201,9 @@ def main(argv: list[str]) -> int:
     out = arguments.out or default_folder(store)
     own = own_studies(arguments.own, arguments.plugin_path)
     refuse_unwritable("--out", out, folder=True)
+    if arguments.only is not None:
+        print_answer(arguments.only, store, out)
+        return 0
     try:
         words = read_text(arguments.notes, follow=True) if arguments.notes else ""
     except (OSError, ValueError) as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from grok.analysis.statistics.estimate import rounded, write_csv
 from grok.analysis.studies import QUESTIONS
-from grok.analysis.studies.base import Study
+from grok.analysis.studies.base import Missing, Study
 from grok.errors import ConfigError, StoreError
 from grok.files import move, unique, write_flushed
 from grok.terminal import visible
@@ -119,6 +119,24 @@ def default_folder(store: Path) -> Path:
     """
     refuse_links([store / REPORT], [])
     return store / REPORT
+
+
+def missing_text(study: Missing) -> str:
+    """Return what a question needs, and the command that provides it."""
+    remedy = f"\nget it with: {study.command}" if study.command else ""
+    return f"{study.title}: not enough data: needs {study.needs}{remedy}"
+
+
+def study_text(study: Study) -> str:
+    """Return a study as text: its scope, findings, notes and tables."""
+    lines = [f"{study.title}: {study.question}"]
+    lines += [f"  {study.scope}"] if study.scope else []
+    lines += [f"  {finding.text}" for finding in study.findings]
+    lines += [f"  note: {note}" for note in study.notes]
+    for table in study.tables:
+        if len(table.frame):
+            lines.append(f"\n{table.caption}\n{table.frame.to_string(index=False)}")
+    return "\n".join(lines)
 
 
 @contextmanager

@@ -42,7 +42,6 @@ COMMANDS: Final = {
         "search": Command("grok.sweeps.search.__main__", "settings that work better: a study with Optuna"),
     },
     "stores": {
-        "study": Command("grok.analysis.study", "one question of the report"),
         "compare": Command("grok.analysis.compare", "two sets of runs side by side: weight_decay=0 weight_decay=1"),
         "atlas": Command("grok.analysis.atlas", "stores as one public data set, with a card and checksums"),
         "store": Command("grok.commands.store", "status, verify, compact, merge, migrate, restore, export"),

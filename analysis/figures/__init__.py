@@ -11,8 +11,8 @@ from grok.analysis.figures.style import Drawing
 from grok.analysis.studies.base import OwnStudy, Study
 
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
-    "census": (curves.seed_curves, curves.accuracy_histogram, curves.time_histogram),
-    "survival": (survival.cumulative, survival.quantile_plot),
+    "census": (curves.seed_curves, evidence.accuracy_histogram, curves.time_histogram),
+    "survival": (survival.cumulative, evidence.qq_log_time),
     "regimes": (curves.order_of_events,),
     "crossed": (causes.variance_bars, causes.heat_map),
     "language_crossed": (causes.variance_bars, causes.heat_map),
@@ -35,7 +35,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
 
 
 PAGES: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
-    "census": (evidence.census_iconic, evidence.census_logit),
+    "census": (evidence.census_iconic,),
 }
 """By the study's name: figures that only the pages of ``results/`` have."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,7 +14,6 @@ from grok.analysis.figures.style import (
     BLUE,
     GREY,
     ROSE,
-    SERIES,
     TEAL,
     Band,
     Cells,
@@ -35,7 +33,7 @@ from grok.analysis.studies.prediction import Prediction
 from grok.analysis.studies.repeatability import MORE_OFTEN, MOST_REPEATS, Repeats
 
 MOST_CANDIDATES = 30
-"""Largest number of candidates in the figure; its csv has all."""
+"""Largest number of rows of candidates or layers in a figure; its csv has all."""
 
 
 def share_axis(label: str, frame: pd.DataFrame) -> ChartAxis:
@@ -112,56 +110,26 @@ def heat_map(study: Crossed) -> Drawing | None:
 
 
 def layer_shares(study: Layers) -> Drawing | None:
-    """Draw each layer's Shapley share with its interval, in rows for each set of layers; None where none adds up."""
-    results = [r for r in study.results if r.adds_up]
-    if not results:
+    """Draw the Shapley share of each layer of each transplant with its interval; None where none adds up."""
+    if study.shares.empty:
         return None
-    control = "no bit changed"
     frame = study.shares.rename(columns={"Shapley share": "value"})
-    frame = frame[["transplant", "layer", "value", "low", "high", control]]
-    sets: dict[frozenset[str], list[str]] = {}
-    for result in results:
-        sets.setdefault(frozenset(result.transplant.factors), []).append(result.transplant.name)
-    few = len(results) < len(SERIES)
-    whose = {r.transplant.name: r.transplant.name if few else r.transplant.recipient for r in results}
-    donors = Counter(whose.values())
-    colours = dict(zip(donors, SERIES[:-1], strict=False)) if len(donors) < len(SERIES) else {}
-    legend = {who: who if few else f"{who} ← {n} donor{'s' * (n > 1)}" for who, n in donors.items()}
-    line = 0.14 if few else 0.09
-    top, names = 0.0, {}
-    blocks: list[pd.DataFrame] = []
-    rules: list[Rule] = []
-    for ones in sorted(sets.values(), key=len, reverse=True):
-        if blocks:
-            rules.append(Rule("y", top))
-        here = frame[frame["transplant"].isin(ones)]
-        for layer in here["value"].abs().groupby(here["layer"]).mean().sort_values(ascending=False).index:
-            block = here[here["layer"] == layer].set_index("transplant").loc[ones].reset_index()
-            blocks.append(block.assign(place=top - 0.11 - line * (np.arange(len(ones)) + 0.5)))
-            names[top - (0.22 + line * len(ones)) / 2] = str(layer)
-            top -= 0.22 + line * len(ones)
-    rows = pd.concat(blocks)
-    rows[["value", "low", "high"]] = np.exp(rows[["value", "low", "high"]])
-    unchanged = rows[control].isin([True])
-    rows["colour"] = rows["transplant"].map(lambda name: colours.get(whose[name], BLUE)).where(~unchanged, GREY)
-    groups = {colour: legend[who] for who, colour in colours.items()} | {GREY: "negative controls"}
-    layers = [
-        Intervals(groups.get(str(colour), ""), str(colour), part, size=28 if few else 14)
-        for colour, part in rows.groupby("colour", sort=False)
-    ]
+    frame = frame[["transplant", "layer", "value", "low", "high", "no bit changed"]]
+    size = frame["value"].abs().groupby(frame["layer"]).transform("mean")
+    shown = frame.loc[size.sort_values(ascending=False, kind="stable").index].head(MOST_CANDIDATES)
+    shown = shown.assign(name=shown["layer"] + "\n" + shown["transplant"])
+    shown[["value", "low", "high"]] = np.exp(shown[["value", "low", "high"]])
+    colours = np.where(shown["no bit changed"].isin([True]), GREY, BLUE)
     of, better = ("times", "faster") if study.is_time else ("the odds of a wrong answer", "better")
     label = f"ratio of {of} (left of 1: {better} with the donor's weights)"
-    y = ChartAxis("", top, 0.0, ticks=names)
-    chart = Chart(ChartAxis.around(label, rows["low"], rows["high"], scale="log"), y, (Rule("x", 1), *rules, *layers),
-                  height=max(1.6, 0.6 - top))  # fmt: skip
+    x = ChartAxis.around(label, shown["low"], shown["high"], scale="log")
+    groups = {BLUE: "layers", GREY: "negative controls"}
+    chart = rows_chart(shown, colours.tolist(), x, groups, [Rule("x", 1)])
     caption = (
-        "Shapley share of each layer's initial weights with 95% intervals, one point per transplant (recipient "
-        "← donor). The shares of a transplant multiply to its total. Negative controls: layers that start constant."
+        "Shapley share of each layer's initial weights with 95% intervals, for each transplant (recipient ← donor). "
+        "The shares of a transplant multiply to its total. Negative controls: layers that start constant."
     )
-    if not few:
-        caption += " One colour per recipient." if colours else ""
-        caption += " Transplants in which other layers were exchanged have rows of their own." * (len(sets) > 1)
-    title, count = "What each layer's initial weights contribute", f"{len(results)} transplants"
+    title, count = "What each layer's initial weights contribute", f"{of_all(len(shown), len(frame))} shares"
     return draw("layer_shares", title, caption, [chart], frame, count)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from grok.analysis.criteria import DIARY, UNJUDGED, usual_length
+from grok.analysis.criteria import usual_length
 from grok.analysis.figures.render import draw
 from grok.analysis.figures.style import (
     BLUE,
@@ -120,11 +120,8 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
     return draw("order_of_events", title, caption, [chart], data, "seeds", of=len(done))
 
 
-# Seed histograms: validation accuracy at the horizon, and the step of generalisation.
+# Seed histograms: the step of generalisation.
 
-_LOW, _HIGH = DIARY.normal_accuracy, DIARY.super_accuracy
-ACCURACY_BINS = np.concatenate([np.linspace(0, _LOW, 11), np.linspace(_LOW, _HIGH, 30)[1:], [1.0]])
-"""Edges of bins about 0.025 wide. They include the thresholds, so that each bar has one class."""
 UNEVEN = 50
 """Ratio of the largest to the smallest bin above which the smallest would be invisible on a linear axis."""
 
@@ -146,29 +143,6 @@ def stacked(edges: np.ndarray, groups: list[tuple[str, str, np.ndarray]]) -> tup
         if count.sum()
     ]
     return layers, counts(np.sum([count for _, _, count in groups], axis=0))
-
-
-def accuracy_histogram(census: Census) -> Drawing | None:
-    """Draw the histogram of validation accuracy at the horizon, by class; None off the diary's task."""
-    if not census.has_diary_task:
-        return None
-    rows = census.rows[census.rows["label"] != UNJUDGED]
-    classes = ("normal", "fast", "super")
-    data = pd.DataFrame({"accuracy from": ACCURACY_BINS[:-1], "accuracy to": ACCURACY_BINS[1:]})
-    for name in classes:
-        values = rows.loc[rows["label"] == name, "accuracy"].to_numpy(dtype=float)
-        data[name] = np.histogram(values, ACCURACY_BINS)[0]
-    layers, axis = stacked(ACCURACY_BINS, [(n, CLASS_COLOURS[n], data[n].to_numpy()) for n in classes])
-    rules = [Rule("x", threshold, f"{threshold}") for threshold in (_LOW, _HIGH)]
-    x = ChartAxis(f"validation accuracy at step {census.horizon:,}", 0, 1.005)
-    lead = census.shares["super"]
-    caption = (
-        f"Validation accuracy of {len(rows):,} seeds at step {census.horizon:,}. Dashed: the diary's thresholds "
-        f"({_LOW} and {_HIGH}). Super: {lead.percent()}, n = {lead.n:,}."
-    )
-    chart = Chart(x, axis, (*layers, *rules), rows["accuracy"])
-    title = "Validation accuracy at the horizon"
-    return draw("accuracy_histogram", title, caption, [chart], data, "seeds", of=len(rows))
 
 
 def time_histogram(census: Census) -> Drawing:

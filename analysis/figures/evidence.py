@@ -36,10 +36,11 @@ from grok.analysis.figures.style import (
     Rule,
     of_all,
 )
-from grok.analysis.statistics.survival import LogNormal, kaplan_meier, watched_until
+from grok.analysis.statistics.survival import kaplan_meier, watched_until
 from grok.analysis.studies.branching import Branching, validation_examples
 from grok.analysis.studies.census import Census
 from grok.analysis.studies.papers import Papers, Trained, parts
+from grok.analysis.studies.survival import Survival
 
 Floats = NDArray[np.float64]
 CHOSEN: Final = (TEAL, AMBER, BLUE)
@@ -97,27 +98,56 @@ def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> Drawing:
 
 
 def branch_strips(study: Branching) -> Drawing | None:
-    """Draw the children of every family and the census; with many parents, one strip per kind of parent."""
+    """Draw the children of each parent and redrawn stream as points, and the random seeds of the census below them.
+
+    With many parents, one strip has those of a kind. None without a census.
+    """
+    if study.census.empty:
+        return None
+    census, examples, step = study.census["accuracy"], study.examples, study.horizon
     children = pd.concat(
         [family.rows.assign(redrawn=family.name) for family in study.families], ignore_index=True
     ).rename(columns={"accuracy": "val_acc"})
-    if study.census.empty:
-        return None
     one = children.groupby("seed")["parent"].transform("nunique") == 1  # named parents can share a master seed
     names = ("seed " + children["seed"].astype(str)).where(one, "run " + children["parent"].str[:8])
     by_parent = len(set(zip(names, children["redrawn"], strict=True))) <= MOST_STRIPS
     children["parent"] = names if by_parent else children["kind"]
-    order = children.sort_values(["parent"], kind="stable")[["parent", "redrawn", "val_acc"]]
-    return redraw_strips(order, study.census["accuracy"], study.examples, study.horizon)
-
-
-def census_logit(census: Census) -> Drawing | None:
-    """Draw the logit accuracies of a census of the diary's task; None for other tasks."""
-    judged = census.rows[census.rows["label"].isin(["super", "fast", "normal"])]
-    if judged.empty or not census.has_diary_task:
-        return None
-    examples = validation_examples(judged.iloc[0])
-    return logit_histogram(judged["accuracy"].astype(float), examples, census.horizon)
+    order = children.sort_values(["parent"], kind="stable")
+    groups = [(str(parent), str(redrawn), group["val_acc"])
+              for (parent, redrawn), group in order.groupby(["parent", "redrawn"], sort=False)]  # fmt: skip
+    labels, frames = [], []
+    for height, (parent, redrawn, values) in enumerate([("census", "", census), *groups]):
+        x = logit(values, examples)
+        accuracy = np.asarray(values, dtype=float)
+        places = {"x": special.expit(x), "y": height + _apart(x), "height": height}
+        frames.append(pd.DataFrame({"parent": parent, "redrawn": redrawn, "val_acc": accuracy, "logit": x, **places}))
+        name = "census of random seeds" if parent == "census" else f"{parent}: {redrawn}"
+        labels.append(f"{name}\n{int((accuracy > DIARY.super_accuracy).sum())} super of {len(x):,}")
+    every = pd.concat(frames)
+    kinds = np.where(every["val_acc"] > DIARY.super_accuracy, "super", "fast")
+    kinds = np.where(every["val_acc"] < DIARY.normal_accuracy, "normal", kinds)
+    layers = []
+    for kind in ("normal", "fast", "super"):
+        here = every[kinds == kind]
+        for part, size in ((here[here["height"] == 0], 4 if len(census) > 200 else 14), (here[here["height"] > 0], 14)):
+            layers += [Points(f"{kind} ({len(here):,})", CLASS_COLOURS[kind], part, size)] if len(part) else []
+    medians = every.groupby("height")["val_acc"].median()
+    middle = pd.DataFrame({"x": special.expit(logit(medians, examples)), "y": medians.index})
+    ticks = {float(height): name for height, name in enumerate(labels)}
+    chart = Chart(
+        logit_axis(f"validation accuracy at step {step:,} (logit axis)", every["x"], examples),
+        ChartAxis("", -0.6, len(labels) - 0.4, ticks=ticks),
+        (*_thresholds(examples), *layers, Points("median", INK, middle, 300, "|")),
+        height=0.9 + 0.42 * len(labels),
+    )
+    caption = (
+        f"Each point is a run at step {step:,}. Lowest row: the census of {len(census):,} random seeds. Other rows: "
+        "children of one parent, or of all parents of a kind, with the named streams redrawn and the others kept. "
+        f"Dashed: the diary's thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
+    )
+    count = f"{len(children):,} children, {len(census):,} seeds"
+    data = every.drop(columns=["x", "y", "height"])
+    return draw("redraw_strips", "Children with redrawn streams, and random seeds", caption, [chart], data, count)
 
 
 def census_iconic(census: Census) -> Drawing | None:
@@ -134,57 +164,17 @@ def census_iconic(census: Census) -> Drawing | None:
     return iconic(census.curves[census.curves["step"] <= usual_length(ends.to_numpy(dtype=np.int64))], names)
 
 
-def redraw_strips(children: pd.DataFrame, census: pd.Series, examples: int, step: int = DIARY.horizon) -> Drawing:
-    """Draw the children of each parent and redrawn stream as points, and the seeds of the census below them.
-
-    ``children``: columns parent (its name), redrawn (stream or streams) and val_acc at ``step``;
-    ``census``: validation accuracies of random seeds at the same step; ``examples``: validation examples.
-    """
-    groups = [(str(parent), str(redrawn), group["val_acc"])
-              for (parent, redrawn), group in children.groupby(["parent", "redrawn"], sort=False)]  # fmt: skip
-    names, frames = [], []
-    for height, (parent, redrawn, values) in enumerate([("census", "", census), *groups]):
-        x = logit(values, examples)
-        accuracy = np.asarray(values, dtype=float)
-        places = {"x": special.expit(x), "y": height + _apart(x), "height": height}
-        frames.append(pd.DataFrame({"parent": parent, "redrawn": redrawn, "val_acc": accuracy, "logit": x, **places}))
-        name = "census of random seeds" if parent == "census" else f"{parent}: {redrawn}"
-        names.append(f"{name}\n{int((accuracy > DIARY.super_accuracy).sum())} super of {len(x):,}")
-    every = pd.concat(frames)
-    kinds = np.where(every["val_acc"] > DIARY.super_accuracy, "super", "fast")
-    kinds = np.where(every["val_acc"] < DIARY.normal_accuracy, "normal", kinds)
-    layers = []
-    for kind in ("normal", "fast", "super"):
-        here = every[kinds == kind]
-        for part, size in ((here[here["height"] == 0], 4 if len(census) > 200 else 14), (here[here["height"] > 0], 14)):
-            layers += [Points(f"{kind} ({len(here):,})", CLASS_COLOURS[kind], part, size)] if len(part) else []
-    medians = every.groupby("height")["val_acc"].median()
-    middle = pd.DataFrame({"x": special.expit(logit(medians, examples)), "y": medians.index})
-    ticks = {float(height): name for height, name in enumerate(names)}
-    chart = Chart(
-        logit_axis(f"validation accuracy at step {step:,} (logit axis)", every["x"], examples),
-        ChartAxis("", -0.6, len(names) - 0.4, ticks=ticks),
-        (*_thresholds(examples), *layers, Points("median", INK, middle, 300, "|")),
-        height=0.9 + 0.42 * len(names),
-    )
-    caption = (
-        f"Each point is a run at step {step:,}. Lowest row: the census of {len(census):,} random seeds. Other rows: "
-        "children of one parent, or of all parents of a kind, with the named streams redrawn and the others kept. "
-        f"Dashed: the diary's thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
-    )
-    count = f"{len(children):,} children, {len(census):,} seeds"
-    data = every.drop(columns=["x", "y", "height"])
-    return draw("redraw_strips", "Children with redrawn streams, and random seeds", caption, [chart], data, count)
-
-
-def qq_log_time(fitted: LogNormal, level: float = 0.95) -> Drawing | None:
+def qq_log_time(study: Survival, level: float = 0.95) -> Drawing | None:
     """Draw the normal quantile plot of log times, with the pointwise band of samples of one log-normal.
 
-    The line is ``fitted``. Censored runs count in the fit and in the ranks (Kaplan-Meier) but have no point. Times
+    The line is the fitted one. Censored runs count in the fit and in the ranks (Kaplan-Meier) but have no point. Times
     after the last step with enough runs at risk have none either: their ranks are those of a few longer runs, and the
-    band, which is that of a sample of all runs, would be far too narrow for them. None if no time is left.
+    band, which is that of a sample of all runs, would be far too narrow for them. None if no time is left, or none
+    was fitted.
     """
-    known, centre, width = fitted.times, fitted.mean, fitted.sd
+    if study.lognormal is None:
+        return None
+    known, centre, width = study.lognormal.times, study.lognormal.mean, study.lognormal.sd
     n, seen = len(known), int(known.seen.sum())
     end = watched_until(known)
     curve = kaplan_meier(known).until(end)
@@ -227,13 +217,14 @@ def qq_log_time(fitted: LogNormal, level: float = 0.95) -> Drawing | None:
     return draw("qq_log_time", "Is one log-normal enough?", caption, [chart], frame, f"{n:,} seeds")
 
 
-def logit_histogram(accuracy: pd.Series, examples: int, step: int = DIARY.horizon, bins: int = 40) -> Drawing:
-    """Draw the histogram of logit validation accuracy at ``step``, with the diary's thresholds and classes.
-
-    ``accuracy``: one value per seed; ``examples``: validation examples.
-    """
-    values = accuracy.dropna()
-    x = logit(values, examples)
+def accuracy_histogram(census: Census, bins: int = 40) -> Drawing | None:
+    """Draw the histogram of logit validation accuracy at the horizon, by class; None off the diary's task."""
+    rows = census.rows[census.rows["label"].isin(["normal", "fast", "super"])]
+    if rows.empty or not census.has_diary_task:
+        return None
+    examples = validation_examples(rows.iloc[0])
+    accuracy = rows["accuracy"].astype(float)
+    x = logit(accuracy, examples)
     ends = logit(np.array([DIARY.normal_accuracy, DIARY.super_accuracy]), examples)
     edges = _edges(x, ends, bins)
     classes = {"normal": x < ends[0], "fast": (x >= ends[0]) & (x <= ends[1]), "super": x > ends[1]}
@@ -241,14 +232,14 @@ def logit_histogram(accuracy: pd.Series, examples: int, step: int = DIARY.horizo
     data = data.assign(**{name: np.histogram(x[here], edges)[0] for name, here in classes.items()})
     places = special.expit(edges)
     layers, y = stacked(places, [(name, CLASS_COLOURS[name], data[name].to_numpy()) for name in classes])
-    label = f"validation accuracy at step {step:,} (logit axis)"
-    chart = Chart(logit_axis(label, places, examples), y, (*layers, *_thresholds(examples)))
+    label = f"validation accuracy at step {census.horizon:,} (logit axis)"
+    marks = pd.Series(special.expit(x), rows.index)
+    chart = Chart(logit_axis(label, places, examples), y, (*layers, *_thresholds(examples)), marks)
     caption = (
-        f"Validation accuracy of {len(values):,} seeds at step {step:,} on a logit axis. Dashed: the diary's "
+        f"Validation accuracy of {len(rows):,} seeds at step {census.horizon:,} on a logit axis. Dashed: the diary's "
         f"thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
     )
-    title = "Validation accuracy on a logit axis"
-    return draw("logit_histogram", title, caption, [chart], data, "seeds", of=len(values))
+    return draw("logit_histogram", "Validation accuracy on a logit axis", caption, [chart], data, "seeds", of=len(rows))
 
 
 def _edges(x: Floats, thresholds: Floats, bins: int) -> Floats:

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from grok.analysis.figures.causes import rows_chart, share_axis
-from grok.analysis.figures.evidence import qq_log_time
 from grok.analysis.figures.render import draw
 from grok.analysis.figures.style import AMBER, BLUE, GREY, SERIES, TEAL, Band, Chart, ChartAxis, Drawing, Rule
 from grok.analysis.statistics.survival import SurvivalCurve, kaplan_meier
@@ -52,13 +51,6 @@ def cumulative(study: Survival) -> Drawing:
     data = pd.concat([frame.assign(event=name) for name, _, frame in curves])
     title = "Share of seeds that have generalised by each step"
     return draw("cumulative", title, caption, [shares(curves)], data, f"{n:,} seeds")
-
-
-def quantile_plot(study: Survival) -> Drawing | None:
-    """Draw the times against the quantiles of the fitted log-normal; None if none was fitted."""
-    if study.lognormal is None:
-        return None
-    return qq_log_time(study.lognormal)
 
 
 def compare(

@@ -57,8 +57,6 @@ class Candidate:
     """Share of other seeds that hit; None if too few of them were run."""
     p_more: float | None
     """One-sided p-value of: it hits no more often than other seeds."""
-    p_most: float
-    """One-sided p-value of: it hits in no more than half of its repeats."""
     verdict: Verdict
     """MOST: it hits in most repeats. MORE: more often than other seeds. NO_SIGN: neither, and the interval excludes
     most repeats. Verdicts use p-values corrected for the number of candidates."""
@@ -145,7 +143,7 @@ def replication(
     for i, (count, base) in enumerate(zip(counts, bases, strict=True)):
         again = clopper_pearson(*count)
         verdict = _verdict(again, base is not None, bool(q_more[i] <= RATE), bool(q_most[i] <= RATE))
-        candidates.append(Candidate(again, others.get(base) if base else None, p_more[i], p_most[i], verdict))
+        candidates.append(Candidate(again, others.get(base) if base else None, p_more[i], verdict))
     pooled = clopper_pearson(int(hits.sum()), int(runs.sum()))
     more = together_more_often(counts, bases) <= RATE
     related = len(counts) if lines is None else len(set(lines))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from grok.analysis.observations import Observations
-from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies import (
     branching,
     census,
@@ -26,7 +22,6 @@ from grok.analysis.studies import (
     val_shuffle,
 )
 from grok.analysis.studies.base import Finding, Missing, Question, Study, Table
-from grok.errors import nearest
 
 QUESTIONS: tuple[Question, ...] = (
     census.QUESTION,
@@ -53,21 +48,4 @@ QUESTIONS: tuple[Question, ...] = (
 )
 """All questions, in the order of the report."""
 
-
-def ask(name: str, observations: Observations) -> Any:
-    """Return the study ``name`` of a store, for notebooks.
-
-    Raises:
-        NotEnoughData: the store cannot answer it yet.
-        KeyError: there is no study with this name.
-    """
-    question = next((q for q in QUESTIONS if q.name == name), None)
-    if question is None:
-        raise KeyError(f"no study {name!r}{nearest(name, [q.name for q in QUESTIONS])}")
-    answer = question.ask(observations)
-    if isinstance(answer, Missing):
-        raise NotEnoughData(f"{answer.needs}; get it with: {answer.command}")
-    return answer
-
-
-__all__ = ["QUESTIONS", "Finding", "Missing", "Question", "Study", "Table", "ask"]
+__all__ = ["QUESTIONS", "Finding", "Missing", "Question", "Study", "Table"]

@@ -194,8 +194,8 @@ LEVEL: Final = 0.05
 class Beside:
     """How the answers are compared."""
 
-    row: Callable[[Any], Mapping[str, object]]
-    """Return an answer's row of the table."""
+    row: Callable[[Any], Mapping[str, object]] = lambda part: {f.label: f.shown for f in part.headlines}
+    """Return an answer's row of the table; by default its headlines."""
     compare: Callable[[Any, Any], float | None] | None = None
     """Return the p-value that the reference (first) and another do not differ; None if they are not comparable."""
     meaning: str = ""

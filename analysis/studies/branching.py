@@ -129,14 +129,6 @@ def conditions(observations: Observations) -> list[Condition]:
     return conditions_of(rows[number.isin(number[related["child"]])])
 
 
-def beside(study: Branching) -> dict[str, object]:
-    """Return the row of one condition in the table of conditions."""
-    return {
-        "children": sum(f.rows["run_id"].nunique() for f in study.families),
-        **{f.label: f.shown for f in study.findings if f.headline or "random seeds" in f.label},
-    }
-
-
 def one(observations: Observations, condition: Condition) -> Branching:
     """Return the answer for one condition.
 
@@ -378,7 +370,7 @@ QUESTION = Question(
     "Branching",
     "If two streams of a good seed are kept and the third is redrawn, is it as good?",
     "grok branch --store STORE",
-    by_condition(conditions, one, Beside(beside)),
+    by_condition(conditions, one, Beside()),
     lambda observations: not observations.once(pairs).empty,
     reads_designs=True,
 )

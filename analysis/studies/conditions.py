@@ -193,8 +193,6 @@ class Contrast:
     """p-value of the log-rank test; None if no run generalised."""
     timed: pd.DataFrame
     """The runs whose times are compared: all, or those with the longest budget if the others end too early."""
-    timed_base: pd.DataFrame
-    """The same of the reference."""
     at: str = ""
     """Values of other settings, if the setting has several families."""
 
@@ -215,11 +213,11 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
     paired = len(both) >= FEWEST
     if paired:
         rows, base = rows.loc[[mine[t] for t in both]], base.loc[[theirs[t] for t in both]]
-    timed, timed_base = rows, base
-    log, log0, horizon, bound = _restricted_pair(observations, timed, timed_base)
+    timed = rows
+    log, log0, horizon, bound = _restricted_pair(observations, rows, base)
     if bound and paired and (longest := _longest(rows, base)) is not None:
-        timed, timed_base = longest
-        log, log0, horizon, bound = _restricted_pair(observations, timed, timed_base)
+        timed = longest[0]
+        log, log0, horizon, bound = _restricted_pair(observations, *longest)
     try:
         logrank_p = logrank([observations.times(base), observations.times(rows)])
     except NotEnoughData:
@@ -240,7 +238,6 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
         p,
         logrank_p,
         timed,
-        timed_base,
         family.at,
     )
 

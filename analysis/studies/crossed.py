@@ -184,12 +184,6 @@ class Crossed(Study):
         return len(np.unique(np.stack(list(self.factors.values()), 1), axis=0)) == len(self.rows)
 
 
-def beside(study: Crossed) -> dict[str, object]:
-    """Return the row of one condition in the table of conditions."""
-    sizes = " × ".join(f"{len(np.unique(levels))} {name}" for name, levels in study.factors.items())
-    return {"seeds": sizes, "outcome": study.outcome.name, **{f.label: f.shown for f in study.findings if f.headline}}
-
-
 def one(observations: Observations, condition: Condition, subject: Subject) -> Crossed:
     """Return the answer for the crossed design of one condition.
 
@@ -446,7 +440,7 @@ def _question(subject: Subject, name: str, title: str, question: str, command: s
         by_condition(
             lambda observations: subject.conditions(subject.rows(observations)),
             partial(one, subject=subject),
-            Beside(beside),
+            Beside(),
             subject.settings,
         ),
         lambda observations: not subject.rows(observations).empty,

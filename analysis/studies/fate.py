@@ -109,11 +109,6 @@ def conditions(observations: Observations) -> list[Condition]:
     return [condition for condition in every if condition.rows.index.isin(related["run_id"]).any()]
 
 
-def beside(study: Fate) -> dict[str, object]:
-    """Return the row of one condition in the table of conditions."""
-    return {"children": study.rows["run_id"].nunique(), **{f.label: f.shown for f in study.headlines}}
-
-
 def one(observations: Observations, condition: Condition) -> Fate:
     """Return the answer for one condition.
 
@@ -365,7 +360,7 @@ QUESTION = Question(
     "When fate is fixed",
     "Up to which step do batches, or a move of the weights, decide whether a seed is super?",
     "",  # parents come first: `grok branch --parents ... --at-step ...`
-    by_condition(conditions, one, Beside(beside), PLAIN_SETTINGS),
+    by_condition(conditions, one, Beside(), PLAIN_SETTINGS),
     lambda observations: not observations.once(children).empty,
     reads_designs=True,
 )

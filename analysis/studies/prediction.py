@@ -90,12 +90,6 @@ def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.nd
     return np.asarray(np.where(np.isfinite(x), x, np.nanmedian(np.where(np.isfinite(x), x, np.nan), axis=0)))
 
 
-def beside(study: Prediction) -> dict[str, object]:
-    """Return the row of one population in the table of populations."""
-    lead = study.headlines[0]
-    return {"predicted": study.meaning, "AUROC": lead.shown}
-
-
 def one(observations: Observations, population: Population) -> Prediction:
     """Return the answer for one population.
 
@@ -248,7 +242,7 @@ QUESTION = Question(
     "Prediction",
     "Do the first steps tell which seeds will generalise first?",
     "grok sweep sweep=census",
-    by_population(one, Beside(beside), most=MOST_POPULATIONS),
+    by_population(one, Beside(), most=MOST_POPULATIONS),
     has_populations,
     reads_designs=True,
 )

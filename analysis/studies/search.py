@@ -84,8 +84,8 @@ def result_of(data: dict[str, Any]) -> SearchResult:
         objectives[1]["name"] if len(objectives) > 1 else None,
         settings,
         pd.DataFrame(records),
-        data.get("default") or {},
-        data.get("definition", {}).get("settings", {}).get("train.steps"),
+        data["default"],
+        data["definition"].get("settings", {}).get("train.steps"),
     )
 
 
@@ -107,24 +107,22 @@ def analyse(observations: Observations) -> Searches:
     Raises:
         NotEnoughData: there is none.
     """
-    results = []
-    for data in observations.searches:
-        if "trials" in data:
-            result = result_of(data)
-            if len(result.trials) and (result.trials["state"] == FINISHED).any():
-                results.append(result)
-    if not results:
+    found = [(result_of(data), data["pinned"], data["compared"]) for data in observations.searches]
+    found = [of for of in found if len(of[0].trials) and (of[0].trials["state"] == FINISHED).any()]
+    if not found:
         raise NotEnoughData("a search with a finished trial")
-    study = Searches(results=results)
-    compared = {d["pinned"]["study"]: d for d in observations.searches if "pinned" in d and "runs" in d}
-    pinned = {d["study"]: d for d in observations.searches if "pinned_at" in d}
-    for result in results:
+    study = Searches(results=[result for result, _, _ in found])
+    for result, pinned, compared in found:
         _best(study, result)
-        mine = compared.get(result.name)
-        if mine is not None and not set(mine["pinned"]["default"]) <= set(result.settings):
-            study.notes.append(f"{result.name}: its comparison has other settings than the search and is left out.")
-            mine = None
-        _comparison(study, result, mine, pinned.get(result.name))
+        if pinned is not None and pinned["best"] == pinned["default"]:
+            study.notes.append(f"{result.name}: the best setting is the default (trial {pinned['trial']}).")
+        elif pinned is None or compared is None:
+            study.notes.append(
+                f"{result.name}: better than the default beyond seed noise? Not enough data: needs both settings on "
+                f"fresh seeds (grok search study={result.name} study.compare=32)."
+            )
+        else:
+            _comparison(study, result, pinned, compared)
     return study
 
 
@@ -159,25 +157,14 @@ def _best(study: Searches, result: SearchResult) -> None:
 
 
 def _comparison(
-    study: Searches, result: SearchResult, compared: dict[str, Any] | None, pinned: dict[str, Any] | None
+    study: Searches, result: SearchResult, pinned: dict[str, Any], compared: dict[str, list[list[Any]]]
 ) -> None:
-    if compared is None and pinned is not None and pinned["best"] == pinned["default"]:
-        study.notes.append(f"{result.name}: the best setting is the default (trial {pinned['trial']}).")
-        return
-    if compared is None:
-        study.notes.append(
-            f"{result.name}: better than the default beyond seed noise? Not enough data: needs both settings on fresh "
-            f"seeds (grok search study={result.name} study.compare=32)."
-        )
-        return
-    runs = {
-        side: {int(seed): float(score) for seed, _, score in compared["runs"][side]} for side in ("default", "best")
-    }
+    runs = {side: {int(seed): float(score) for seed, _, score in compared[side]} for side in ("default", "best")}
     seeds = sorted(set(runs["default"]) & set(runs["best"]))
     a, b = (np.array([runs[side][s] for s in seeds]) for side in ("default", "best"))
     result.compared = pd.DataFrame({"seed": seeds, "default": a, "best": b})
-    result.budget = float(compared["pinned"].get("steps", math.inf))
-    study.tables.append(_sides(result, compared["pinned"], {"default": a, "best": b}))
+    result.budget = float(pinned["steps"])
+    study.tables.append(_sides(result, pinned, {"default": a, "best": b}))
     try:
         tested, shown = _paired(result, a, b)
     except NotEnoughData as gap:
@@ -196,7 +183,7 @@ def _comparison(
     study.tell(
         f"{result.name}: best against default",
         f"{shown} ({_ends(e)})",
-        f"{result.name}, trial {compared['pinned']['trial']} against the default on {len(seeds)} new seeds, both "
+        f"{result.name}, trial {pinned['trial']} against the default on {len(seeds)} new seeds, both "
         f"fixed in advance: {result.objective} shifts by {shown} ({_ends(e)}; {e.method}), better "
         f"for {better} seeds, worse for {worse}; Wilcoxon p = {tested.p:.2g}: {verdict}." + _censored(result, a, b),
         e,
@@ -302,6 +289,6 @@ QUESTION = Question(
     "Which settings generalise soonest, and is the best one better than the default beyond seed noise?",
     "grok search study=quickstart",
     analyse,
-    lambda observations: any("trials" in d for d in observations.searches),
+    lambda observations: bool(observations.searches),
     any_task=False,
 )

@@ -85,11 +85,6 @@ def shared_updates(observations: Observations, coupled: pd.DataFrame) -> int:
     return -(-first // per_epoch) * per_epoch
 
 
-def beside(study: ValShuffle) -> dict[str, object]:
-    """Return the row of one condition in the table of conditions."""
-    return {f.label: f.shown for f in study.findings}
-
-
 def one(observations: Observations, condition: Condition) -> ValShuffle:
     """Return the answer for one condition.
 
@@ -204,6 +199,6 @@ QUESTION = Question(
     "The val-shuffle bug",
     "Does shuffling the validation set do more than change the batch order?",
     "grok sweep sweep=bug",
-    by_condition(lambda observations: conditions_of(observations.once(pairs_of), but=[COUPLING]), one, Beside(beside)),
+    by_condition(lambda observations: conditions_of(observations.once(pairs_of), but=[COUPLING]), one, Beside()),
     has_coupled,
 )

@@ -457,7 +457,7 @@ def _conclude(search: Search, trials: Sequence[Any], best: Sequence[Any], done: 
     if failed:
         tell(f"{line} {len(failed)} failed (trial {failed[0].number}: {failed[0].user_attrs[REASON]}).")
         return 1
-    tell(f"{line} Report: grok study search {store}")
+    tell(f"{line} Report: grok report {store} --only search")
     return 0
 
 

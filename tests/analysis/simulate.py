@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from grok.analysis import studies
 from grok.analysis.figures import drawings
 from grok.analysis.observations import CONDITION_SETTINGS, Observations
+from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies import QUESTIONS, Missing
 from grok.analysis.studies.base import Question
 from grok.arithmetic.outcome import event_times
@@ -393,7 +393,9 @@ RENDERED: set[str] = set()
 
 def ask(name: str, observations: Observations) -> Any:
     """Return a study of a store; each of its figures has data, and the first of each name in this process a picture."""
-    answer = studies.ask(name, observations)
+    answer = BY_NAME[name].ask(observations)
+    if isinstance(answer, Missing):
+        raise NotEnoughData(answer.needs)
     for drawing in drawings(answer):
         assert len(drawing.data)
         if drawing.name not in RENDERED:

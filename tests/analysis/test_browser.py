@@ -221,7 +221,7 @@ def test_a_chart_says_which_run_is_under_the_pointer(driver: Any, page: Path) ->
 def test_a_run_that_is_chosen_in_a_chart_is_shown_everywhere(driver: Any, page: Path) -> None:
     shown(driver, page)
     charts = ["#figure-seed_curves"]
-    charts += ["#figure-accuracy_histogram", "#figure-time_histogram", "#figure-order_of_events"]
+    charts += ["#figure-logit_histogram", "#figure-time_histogram", "#figure-order_of_events"]
     row = "#census table tr.run"
     assert [ink_above(driver, chart) for chart in charts] == [0] * len(charts)
     driver.execute_script(f"document.querySelector('{row} code').click()")  # its run id

@@ -1,6 +1,8 @@
 """Figures of the evidence pages on simulated seeds: the numbers behind them are the truth's."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -10,8 +12,6 @@ import pytest
 from grok.analysis.figures import evidence
 from grok.analysis.figures.style import RC
 from tests.analysis.simulate import census, simulate
-
-EXAMPLES = 24_753
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,13 @@ def test_the_histogram_counts_every_seed_in_its_class() -> None:
     rng = np.random.default_rng(4)
     accuracy = pd.Series(1 / (1 + np.exp(-rng.normal(-3, 3, 500))))
     accuracy.iloc[:2] = [0.0, 1.0]
-    data = evidence.logit_histogram(accuracy, EXAMPLES).data
+    label = np.select([accuracy > 0.98, accuracy < 0.25], ["super", "normal"], "fast")
+    task = {"config.task.modulus": 223, "config.task.train_fraction": 0.5}
+    rows = pd.DataFrame({"accuracy": accuracy, "label": label}).assign(**task)
+    census: Any = SimpleNamespace(rows=rows, has_diary_task=True, horizon=3000)
+    drawing = evidence.accuracy_histogram(census)
+    assert drawing is not None
+    data = drawing.data
     assert data["super"].sum() == (accuracy > 0.98).sum()
     assert data["normal"].sum() == (accuracy < 0.25).sum()
     assert data[["normal", "fast", "super"]].to_numpy().sum() == 500

@@ -228,10 +228,12 @@ def trials(n: int, second: bool = False) -> dict[str, Any]:
     if second:
         objectives.append({"name": "compute", "direction": "minimize"})
     return {
-        "version": 1,
         "name": "quickstart",
         "objectives": objectives,
         "default": {"optim.lr": 5e-3, "optim.weight_decay": 1.0},
+        "definition": {},
+        "pinned": None,
+        "compared": None,
         "trials": found,
     }
 
@@ -241,13 +243,12 @@ def compared(shift: float) -> dict[str, Any]:
     default = [[i, "a", float(rng.normal(500, 60))] for i in range(32)]
     best = [[i, "b", score + shift + float(rng.normal(0, 40))] for i, _, score in default]
     pinned = {
-        "study": "quickstart",
         "trial": 5,
         "steps": 1000,
         "default": {"optim.lr": 5e-3, "optim.weight_decay": 1.0},
         "best": {"optim.lr": 4e-3, "optim.weight_decay": 2.0},
     }
-    return {"pinned": pinned, "runs": {"default": default, "best": best}}
+    return {"pinned": pinned, "compared": {"default": default, "best": best}}
 
 
 def store_of(folder: Path, *files: dict[str, Any]) -> Observations:
@@ -259,11 +260,11 @@ def store_of(folder: Path, *files: dict[str, Any]) -> Observations:
 
 
 def test_a_real_difference_and_a_null_one(tmp_path: Path) -> None:
-    real = ask("search", store_of(tmp_path / "real", trials(40), compared(-100)))
+    real = ask("search", store_of(tmp_path / "real", trials(40) | compared(-100)))
     (finding,) = [f for f in real.findings if f.label.endswith("against default")]
     assert finding.estimate.low <= -100 <= finding.estimate.high
     assert "better than the default" in finding.text
-    null = ask("search", store_of(tmp_path / "null", trials(40), compared(0)))
+    null = ask("search", store_of(tmp_path / "null", trials(40) | compared(0)))
     (finding,) = [f for f in null.findings if f.label.endswith("against default")]
     assert "no difference beyond seed noise" in finding.text
     tables = {t.name: t.frame for t in null.tables}
@@ -289,9 +290,9 @@ def test_shares_are_compared_as_shares(tmp_path: Path) -> None:
     for trial in data["trials"]:
         trial["values"] = trial["values"] and [0.5]
         trial["runs"] = [[s, "x", float(s % 2)] for s in range(8)]
-    against["runs"] = {"default": [[i, "a", float(i < 16)] for i in range(32)]}
-    against["runs"]["best"] = [[i, "b", float(i < 24)] for i in range(32)]
-    study = ask("search", store_of(tmp_path / "store", data, against))
+    against["compared"] = {"default": [[i, "a", float(i < 16)] for i in range(32)]}
+    against["compared"]["best"] = [[i, "b", float(i < 24)] for i in range(32)]
+    study = ask("search", store_of(tmp_path / "store", data | against))
     (finding,) = [f for f in study.findings if f.label.endswith("against default")]
     assert "better than the default" in finding.text
     assert finding.estimate.value == 0.25
@@ -300,11 +301,12 @@ def test_shares_are_compared_as_shares(tmp_path: Path) -> None:
 
 def test_what_late_seeds_leave_open_has_no_end(tmp_path: Path) -> None:
     """A seed that did not generalise is later than the budget, by nobody knows how much: 2 x budget is no time."""
-    data, against = trials(20), json.loads((SEARCH / "quickstart.compared.json").read_text())
+    data, made = trials(20), json.loads((SEARCH / "quickstart.compared.json").read_text())
+    against = {"pinned": made["pinned"], "compared": made["runs"]}
     data["trials"][5]["number"], data["trials"][5]["params"] = 58, against["pinned"]["best"]
     for trial in data["trials"]:
         trial["params"].setdefault("model.init_scale", 1.0)
-    study = ask("search", store_of(tmp_path / "store", data, against))
+    study = ask("search", store_of(tmp_path / "store", data | against))
     (finding,) = [f for f in study.findings if f.label.endswith("against default")]
     e = finding.estimate
     assert e is not None and (e.value, e.low, e.high) == (-18.75, -325, np.inf)

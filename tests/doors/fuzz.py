@@ -95,7 +95,7 @@ def lines(run_id: str, language: str) -> list[Line]:
         Line(("branch", "--store", "S", "--best", "1", "--random", "1", "--at", "3", *tiny), last=PLANNED, weight=6),
         Line(("repeat", "--store", "S", "--best", "1", "--kinds", "ulp,order"), last=PLANNED, weight=6),
         Line(("report", "S", "--out", "R"), works=True, weight=2),
-        Line(("study", "census", "S", "--out", "R"), works=True),
+        Line(("report", "S", "--only", "census", "--out", "R"), works=True),
         Line(("show", run_id, "--store", "S")),
         Line(("store", "status", "S"), weight=3),
         Line(("store", "verify", "S"), weight=3),

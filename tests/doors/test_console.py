@@ -174,5 +174,5 @@ class TestOwnFolders:
 
     def test_of_the_current_folder_are_left_alone(self, script: Path, theirs: Path) -> None:
         root = str(Path(__file__).parents[2])
-        ended = call(script, "study", "--help", folder=theirs, PYTHONPATH=f".{os.pathsep}{root}")
+        ended = call(script, "report", "--help", folder=theirs, PYTHONPATH=f".{os.pathsep}{root}")
         assert ended.status == 0, ended.err

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from grok.analysis.report import main as report
-from grok.analysis.study import main as study
 from grok.commands.store import main as store_command
 from grok.errors import GrokError
 from grok.run import main as train
@@ -359,7 +358,7 @@ COMMANDS: dict[str, Command] = {
     "restore": lambda path, room: store_command(["restore", str(path)]),
     "merge from": lambda path, room: store_command(["merge", str(path), "--into", str(room / "into")]),
     "merge to": lambda path, room: store_command(["merge", str(path), str(room / "sound")]),
-    "search": lambda path, room: study(["search", str(path), "--out", str(room / "searches")]),
+    "search": lambda path, room: report([str(path), "--only", "search", "--out", str(room / "searches")]),
     "repeat": lambda path, room: repeat(["--store", str(path), "--best", "1", "--controls", "0", "dry_run=true"]),
     "branch": lambda path, room: branch(["--store", str(path), "--best", "1", "--random", "0", "dry_run=true"]),
     "again": lambda path, room: train([f"--again={example_row(0).result.run_id}", f"--store={path}", "train.steps=x"]),
