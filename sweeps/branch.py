@@ -137,12 +137,12 @@ def switched(
         if arguments.redraw:
             (other,) = redrawn_seeds(str(parent["trajectory_id"]), "order", count).values()
             first, then = own["seeds.order"], other
-            said: dict[str, Any] = {"redrawn": ("order",), "from_step": step, "unit": unit}
+            purpose: dict[str, Any] = {"redrawn": ("order",), "from_step": step, "unit": unit}
             if arguments.reverse:
                 first, then = then, first
                 (straight,) = prepare_runs([config_of(own | {"seeds.order": first})])
-                said |= {"unit": {**unit, "reverse": True}, "donor_run_id": stored.like(straight)}
-            yield config_of(own | {"seeds.order": first, "switch.step": step, "switch.order": then}), said
+                purpose |= {"unit": {**unit, "reverse": True}, "donor_run_id": stored.like(straight)}
+            yield config_of(own | {"seeds.order": first, "switch.step": step, "switch.order": then}), purpose
         if arguments.ulps is not None:
             moved = {"seeds.perturb": count, "switch.step": step, "switch.ulps": arguments.ulps}
             unit = {**unit, "kind": "ulp", "ulps": arguments.ulps}

@@ -242,7 +242,7 @@ def planned_after(
         first = Purpose(role=role, unit={"seed": row["seed"]}, choice=choice, choice_detail=detail, line=line)
         beside.append((run_id, first))
         child = replace(first, role="child", parent_run_id=run_id)
-        for config, said in following(row, role):
+        for config, purpose in following(row, role):
             configs.append(config)
-            purposes.append(replace(child, **said | {"unit": {**first.unit, **said["unit"]}}))
+            purposes.append(replace(child, **purpose | {"unit": {**first.unit, **purpose["unit"]}}))
     return Designed(configs, Purposes(kind, purposes, beside))

@@ -107,12 +107,12 @@ def analyse(observations: Observations) -> Searches:
     Raises:
         NotEnoughData: there is none.
     """
-    found = [(result_of(data), data["pinned"], data["compared"]) for data in observations.searches]
-    found = [of for of in found if len(of[0].trials) and (of[0].trials["state"] == FINISHED).any()]
-    if not found:
+    every = [(result_of(data), data["pinned"], data["compared"]) for data in observations.searches]
+    every = [of for of in every if len(of[0].trials) and (of[0].trials["state"] == FINISHED).any()]
+    if not every:
         raise NotEnoughData("a search with a finished trial")
-    study = Searches(results=[result for result, _, _ in found])
-    for result, pinned, compared in found:
+    study = Searches(results=[result for result, _, _ in every])
+    for result, pinned, compared in every:
         _best(study, result)
         if pinned is not None and pinned["best"] == pinned["default"]:
             study.notes.append(f"{result.name}: the best setting is the default (trial {pinned['trial']}).")
