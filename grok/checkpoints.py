@@ -25,7 +25,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -336,9 +336,12 @@ class Origin:
     numerics: str | None = None
     """The tags of all processes that computed them, in order, as in a run's row."""
 
+    def known(self) -> dict[str, str]:
+        """Return what is known, as a manifest says it."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
     def __str__(self) -> str:
-        parts = {"run_id": self.run_id, "trajectory_id": self.trajectory_id, "numerics": self.numerics}
-        return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
+        return ", ".join(f"{name} {value}" for name, value in self.known().items())
 
 
 def refuse_other_run(path: Path, manifest: Mapping[str, Any], expected: Origin | None) -> None:
@@ -401,19 +404,13 @@ def save_checkpoint(
     origin = Origin(
         checkpoint.run_id, checkpoint.trajectory_id, joined_tags(checkpoint.state.get("numerics", ())) or None
     )
-    about = {**_named(origin), "step": checkpoint.step, "state": checkpoint.state}
+    about = {**origin.known(), "step": checkpoint.step, "state": checkpoint.state}
     _commit(target, split(checkpoint.tensors, checkpoint.parts), about, checkpoint.shards)
     if keep is not None:
         for _, step, old in _saved(folder)[keep:]:
             if not _for_good(step, keep_every, keep_steps):
                 _discard(old, checkpoint.run_id)
     return target
-
-
-def _named(origin: Origin) -> dict[str, str]:
-    """Return what a manifest says of its run."""
-    names = {"run_id": origin.run_id, "trajectory_id": origin.trajectory_id, "numerics": origin.numerics}
-    return {name: value for name, value in names.items() if value is not None}
 
 
 def has_checkpoint(folder: str | Path) -> bool:
@@ -450,8 +447,6 @@ def load_checkpoint(
                 for prefix, folder_of_shards in shards.items():
                     tensors |= {prefix + name: tensor for name, tensor in read_shards(folder_of_shards).items()}
                 shards = {}
-        except CheckpointUnreadable:
-            raise
         except CheckpointError as error:
             warnings.warn(f"left out {path}: {error}", DamagedCheckpointWarning, stacklevel=2)
             continue
@@ -484,8 +479,6 @@ def read_state(folder: str | Path, step: int, *, of: Origin | None = None) -> Ch
         if at == step:
             try:
                 manifest, _ = _intact_manifest(path, _expected(folder, of))
-            except CheckpointUnreadable:
-                raise
             except CheckpointError as error:
                 raise CheckpointError(f"{path} is damaged: {error}") from error
             return Checkpoint(run_id=manifest["run_id"], step=step, tensors={}, state=manifest["state"])
@@ -563,7 +556,7 @@ def save_weights(
         CheckpointError: the disk refuses, or ``moment`` is not a plain name.
     """
     target = Path(folder) / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
-    _commit(target, {"": tensors}, {"moment": moment, **({} if of is None else _named(of))})
+    _commit(target, {"": tensors}, {"moment": moment, **({} if of is None else of.known())})
     return target
 
 
@@ -583,8 +576,6 @@ def load_weights(folder: str | Path, moment: str, *, of: Origin | None = None) -
         )
     try:
         return _load(path, _expected(Path(folder), of))[1]
-    except CheckpointUnreadable:
-        raise
     except CheckpointError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
@@ -594,8 +585,6 @@ def _saved(folder: Path) -> list[tuple[int, int, Path]]:
     try:
         with reading(folder):
             paths = list(folder.iterdir())
-    except CheckpointUnreadable:
-        raise
     except CheckpointError:
         return []
     matches = ((_STEP.fullmatch(path.name), path) for path in paths)
@@ -687,7 +676,8 @@ def _intact_manifest(path: Path, expected: Origin | None = None) -> tuple[dict[s
                 f"{path} has format {written_by}, this version reads {FORMAT}: update grok-lab; it was not removed"
             )
         whole = fingerprint == _fingerprint(manifest) and file_hash(path / TENSORS) == manifest["sha256"]
-        whole = whole and _has_its_shards(path / SHARDS, manifest.get("shards", {}))
+        shards = manifest.get("shards")
+        whole = whole and (has_files(path / SHARDS, shards) if shards else not (path / SHARDS).exists())
         damaged = damaged_parts(path, manifest) if whole else []
         sharded = manifest.get("parts_in_shares", {})
         lost = tuple(prefix for prefix in damaged if prefix.endswith(SPARE) and prefix not in sharded)
@@ -697,16 +687,9 @@ def _intact_manifest(path: Path, expected: Origin | None = None) -> tuple[dict[s
     return dict(manifest), lost
 
 
-def _has_its_shards(folder: Path, written: Mapping[str, str]) -> bool:
-    """Return whether ``folder`` has exactly the files of the manifest, unchanged."""
-    return has_files(folder, written) if written else not folder.exists()
-
-
 def _can_be_loaded(path: Path) -> bool:
     try:
         _intact_manifest(path)
-    except CheckpointUnreadable:
-        raise
     except CheckpointError:
         return False
     return True

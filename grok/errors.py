@@ -33,10 +33,11 @@ class CheckpointError(GrokError):
     """A checkpoint is missing, damaged or belongs to other settings."""
 
 
-class CheckpointUnreadable(CheckpointError):
+class CheckpointUnreadable(GrokError):
     """A checkpoint that may be intact cannot be read: the disk refuses, memory is short, or its format is newer.
 
-    A run must not begin anew for that, because its next checkpoint would replace the one that cannot be read.
+    No CheckpointError: a run must not begin anew for that, because its next checkpoint would replace the one that
+    cannot be read.
     """
 
 

@@ -34,7 +34,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
 from grok.arithmetic.gpu.kernels import FixedKernels
-from grok.arithmetic.gpu.optimizer import Coefficients, adamw
+from grok.arithmetic.gpu.optimizer import adamw, coefficients_of
 from grok.arithmetic.gpu.state import LaneState
 from grok.arithmetic.gpu.step import OPTIONS, EvaluationPass, TrainingStep, reduced
 from grok.config import ArithmeticConfig
@@ -95,7 +95,7 @@ def graphs_of(config: ArithmeticConfig, width: int) -> dict[str, Graph]:
                 *gradients,
                 *moments[0],
                 *moments[1],
-                *Coefficients.of(state).all(),
+                *coefficients_of(state),
                 state.alive,
             ],
             compiler("update"),

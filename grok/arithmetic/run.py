@@ -35,7 +35,7 @@ from grok.arithmetic.rows import Batch, shares, words_of
 from grok.arithmetic.task import BatchOrder, split
 from grok.arithmetic.weights import Parameters, initial_parameters
 from grok.config.arithmetic import ArithmeticConfig
-from grok.errors import CheckpointError
+from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested, joined_tags
 from grok.runs import TrainingRun, evaluation_steps, weights_hash
 from grok.streams import Stream
@@ -407,7 +407,7 @@ class Lane:
                 continue
             try:
                 tensors = checkpoints.load(step).tensors
-            except CheckpointError as error:
+            except (CheckpointError, CheckpointUnreadable) as error:
                 run = self.run.job.run_id
                 warnings.warn(f"weights of run {run} at step {step} are not measured: {error}", stacklevel=2)
                 continue

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from grok.config.common import StoreConfig
 from grok.config.fields import build, settings_of
 from grok.config.gpt import ModelConfig
-from grok.errors import CheckpointError, CheckpointUnreadable, ConfigError, DataError, StoreError
+from grok.errors import CheckpointError, ConfigError, DataError, StoreError
 from grok.plugins import name_code
 from grok.store import open_store
 from grok.text.corpus import Corpus, open_corpus, refuse_other_tokenizer
@@ -72,8 +72,6 @@ class TrainedRun:
         for which in saved if only is None else [only]:
             try:
                 kept[which] = load_weights(self.folder, MOMENTS[which], of=self.origin)
-            except CheckpointUnreadable:
-                raise
             except CheckpointError as error:
                 others = " or ".join(other for other in saved if other != which)
                 remedy = f"give --weights {others}" if others else "train the run again with force=true"
@@ -90,8 +88,6 @@ class TrainedRun:
 
         try:
             now, _ = from_checkpoint(load_checkpoint(self.folder, of=self.origin))
-        except CheckpointUnreadable:
-            raise
         except CheckpointError as error:
             raise CheckpointError(
                 f"run {self.run_id} kept no weights ({error}): train with save=final, or checkpoint.keep=true"

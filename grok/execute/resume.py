@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grok.config import MODES, ArithmeticConfig, GptConfig, Identity, RunConfig, flatten, identify
 from grok.config.fields import recorded_of
-from grok.errors import CheckpointError, CheckpointUnreadable
+from grok.errors import CheckpointError
 from grok.execute.groups import PlannedRun
 from grok.files import is_unfinished
 from grok.plugins import target_of
@@ -57,8 +57,6 @@ def checkpoint_to_resume(run: PlannedRun, store_path: str) -> tuple[Checkpoint |
             warnings.simplefilter("ignore")  # the note says it
             try:
                 return load_checkpoint(folder, at, whole=whole, of=of), notes
-            except CheckpointUnreadable:
-                raise
             except CheckpointError:
                 notes.append(damaged)
     elif at is None and has_checkpoint(folder):
@@ -169,8 +167,6 @@ def _own_checkpoint(run: PlannedRun, store_path: str) -> tuple[Checkpoint | None
         warnings.simplefilter("ignore")  # the note says it where the user looks
         try:
             checkpoint = load_checkpoint(folder, whole=not _in_shares(run.config), of=origin_of(run))
-        except CheckpointUnreadable:
-            raise  # begun at step 0, the run would soon replace a checkpoint that may be intact
         except CheckpointError:
             return None, [f"{damaged} was trained anew"]
     if not _measured_alike(run.config, checkpoint):

@@ -86,9 +86,19 @@ class Tokenizer(ABC):
     def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
         """Return the ids of each text; none of them contains ``<|endoftext|>``."""
 
-    @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ``ids``; bytes that are not valid UTF-8 become U+FFFD."""
+        parts: list[list[int]] = [[]]
+        for i in ids:
+            if i == self.eot_id:
+                parts.append([])
+            else:
+                parts[-1].append(int(i))
+        return END_OF_TEXT.join(map(self.decode_plain, parts))
+
+    @abstractmethod
+    def decode_plain(self, ids: list[int]) -> str:
+        """Return the text of ``ids``, none of which is ``eot_id``."""
 
     @abstractmethod
     def to_json(self) -> str:
@@ -132,9 +142,8 @@ class CharTokenizer(Tokenizer):
             )
         return ids.astype(self.dtype)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        end = len(self.characters)
-        return "".join(self.characters[i] if i < end else END_OF_TEXT for i in ids)
+    def decode_plain(self, ids: list[int]) -> str:
+        return "".join(self.characters[i] for i in ids)
 
     def to_json(self) -> str:
         return json.dumps(
@@ -158,11 +167,8 @@ class ByteTokenizer(Tokenizer):
     def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
         return [np.frombuffer(text.encode(), dtype=np.uint8).astype(self.dtype) for text in texts]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        parts = [b""]
-        for i in ids:
-            parts.append(END_OF_TEXT.encode() if i == self.eot_id else bytes([i]))
-        return b"".join(parts).decode(errors="replace")
+    def decode_plain(self, ids: list[int]) -> str:
+        return bytes(ids).decode(errors="replace")
 
     def to_json(self) -> str:
         return json.dumps({"format": OWN_FORMAT, "kind": self.kind})
@@ -203,18 +209,7 @@ class SubwordTokenizer(Tokenizer):
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
 
-    def decode(self, ids: Iterable[int]) -> str:
-        parts: list[str] = []
-        run: list[int] = []
-        for i in ids:
-            if i == self.eot_id:
-                parts += [self._decode(run), END_OF_TEXT]
-                run = []
-            else:
-                run.append(int(i))
-        return "".join([*parts, self._decode(run)])
-
-    def _decode(self, ids: list[int]) -> str:
+    def decode_plain(self, ids: list[int]) -> str:
         with _library_errors("the tokeniser fails for these ids"):
             return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
@@ -500,18 +495,11 @@ class OwnTokenizer(Tokenizer):
             )
         return ids.astype(self.dtype)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        parts: list[str] = []
-        run: list[int] = []
-        for i in [*ids, self._end]:
-            if i != self._end:
-                run.append(int(i))
-                continue
-            with self._errors_of("decode()"):
-                shown = self._made.decode(run) if self._made is not None else "".join(f"<{n}>" for n in run)
-            parts.append(str(shown))
-            run = []
-        return END_OF_TEXT.join(parts)
+    def decode_plain(self, ids: list[int]) -> str:
+        if self._made is None:
+            return "".join(f"<{n}>" for n in ids)
+        with self._errors_of("decode()"):
+            return str(self._made.decode(ids))
 
     def to_json(self) -> str:
         return self._definition

@@ -17,7 +17,7 @@ from grok.arithmetic.engine import never, train
 from grok.arithmetic.gpu import train_stacked
 from grok.arithmetic.gpu.engine import Stack, memory_of, width_on
 from grok.arithmetic.gpu.lanes import StackedLanes
-from grok.arithmetic.gpu.optimizer import Coefficients
+from grok.arithmetic.gpu.optimizer import coefficients_of
 from grok.arithmetic.gpu.state import GOLDEN, LaneState, dropout, keys_of, mixed, places
 from grok.arithmetic.gpu.step import EvaluationPass, TrainingStep
 from grok.arithmetic.optimizer import learning_rate
@@ -378,7 +378,7 @@ def test_the_learning_rate_follows_each_lanes_own_step() -> None:
         state.instruct(lane, config.optim)
     for k in range(1, 13):
         state.step.fill_(k - 1)
-        found = Coefficients.of(state).lr.tolist()
+        found = coefficients_of(state)[0].tolist()
         assert found == [learning_rate(config.optim, k) for config in configs]
 
 

@@ -6,7 +6,6 @@ Source: Loshchilov & Hutter 2019 (AdamW).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -65,39 +64,18 @@ def clamp_norm(parameters: Sequence[Tensor], *, target: Tensor, alive: Tensor) -
 # AdamW over stacked lanes, each with its own settings and step.
 
 
-@dataclass(frozen=True, slots=True)
-class Coefficients:
-    """The coefficients of each lane's update, in the parameters' type: [L], and [P, L] for the decay."""
+def coefficients_of(state: LaneState) -> tuple[Tensor, ...]:
+    """Return what ``adamw`` takes for each lane's next update, in the parameters' type: [L], and [P, L] for the decay.
 
-    lr: Tensor
-    keep1: Tensor
-    keep2: Tensor
-    correction1: Tensor
-    correction2: Tensor
-    eps: Tensor
-    decay: Tensor
-
-    @classmethod
-    def of(cls, state: LaneState) -> Coefficients:
-        """Return the coefficients of each lane's next update; computed in float64, as on a CPU."""
-        step = state.step + 1
-        lr, warmup = state.scalar("lr"), state.scalar("warmup_steps")
-        rate = torch.where(step >= warmup, lr, lr * step / warmup.clamp(min=1))
-        beta1, beta2 = state.scalar("beta1"), state.scalar("beta2")
-        coefficients = (
-            rate,
-            1 - beta1,
-            1 - beta2,
-            1 - beta1**step,
-            (1 - beta2**step).sqrt(),
-            state.scalar("eps"),
-            state.decay(),
-        )
-        return cls(*[x.to(state.dtype) for x in coefficients])
-
-    def all(self) -> tuple[Tensor, ...]:
-        """Return the coefficients in the order in which ``adamw`` takes them."""
-        return (self.lr, self.keep1, self.keep2, self.correction1, self.correction2, self.eps, self.decay)
+    The rate, 1 - beta of both moments, their bias corrections, epsilon and decay; computed in float64, as on a CPU.
+    """
+    step = state.step + 1
+    lr, warmup = state.scalar("lr"), state.scalar("warmup_steps")
+    rate = torch.where(step >= warmup, lr, lr * step / warmup.clamp(min=1))
+    beta1, beta2 = state.scalar("beta1"), state.scalar("beta2")
+    corrections = (1 - beta1**step, (1 - beta2**step).sqrt())
+    exact = (rate, 1 - beta1, 1 - beta2, *corrections, state.scalar("eps"), state.decay())
+    return tuple(x.to(state.dtype) for x in exact)
 
 
 def adamw(

@@ -19,7 +19,7 @@ import torch._dynamo
 from torch import Tensor
 
 from grok.arithmetic.gpu.lanes import FusedModel, StackedLanes
-from grok.arithmetic.gpu.optimizer import Coefficients, adamw, amplified, clamp_norm, orthogonal
+from grok.arithmetic.gpu.optimizer import adamw, amplified, clamp_norm, coefficients_of, orthogonal
 from grok.arithmetic.gpu.state import LaneState, dropout
 from grok.arithmetic.lanes import Backend, LaneModel
 from grok.arithmetic.optimizer import stable_logits
@@ -165,7 +165,7 @@ class TrainingStep:
                 gradients = amplified(gradients, slow[0], step=state.step, alive=state.alive, alpha=alpha, lamb=lamb)
             if optim.orthogonal_gradient:
                 gradients = orthogonal(tensors, gradients)
-            self._update(tensors, gradients, first, second, Coefficients.of(state).all(), state.alive)
+            self._update(tensors, gradients, first, second, coefficients_of(state), state.alive)
             if optim.norm_clamp is not None:
                 clamp_norm(tensors, target=state.scalar("norm"), alive=state.alive)
             state.loss.copy_(torch.where(state.alive, loss, state.loss))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from grok.checkpoints import (
 )
 from grok.config.fields import canonical_json, walk
 from grok.config.gpt import GptConfig
-from grok.errors import CheckpointError, CheckpointUnreadable, one_line
+from grok.errors import CheckpointError, one_line
 from grok.gpt.model import GPT
 from grok.gpt.training.optimizer import state_of, state_tensors
 from grok.gpt.training.parallel import Ranks, in_shares, keep, like, local, read_shares, write_shares
@@ -106,16 +106,7 @@ class History:
 
     def fork(self) -> History:
         """Return a copy for a rollback; the weights are shared."""
-        return History(
-            list(self.curve),
-            list(self.log),
-            self.best,
-            self.best_step,
-            self.best_loss,
-            self.worse,
-            self.average,
-            list(self.averaged_at),
-        )
+        return replace(self, curve=list(self.curve), log=list(self.log), averaged_at=list(self.averaged_at))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of a checkpoint: the log of steps as one float64 table, best and averaged weights."""
@@ -432,8 +423,6 @@ def kept_before(
     for step in sorted((s for s in kept.steps() if 0 < s <= wanted and s % every == 0), reverse=True):
         try:
             checkpoint = kept.load(step)
-        except CheckpointUnreadable:
-            raise
         except CheckpointError as error:
             say(f"the rollback skips the checkpoint of step {step}: {error}")
             continue

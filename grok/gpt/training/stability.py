@@ -236,6 +236,11 @@ class Incident:
 class Watch:
     """Checks the numbers of every step for the events of ``grok.config.gpt.EVENTS``."""
 
+    NUMBERS: Final = ("first", "smooth", "above", "far", "still", "repeats")
+    QUEUES: Final = ("recent", "batches", "skipped")
+    NORMS: Final = ("latest", "before")
+    """Its attributes that a checkpoint keeps as they are, as lists, and with null for what is not finite."""
+
     def __init__(self, config: StabilityConfig, epoch: float = math.inf) -> None:
         """``epoch``: number of batches in an epoch of the data."""
         self.config, self.epoch = config, epoch
@@ -353,35 +358,25 @@ class Watch:
     def state(self) -> dict[str, Any]:
         """Return the state as JSON-serialisable values."""
         return {
-            "recent": list(self.recent),
-            "first": self.first,
-            "smooth": self.smooth,
-            "above": self.above,
+            **{name: getattr(self, name) for name in self.NUMBERS},
+            **{name: list(getattr(self, name)) for name in self.QUEUES},
+            **{name: _finite_or_null(getattr(self, name)) for name in self.NORMS},
             "best": self.best if math.isfinite(self.best) else None,
-            "far": self.far,
             "signals": {name: signal.state() for name, signal in self.signals.items()},
-            "latest": _finite_or_null(self.latest),
-            "before": _finite_or_null(self.before),
-            "still": self.still,
-            "batches": list(self.batches),
-            "repeats": self.repeats,
-            "skipped": list(self.skipped),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from ``state``."""
-        fresh = Watch(self.config, self.epoch)
-        self.recent = deque(state["recent"], maxlen=self.config.window)
-        self.first, self.smooth, self.above = state["first"], state["smooth"], state["above"]
-        self.best, self.far = math.inf if state["best"] is None else state["best"], state["far"]
-        self.signals = fresh.signals
+        for name in self.NUMBERS:
+            setattr(self, name, state[name])
+        for name in self.QUEUES:
+            setattr(self, name, deque(state[name], maxlen=getattr(self, name).maxlen))
+        for name in self.NORMS:
+            setattr(self, name, {n: math.nan if v is None else v for n, v in state[name].items()})
+        self.best = math.inf if state["best"] is None else state["best"]
+        self.signals = {name: Signal(self.config.window) for name in SIGNALS}
         for name, signal in state["signals"].items():
             self.signals[name].load(signal)
-        for name in ("latest", "before"):
-            setattr(self, name, {n: math.nan if v is None else v for n, v in state[name].items()})
-        self.still, self.repeats = state["still"], state["repeats"]
-        self.batches = deque(state["batches"], maxlen=self.batches.maxlen)
-        self.skipped = deque(state["skipped"], maxlen=self.config.skip_limit)
 
 
 def _finite_or_null(values: dict[str, float]) -> dict[str, float | None]:
