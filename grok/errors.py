@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class GrokError(Exception):
@@ -60,6 +61,25 @@ def one_line(error: BaseException) -> str:
     text = "".join(c if c.isprintable() else " " for c in str(error))  # it may quote damaged bytes
     line = " ".join(text.split()) or type(error).__name__
     return line if isinstance(error, GrokError) else line[:300]
+
+
+@contextmanager
+def in_words(kind: type[GrokError], words: str, *errors: type[BaseException]) -> Iterator[None]:
+    """Turn ``errors`` of the block (none given: all but our own) into one of this ``kind``: ``words``, and the reason.
+
+    >>> with in_words(DataError, "the file cannot be read", OSError):
+    ...     raise FileNotFoundError(2, "No such file")
+    Traceback (most recent call last):
+    grok.errors.DataError: the file cannot be read (No such file)
+    """
+    kinds = errors or (Exception,)
+    try:
+        yield
+    except GrokError:
+        raise
+    except kinds as error:
+        reason = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {one_line(error)}"
+        raise kind(f"{words} ({reason or one_line(error)})") from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

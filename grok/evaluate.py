@@ -121,6 +121,7 @@ def _evaluate(arguments: argparse.Namespace) -> str:
 
 
 def _tasks(arguments: argparse.Namespace) -> str:
+    from grok.gpt.harness import load_tasks, score_tasks
 
     usual = parser().parse_args([arguments.run])
     for name in ("split", "windows", "stride", "context", "batch_size", "limit", "precision"):
@@ -132,15 +133,14 @@ def _tasks(arguments: argparse.Namespace) -> str:
     if arguments.out is not None:
         refuse_unwritable("--out", arguments.out)
     run = find_run(arguments.run, arguments.store)
-    scores = score_run(
-        run,
-        run.corpus(arguments.data),
-        tasks,
-        which=None if arguments.weights == "all" else arguments.weights,
-        device=arguments.device,
-        shots=arguments.shots,
-        limit=arguments.documents,
-    )
+    corpus, device = run.corpus(arguments.data), device_of(arguments.device)
+    loaded = load_tasks(tasks, shots=arguments.shots)
+    scores = {
+        name: score_tasks(
+            run.model(tensors, corpus.vocab_size, device), corpus.tokenizer, loaded, limit=arguments.documents
+        )
+        for name, tensors in run.weights(None if arguments.weights == "all" else arguments.weights).items()
+    }
     if arguments.out is not None:
         write_text("--out", arguments.out, json.dumps(record(run, scores), indent=1) + "\n")
     return page(run, scores)
@@ -189,30 +189,6 @@ def _shown(perplexity: float) -> str:
 
 
 # ``grok evaluate --tasks``: task scores of a trained model as lines and as a record, published ones beside them.
-
-
-def score_run(
-    run: TrainedRun,
-    corpus: Corpus,
-    tasks: Sequence[str],
-    *,
-    which: str | None,
-    device: str,
-    shots: int | None,
-    limit: int | None,
-) -> dict[str, list[TaskScore]]:
-    """Return the task scores of each of the run's weights, or of those named ``which``.
-
-    Raises:
-        GrokError: no such weights, no harness, an unknown task, a text that the tokeniser cannot say.
-    """
-    from grok.gpt.harness import load_tasks, score_tasks
-
-    place, loaded = device_of(device), load_tasks(tasks, shots=shots)
-    return {
-        name: score_tasks(run.model(tensors, corpus.vocab_size, place), corpus.tokenizer, loaded, limit=limit)
-        for name, tensors in run.weights(which).items()
-    }
 
 
 def record(run: TrainedRun, scores: Mapping[str, Sequence[TaskScore]]) -> dict[str, Any]:

@@ -312,12 +312,6 @@ def file_identity(path: Path) -> tuple[int, int, int]:
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def remove_quietly(path: Path) -> None:
-    """Remove a file if it exists."""
-    with suppress(FileNotFoundError):
-        path.unlink()
-
-
 def discard_output(stream: TextIO) -> None:
     """Discard the output to ``stream``, also what is buffered, whose flush at the process's end would fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)

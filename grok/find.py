@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from grok.commands.command import Parser, command, refuse_unwritable
 from grok.commands.compose import gpt_settings
 from grok.config.gpt import GptConfig
-from grok.errors import ConfigError
+from grok.errors import ConfigError, in_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,12 +90,8 @@ def _rate(config: GptConfig, arguments: argparse.Namespace) -> str:
         "Under a warm-up and a decay the best peak rate is usually higher than the steepest point.",
     ]
     if arguments.out is not None:
-        try:
+        with in_words(ConfigError, f"--out {arguments.out} cannot be written: give another folder", OSError):
             _write(test, arguments.out)
-        except OSError as error:
-            raise ConfigError(
-                f"--out {arguments.out}: cannot be written ({error.strerror}); give another folder"
-            ) from error
         lines.append(f"written: {arguments.out}/range_test.csv, .png, .svg")
     return "\n".join(lines)
 

@@ -13,6 +13,7 @@ from grok.execute.groups import training_tokens, with_budget
 from grok.gpt.flops import MACHINES
 from grok.gpt.planning.planner import FITTED_FROM, Plan, chinchilla_loss, perplexity, plan
 from grok.gpt.planning.published import page
+from grok.terminal import duration, size
 from grok.text.corpus import open_corpus
 
 
@@ -95,13 +96,13 @@ def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | Non
         ("FLOPs",
          f"{planned.flops:.3g} ({planned.flops_per_token:.3g} per token, a third of them in the forward pass)"),
         ("  by 6 N tokens", f"{planned.six_n:.3g}"),
-        ("memory of a device", f"{_size(planned.bytes_per_device)} of {_size(planned.machine.memory)}"),
-        ("  weights, moments", _size(planned.layout.state)),
-        ("  gradients", f"{_size(planned.layout.gradients)}{_room(planned)}"),
-        ("  activations, logits", _size(planned.layout.activations)),
+        ("memory of a device", f"{size(planned.layout.bytes)} of {size(planned.machine.memory)}"),
+        ("  weights, moments", size(planned.layout.state)),
+        ("  gradients", f"{size(planned.layout.gradients)}{_room(planned)}"),
+        ("  activations, logits", size(planned.layout.activations)),
         ("  fits", _fits(planned)),
-        ("traffic of a device", f"{_size(planned.layout.traffic)} per step" if planned.devices > 1 else "none"),
-        ("time", f"{_duration(planned.seconds)} on {planned.devices} x {planned.machine.name} at {planned.mfu:.0%} of"
+        ("traffic of a device", f"{size(planned.layout.traffic)} per step" if planned.devices > 1 else "none"),
+        ("time", f"{duration(planned.seconds)} on {planned.devices} x {planned.machine.name} at {planned.mfu:.0%} of"
                  f" {peak / 1e12:,.4g} TFLOP/s ({planned.precision})"),
         ("device hours", f"{planned.device_hours:,.3g}"),
         ("cost", f"{planned.device_hours * price:,.2f}" if price is not None else "give --price of a device-hour"),
@@ -121,17 +122,17 @@ def _fits(planned: Plan) -> str:
     Raises:
         ConfigError: no layout fits.
     """
-    if planned.bytes_per_device <= planned.machine.memory:
+    if planned.layout.bytes <= planned.machine.memory:
         return "yes"
     if not planned.fitting:
         least = min(planned.layouts, key=lambda one: one.bytes)
         raise ConfigError(
             f"{planned.parameters.total:,} parameters do not fit {planned.devices} x {planned.machine.name} of "
-            f"{_size(planned.machine.memory)}: the smallest layout needs {_size(least.bytes)} per device ({least}); "
+            f"{size(planned.machine.memory)}: the smallest layout needs {size(least.bytes)} per device ({least}); "
             "give more --devices or larger ones"
         )
     best = planned.fitting[0]
-    return f"no: {_size(best.bytes)} with {best}, {_size(best.traffic)} of traffic per step"
+    return f"no: {size(best.bytes)} with {best}, {size(best.traffic)} of traffic per step"
 
 
 def _room(planned: Plan) -> str:
@@ -148,20 +149,6 @@ def _fit(parameters: int, tokens: int) -> str:
         return f"none: the fit is for models of at least {FITTED_FROM / 1e6:.0f}M parameters"
     loss = chinchilla_loss(parameters, tokens)
     return f"{loss:.2f} nats, perplexity {perplexity(loss):.3g} (web text, each token once)"
-
-
-def _size(n_bytes: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6)):
-        if n_bytes >= size:
-            return f"{n_bytes / size:,.1f} {unit}"
-    return f"{n_bytes / 1e3:,.0f} kB"
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.0f} s"
 
 
 if __name__ == "__main__":

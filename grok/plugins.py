@@ -33,7 +33,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from grok.errors import ConfigError, nearest
+from grok.errors import ConfigError, in_words, nearest
 from grok.version import __version__
 
 # The contracts of plugins: their results and their arguments. n examples, T tokens of an example, V classes.
@@ -405,10 +405,8 @@ def _with_imports(root: Path, module: str) -> dict[str, Source]:
 
 
 def _text(file: Path) -> str:
-    try:
+    with in_words(ConfigError, f"{file} cannot be read as Python", OSError, UnicodeDecodeError):
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read as Python ({error})") from error
 
 
 def _imported(file: Path, text: str, package: str) -> Iterator[str]:
@@ -570,10 +568,8 @@ def load(spec: Spec | str) -> Any:
     place = _FINDER.code.targets.get(target)
     if place is None:
         raise ConfigError(f"{target} is code outside this package, and this command does not name it: not imported")
-    try:
+    with in_words(ConfigError, f"{target}: importing {place.module} failed"):
         value: Any = importlib.import_module(place.module)
-    except Exception as error:
-        raise ConfigError(f"{target}: importing {place.module} failed ({type(error).__name__}: {error})") from error
     for name in place.attribute.split("."):
         if not hasattr(value, name):
             known = [n for n, of in vars(value).items() if not n.startswith("_") and _defines(place.module, of)]

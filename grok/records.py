@@ -11,6 +11,7 @@ Losses are mean cross-entropies in nats, accuracies are shares in [0, 1].
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -105,6 +106,11 @@ class StepPoint:
     """Share of the step's wall time spent waiting for data."""
     event: str | None = None
     """The event of this step, one of ``grok.config.gpt.EVENTS``, or None."""
+
+
+def finite_or_null(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``values`` with None, JSON's null, for each number that is not finite."""
+    return {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in values.items()}
 
 
 @dataclass(slots=True, kw_only=True)

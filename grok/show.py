@@ -20,12 +20,11 @@ from grok.commands.words import is_filter, matching, with_purposes
 from grok.config import MODES, flatten
 from grok.config.fields import recorded_of
 from grok.errors import ConfigError, StoreError
-from grok.execute.estimate import duration
 from grok.store import Store, open_store
 from grok.store.provenance import words_of_own_code
 from grok.store.schema import schema
 from grok.streams import STREAMS, derive_seed
-from grok.terminal import visible
+from grok.terminal import duration, visible
 
 # Curves drawn with characters, for a terminal or a log file.
 

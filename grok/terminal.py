@@ -162,3 +162,33 @@ def print_warnings_in_one_line() -> None:
 
 def _print_warning(message: Warning | str, *where: object, **more: object) -> None:
     print(f"warning: {one_line(message)}", file=sys.stderr)
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it.
+
+    >>> duration(11400), duration(200), duration(7)
+    ('3 h 10 min', '3 min 20 s', '7 s')
+    """
+    whole = round(seconds)
+    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    if minutes:
+        return f"{minutes} min {whole % 60} s"
+    return f"{whole} s"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes as people say it.
+
+    >>> size(999), size(2_500_000), size(80e9)
+    ('999 B', '2.5 MB', '80.0 GB')
+    """
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} GB"

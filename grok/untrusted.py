@@ -197,18 +197,12 @@ def _refuse_odd(value: Any, levels: int) -> None:
 
 def is_file(path: Path) -> bool:
     """Return whether ``path`` is a regular file, not a link."""
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return path.is_file() and not path.is_symlink()
 
 
 def is_folder(path: Path) -> bool:
     """Return whether ``path`` is a folder, not a link."""
-    try:
-        return stat.S_ISDIR(path.lstat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    return path.is_dir() and not path.is_symlink()
 
 
 def refuse_links(folders: Iterable[Path], files: Iterable[Path], kind: type[GrokError] = StoreError) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from grok.config import RunConfig
 from grok.config.common import AdamW
-from grok.errors import ConfigError, GrokError, one_line
+from grok.errors import ConfigError, GrokError, in_words, one_line
 from grok.numerics import move_by_ulps
 from grok.plugins import Spec, active, arguments_of, build, ends_process, is_own, label, load, target_of
 from grok.runs import is_device_error
@@ -347,13 +347,9 @@ def tried(config: RunConfig) -> Iterator[None]:
     for spec in named.values():
         if not callable(load(spec)):
             raise ConfigError(f"{label(spec)} cannot be called: expected a class or a function")
-    try:
+    shown = ", ".join(f"{name}={label(spec)}" for name, spec in named.items())
+    with in_words(ConfigError, f"{shown}: a trial step fails"):
         yield
-    except GrokError:
-        raise
-    except Exception as error:
-        shown = ", ".join(f"{name}={label(spec)}" for name, spec in named.items())
-        raise ConfigError(f"{shown}: a trial step fails ({type(error).__name__}: {error})") from error
 
 
 def _is_of(code: CodeType, target: str) -> bool:

@@ -13,10 +13,10 @@ from dataclasses import replace
 import torch
 
 from grok.arithmetic.own_training import train_own
-from grok.arithmetic.program import OneLaneProgram, Program, program_key
+from grok.arithmetic.program import Program, lane_class, program_key
 from grok.arithmetic.run import ArithmeticRun, Lane, at_own_numerics
 from grok.arithmetic.task import shapes_of
-from grok.arithmetic.user import ModuleProgram, OwnLaneProgram, own_lane, own_program
+from grok.arithmetic.user import ModuleLane, ModuleProgram, OwnLane, program_for
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.common import NumericsConfig
 from grok.errors import ConfigError
@@ -40,7 +40,7 @@ def train(
     Raises:
         ConfigError: another device, or a setting that the device does not support.
     """
-    if jobs and trains_itself(jobs[0]):
+    if jobs and isinstance(jobs[0].config, ArithmeticConfig) and jobs[0].config.task.trains_itself():
         yield from train_own(jobs, stop)
         return
     if device == "cuda":
@@ -71,20 +71,16 @@ def train(
                 flying.remove(lane)
 
 
-def trains_itself(job: Job) -> bool:
-    """Return whether a function of the user's own trains the job as a whole."""
-    return isinstance(job.config, ArithmeticConfig) and job.config.task.trains_itself()
-
-
 def seat(job: Job, programs: dict[str, Program]) -> Lane:
     """Return the lane of ``job``; its program comes from ``programs``, or is made and added to it."""
     config = job.config
     assert isinstance(config, ArithmeticConfig)
-    key, own = program_key(config), bool(config.plugins())
+    key = program_key(config)
     if key not in programs:
-        programs[key] = own_program(config) if own else OneLaneProgram(config)
+        programs[key] = program_for(config)
     run = ArithmeticRun(at_own_numerics(job, programs[key].tag()))
-    return own_lane(run, programs[key]) if own else Lane(run, programs[key])
+    own = ModuleLane if isinstance(programs[key], ModuleProgram) else OwnLane
+    return (own if config.plugins() else Lane)(run, programs[key])
 
 
 # Checks the user's own code before a sweep: constructs everything and takes one training step.
@@ -104,7 +100,7 @@ def refuse_unusable(config: ArithmeticConfig) -> None:
         config = replace(config, numerics=NumericsConfig(compile=False))
         lane = seat(Job(run_id="planned", config=config), {})
         lane.optimizer.tensors()  # refuses a state that no checkpoint can keep
-        if isinstance(lane.program, (ModuleProgram, OwnLaneProgram)):
+        if isinstance(lane.program, ModuleProgram) or lane_class(config):
             lane.gradients(1)
         elif config.train.loss_plugin:
             logits = torch.zeros(2, shapes_of(config.task).tokens)

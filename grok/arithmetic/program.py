@@ -29,8 +29,10 @@ from grok.numerics import (
     processor_model,
     product_tag,
 )
+from grok.plugins import arguments_of, load
 from grok.records import numerics_tag
 from grok.streams import Stream
+from grok.user import losses_of
 
 EVALUATION_ROWS = 4096
 """Largest number of validation examples in one forward pass: more do not fit into the processor's
@@ -94,11 +96,14 @@ class Program(Protocol):
         ...
 
 
-class OneLaneProgram:
-    """Loss, gradients and evaluation of one lane on the CPU."""
+def lane_class(config: ArithmeticConfig) -> type[LaneModel] | None:
+    """Return the class of the user's own lane model, a subclass of ``LaneModel``, or None."""
+    own = load(config.model.plugin) if config.model.plugin else None
+    return own if isinstance(own, type) and issubclass(own, LaneModel) else None
 
-    compilable = True
-    """Whether its model can be compiled."""
+
+class OneLaneProgram:
+    """Loss, gradients and evaluation of one lane on the CPU; its model and loss may be the user's own."""
 
     def __init__(self, config: ArithmeticConfig) -> None:
         self.config = config
@@ -107,8 +112,9 @@ class OneLaneProgram:
         self.path = choose_path(config.numerics.path, config.precision)
         noisy = config.model.dropout > 0
         self.plan = RowPlan.of(config.task, shared=not noisy)
-        # dropout masks are drawn on the host in each step, which a graph cannot contain
-        self.compiled = config.numerics.compile and not noisy and self.compilable
+        self.own_model = lane_class(config)
+        # dropout masks are drawn on the host in each step, which a graph cannot contain; the user's model is not traced
+        self.compiled = config.numerics.compile and not noisy and self.own_model is None
         self.model: LaneModel
         self._step: Step
         self._score: Step
@@ -128,7 +134,10 @@ class OneLaneProgram:
 
     def lane_model(self) -> LaneModel:
         """Return the model for uncompiled steps."""
-        return LaneModel(self.config.model, self.plan, OneLane(self.path))
+        config, backend = self.config.model, OneLane(self.path)
+        if self.own_model is None:
+            return LaneModel(config, self.plan, backend)
+        return self.own_model(config, self.plan, backend, **arguments_of(config.plugin))
 
     def tag(self) -> str:
         """Return the numerics tag: everything outside the run's identity that decides the bits."""
@@ -197,6 +206,8 @@ class OneLaneProgram:
             return [self._losses(logits, batch.answer), logits.argmax(-1) == batch.answer]
 
     def _losses(self, logits: Tensor, answer: Tensor) -> Tensor:
+        if self.config.train.loss_plugin:
+            return losses_of(self.config.train.loss_plugin, logits, answer)
         if self.config.train.loss == "stablemax":
             logits = stable_logits(logits)
         return self.model.ops.losses(logits, answer)

@@ -12,23 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grok.arithmetic.measures import (
-    add_final_losses,
-    circuit_metrics,
-    fourier_metrics,
-    gradient_metrics,
-    logit_metrics,
-    norms,
-)
-from grok.arithmetic.optimizer import (
-    AdamW,
-    NormClamp,
-    Optimizer,
-    SlowGradients,
-    learning_rate,
-    move_weights,
-    orthogonal_gradients,
-)
+from grok.arithmetic import measures, optimizer
+from grok.arithmetic.measures import norms
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE, event_times
 from grok.arithmetic.program import Program, dropout_noise, evaluation_passes
 from grok.arithmetic.rows import Batch, shares, words_of
@@ -205,7 +190,7 @@ class ArithmeticRun(TrainingRun):
             val_acc=val[1],
             weight_norm=weight_norm,
             weight_norm_all=weight_norm_all,
-            lr=learning_rate(self.config.optim, self.step) if self.step else math.nan,
+            lr=optimizer.learning_rate(self.config.optim, self.step) if self.step else math.nan,
             block_norms=block_norms,
             metrics=metrics or {},
         )
@@ -267,10 +252,10 @@ class Lane:
         for p in self.parameters.values():
             p.requires_grad_()
         self.optimizer = self.make_optimizer()
-        self.filter = SlowGradients(config.optim)
+        self.filter = optimizer.SlowGradients(config.optim)
         run.refuse_other_numerics(program.tag(), run.step)
         multiple = config.optim.norm_clamp
-        self.clamp = None if multiple is None else NormClamp(self.parameters, multiple)
+        self.clamp = None if multiple is None else optimizer.NormClamp(self.parameters, multiple)
         if run.job.resume is not None:
             self._restore(run.job.resume.tensors)
 
@@ -286,8 +271,8 @@ class Lane:
         """Return the weights at step 0."""
         return initial_parameters(self.run.config, self.program.dtype)
 
-    def make_optimizer(self) -> Optimizer:
-        return AdamW(self.parameters, self.run.config.optim)
+    def make_optimizer(self) -> optimizer.Optimizer:
+        return optimizer.AdamW(self.parameters, self.run.config.optim)
 
     @torch.no_grad()
     def _restore(self, tensors: dict[str, Tensor]) -> None:
@@ -303,8 +288,12 @@ class Lane:
         rows = torch.from_numpy(index)
         if size not in self._shares:
             self._shares[size] = shares(len(index), size, self.program.dtype)
-        a, b, answer = (column.index_select(0, rows) for column in self._columns)
-        return Batch(a, b, answer, self._shares[size])
+        return self.batch_of([column.index_select(0, rows) for column in self._columns], self._shares[size], step)
+
+    def batch_of(self, columns: list[Tensor], share: Tensor, step: int) -> Any:
+        """Return the batch with these rows of :meth:`columns` and each example's ``share`` of the loss."""
+        a, b, answer = columns
+        return Batch(a, b, answer, share)
 
     def advance(self, stop: StopRequested) -> Iterator[Event]:
         """Train until this run's next evaluation, its end or a stop; yield the events."""
@@ -316,7 +305,7 @@ class Lane:
             yield run.observe((math.nan, math.nan), self.evaluate(), norms(self.parameters), self.metrics({}))
         while not run.ended() and not stop():
             if run.move_due():
-                move_weights(self.parameters, config)
+                optimizer.move_weights(self.parameters, config)
             step = run.step + 1
             loss, accuracy, gradients = self.gradients(step)
             self.update(gradients, step)
@@ -347,7 +336,7 @@ class Lane:
         """Return the gradients after the interventions that act on them."""
         gradients = self.filter.filtered(gradients, step)
         if self.run.config.optim.orthogonal_gradient:
-            gradients = orthogonal_gradients(self.parameters, gradients)
+            gradients = optimizer.orthogonal_gradients(self.parameters, gradients)
         return gradients
 
     def logits(self, examples: Any) -> Tensor:
@@ -359,13 +348,13 @@ class Lane:
         wanted, task, logits = self.run.config.eval.metrics, self.run.config.task, self.logits
         metrics: dict[str, float] = {}
         if "fourier" in wanted:
-            metrics |= fourier_metrics(self.parameters, task)
+            metrics |= measures.fourier_metrics(self.parameters, task)
         if "circuit" in wanted:
-            metrics |= circuit_metrics(self.parameters, task, logits)
+            metrics |= measures.circuit_metrics(self.parameters, task, logits)
         if "logits" in wanted:
-            metrics |= logit_metrics(self.train_set, logits)
+            metrics |= measures.logit_metrics(self.train_set, logits)
         if "gradient" in wanted and gradients:  # none before the first update
-            metrics |= gradient_metrics(gradients)
+            metrics |= measures.gradient_metrics(gradients)
         return metrics
 
     def evaluate(self) -> tuple[float, float]:
@@ -394,7 +383,7 @@ class Lane:
         generalised = result.status == "completed" and result.grokked_step is not None
         if generalised and self.run.config.measures_kept_weights():
             task, kept = self.run.config.task, self.kept_weights(self.run.config.checkpoint.keep_every)
-            add_final_losses(task, self.train_set, result.curve, final, kept, self.logits_of)
+            measures.add_final_losses(task, self.train_set, result.curve, final, kept, self.logits_of)
         return result
 
     def kept_weights(self, every: int) -> Iterator[tuple[int, Parameters]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,44 +158,35 @@ def all_equations(task: TaskConfig) -> Equations:
     return Equations(a, b, answers(task.operation, a, b, n))
 
 
-def split(task: TaskConfig, seed: int) -> tuple[Equations, Equations]:
-    """Return (training, validation) equations for a split seed.
+Table = TypeVar("Table", Equations, Examples)
 
-    The first ``int(fraction * n)`` equations of a random permutation are the training set.
+
+def split(task: TaskConfig, seed: int) -> tuple[Equations, Equations]:
+    """Return (training, validation) equations for a split seed: see :func:`split_table`."""
+    return split_table(task, seed, all_equations(task), task.modulus)
+
+
+def split_table(task: TaskConfig, seed: int, table: Table, classes: int) -> tuple[Table, Table]:
+    """Return (training, validation) examples of ``table`` for a split seed.
+
+    The first ``int(fraction * n)`` examples of a random permutation are the training set.
     Both sets are in table order: the split seed decides only which set an example is in, the
     order seed when it is seen. Label noise replaces the answers of a random share of the
-    training equations by random numbers.
+    training examples by random ``classes``.
     """
-    table = all_equations(task)
-    n_train = task.train_examples()
-    stream = Stream("split", seed)
+    stream, n_train = Stream("split", seed), task.train_examples()
     permutation = stream.permutation(len(table))
     train, val = table.take(np.sort(permutation[:n_train])), table.take(np.sort(permutation[n_train:]))
-    add_label_noise(task, seed, train.answer, task.modulus)
-    return train, val
-
-
-def add_label_noise(task: TaskConfig, seed: int, answers: Integers, classes: int) -> None:
-    """Replace the share ``task.label_noise`` of the training ``answers`` by random classes, in place."""
     if task.label_noise > 0:
-        stream = Stream("split", seed)
-        noisy = stream.at("label_noise").permutation(len(answers))[: round(task.label_noise * len(answers))]
-        answers[noisy] = stream.at("label_noise", "answers").integers(len(noisy), classes)
+        noisy = stream.at("label_noise").permutation(n_train)[: round(task.label_noise * n_train)]
+        train.answer[noisy] = stream.at("label_noise", "answers").integers(len(noisy), classes)
+    return train, val
 
 
 def examples_of(task: TaskConfig) -> Examples | None:
     """Return the examples of the user's own task, or None if it is an operation of two numbers or built in."""
     own = table_of(task.plugin) if task.plugin else None
     return own if isinstance(own, Examples) else None
-
-
-def split_examples(task: TaskConfig, table: Examples, seed: int) -> tuple[Examples, Examples]:
-    """Return (training, validation) examples of the user's own task, by the same rule as :func:`split`."""
-    n_train = task.train_examples()
-    permutation = Stream("split", seed).permutation(len(table))
-    train, val = table.take(np.sort(permutation[:n_train])), table.take(np.sort(permutation[n_train:]))
-    add_label_noise(task, seed, train.answers, table.classes)
-    return train, val
 
 
 @dataclass(frozen=True, slots=True)

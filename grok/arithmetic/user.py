@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grok.arithmetic.lanes import LaneModel, Noise, OneLane
+from grok import user
+from grok.arithmetic.lanes import Noise
 from grok.arithmetic.model import Transformer
 from grok.arithmetic.optimizer import Optimizer, learning_rate, stable_logits
-from grok.arithmetic.program import EVALUATION_ROWS, OneLaneProgram, Program, cpu_tag, dtype_of
-from grok.arithmetic.rows import shares
-from grok.arithmetic.run import ArithmeticRun, Lane
+from grok.arithmetic.program import EVALUATION_ROWS, OneLaneProgram, Program, cpu_tag, dtype_of, lane_class
+from grok.arithmetic.run import Lane
 from grok.arithmetic.task import (
     FIRST_NUMBER,
     Equations,
@@ -29,7 +29,7 @@ from grok.arithmetic.task import (
     Vocabulary,
     examples_of,
     shapes_of,
-    split_examples,
+    split_table,
 )
 from grok.arithmetic.weights import Parameters, initial_parameters
 from grok.config.arithmetic import ArithmeticConfig, OptimConfig, TaskConfig
@@ -45,19 +45,6 @@ from grok.plugins import (
 from grok.records import Event, StopRequested
 from grok.streams import Stream
 from grok.untrusted import MOST_ENTRIES, name_problem
-from grok.user import (
-    STEP,
-    UPDATE,
-    Intervention,
-    OwnOptimizer,
-    drawing,
-    drawn_weights,
-    losses_of,
-    make_module,
-    own_code_of,
-    perturbed,
-    refuse_unseeded,
-)
 
 
 def tokens_of(examples: Equations | Examples, task: TaskConfig, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -70,14 +57,6 @@ def tokens_of(examples: Equations | Examples, task: TaskConfig, dtype: torch.dty
     layout = Vocabulary.of(task).layout
     row = [columns[word] if isinstance(word, str) else torch.full((n,), word) for word in layout]
     return torch.stack(row, 1), torch.from_numpy(examples.answer) + FIRST_NUMBER
-
-
-def lane_class(config: ArithmeticConfig) -> type[LaneModel] | None:
-    """Return the class of the user's own lane model, a subclass of ``LaneModel``, or None."""
-    if not config.model.plugin:
-        return None
-    own = load(config.model.plugin)
-    return own if isinstance(own, type) and issubclass(own, LaneModel) else None
 
 
 def is_plain(config: ArithmeticConfig) -> bool:
@@ -95,41 +74,20 @@ def initial_of_module(config: ArithmeticConfig, dtype: torch.dtype) -> Parameter
     """Return a plain module's initial weights; ``model.init_scale`` multiplies every tensor with two axes or more."""
     if not config.model.plugin:
         return initial_parameters(config, dtype)
-    drawn = drawn_weights(config.model.plugin, shapes_for(config), config)
+    drawn = user.drawn_weights(config.model.plugin, shapes_for(config), config)
     scaled = {
         name: tensor.to(dtype) * config.model.init_scale if tensor.ndim > 1 else tensor.to(dtype).clone()
         for name, tensor in drawn.items()
     }
-    return perturbed(scaled, config.perturb.ulps, config.stream_seeds().perturb)
+    return user.perturbed(scaled, config.perturb.ulps, config.stream_seeds().perturb)
 
 
-# Programs for the user's own code: plain modules, lane models, losses.
+# The program of a plain module.
 
 
-def own_program(config: ArithmeticConfig) -> Program:
-    """Return the program of a run with the user's own code."""
-    if is_plain(config):
-        return ModuleProgram(config)
-    return OwnLaneProgram(config) if lane_class(config) else OwnLossProgram(config)
-
-
-class OwnLossProgram(OneLaneProgram):
-    """The lanes' program with the user's own loss, if the run has one."""
-
-    def _losses(self, logits: Tensor, answer: Tensor) -> Tensor:
-        spec = self.config.train.loss_plugin
-        return losses_of(spec, logits, answer) if spec else super()._losses(logits, answer)
-
-
-class OwnLaneProgram(OwnLossProgram):
-    """The lanes' program with the user's own lane model, uncompiled."""
-
-    compilable = False
-
-    def lane_model(self) -> LaneModel:
-        cls = lane_class(self.config)
-        assert cls is not None
-        return cls(self.config.model, self.plan, OneLane(self.path), **arguments_of(self.config.model.plugin))
+def program_for(config: ArithmeticConfig) -> Program:
+    """Return the program of a run."""
+    return ModuleProgram(config) if is_plain(config) else OneLaneProgram(config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +126,15 @@ class ModuleProgram:
         """Return the module, with weights that each run replaces."""
         spec, shapes = self.config.model.plugin, shapes_of(self.config.task)
         if spec:
-            module = make_module(spec, 0, shapes_for(self.config))
-            refuse_unseeded(spec, module, shapes_for(self.config))
+            module = user.make_module(spec, 0, shapes_for(self.config))
+            user.refuse_unseeded(spec, module, shapes_for(self.config))
             return module
         if not shapes.vocab_size:
             raise ConfigError(
                 f"{self.config.task.operation} has float inputs, which the transformer does not accept: name a model, "
                 "model.plugin._target_=MODULE.NAME"
             )
-        with drawing(0):
+        with user.drawing(0):
             return Transformer(self.config.model, vocab_size=shapes.tokens, length=shapes.length)
 
     def tag(self) -> str:
@@ -192,7 +150,7 @@ class ModuleProgram:
             ConfigError: the module changes a buffer, as a batch norm does.
         """
         self.module.train()
-        with drawing(batch.seed):
+        with user.drawing(batch.seed):
             logits = self._forward(parameters, batch.inputs)
         if moved := [name for name, b, version in self._buffers if b._version != version]:
             raise ConfigError(f"the module changes its buffer {moved[0]!r} while it trains, which lanes would share")
@@ -220,7 +178,7 @@ class ModuleProgram:
 
     def _losses(self, logits: Tensor, answer: Tensor) -> Tensor:
         if self.config.train.loss_plugin:
-            return losses_of(self.config.train.loss_plugin, logits, answer)
+            return user.losses_of(self.config.train.loss_plugin, logits, answer)
         if self.config.train.loss == "stablemax":
             logits = stable_logits(logits)
         return F.cross_entropy(logits.float() if logits.dtype == torch.bfloat16 else logits, answer, reduction="none")
@@ -244,7 +202,7 @@ class ModuleProgram:
 # Adapters: the user's own optimiser and intervention behind the engine's interface.
 
 
-class LaneOptimizer(OwnOptimizer):
+class LaneOptimizer(user.OwnOptimizer):
     """The user's own optimiser of one lane."""
 
     def __init__(self, config: OptimConfig, parameters: Parameters) -> None:
@@ -262,7 +220,7 @@ class LaneOptimizer(OwnOptimizer):
 class WithIntervention:
     """An optimiser, with an intervention around each update."""
 
-    def __init__(self, optimizer: Any, intervention: Intervention, parameters: Parameters) -> None:
+    def __init__(self, optimizer: Any, intervention: user.Intervention, parameters: Parameters) -> None:
         self.optimizer, self.intervention, self.parameters = optimizer, intervention, parameters
 
     def update(self, gradients: dict[str, Tensor], step: int) -> None:
@@ -283,11 +241,6 @@ class WithIntervention:
 # Lanes of runs with the user's own code: an optimiser, an intervention, metrics, a plain module.
 
 
-def own_lane(run: ArithmeticRun, program: Program) -> Lane:
-    """Return the lane of a run with the user's own code."""
-    return ModuleLane(run, program) if isinstance(program, ModuleProgram) else OwnLane(run, program)
-
-
 class OwnLane(Lane):
     """A lane with the user's own optimiser, intervention or metrics."""
 
@@ -296,20 +249,20 @@ class OwnLane(Lane):
         with self.training_draws(0, "update"):
             optimizer: Optimizer = LaneOptimizer(config, self.parameters) if config.plugin else super().make_optimizer()
             if config.intervention:
-                intervention = Intervention(config.intervention, self.parameters)
+                intervention = user.Intervention(config.intervention, self.parameters)
                 return WithIntervention(optimizer, intervention, self.parameters)
         return optimizer
 
     def training_draws(self, step: int, place: str) -> AbstractContextManager[None]:
         """Let own code that trains draw from the dropout stream: the bits depend on no neighbour and no resume."""
-        return drawing(Stream("dropout", self.run.streams.dropout).at(step, place).seed64())
+        return user.drawing(Stream("dropout", self.run.streams.dropout).at(step, place).seed64())
 
     def evaluation_draws(self, place: str) -> AbstractContextManager[None]:
         """Let own code that measures the present step draw from the eval stream."""
-        return drawing(Stream("eval", self.run.streams.eval).at(self.run.step, place).seed64())
+        return user.drawing(Stream("eval", self.run.streams.eval).at(self.run.step, place).seed64())
 
     def advance(self, stop: StopRequested) -> Iterator[Event]:
-        with own_code_of(self.run, *STEP, ahead=1):
+        with user.own_code_of(self.run, *user.STEP, ahead=1):
             yield from super().advance(stop)
 
     def gradients(self, step: int) -> tuple[float, float, dict[str, Tensor]]:
@@ -320,11 +273,14 @@ class OwnLane(Lane):
         optim = self.run.config.optim
         if optim.plugin or optim.intervention:  # they may change them in place; measurements read the step's own
             gradients = {name: g.clone() for name, g in gradients.items()}
-        with own_code_of(self.run, *UPDATE, ahead=1), self.training_draws(step, "update"):
+        with user.own_code_of(self.run, *user.UPDATE, ahead=1), self.training_draws(step, "update"):
             super().update(gradients, step)
 
     def evaluate(self) -> tuple[float, float]:
-        with own_code_of(self.run, *STEP), self.evaluation_draws("own code"):  # no name of a metric has a space
+        with (
+            user.own_code_of(self.run, *user.STEP),
+            self.evaluation_draws("own code"),
+        ):  # no name of a metric has a space
             return super().evaluate()
 
     def metrics(self, gradients: dict[str, Tensor]) -> dict[str, float]:
@@ -333,14 +289,15 @@ class OwnLane(Lane):
         if not self.run.config.eval.metric_plugins:
             return metrics
         for name, spec in self.run.config.eval.metric_plugins.items():
-            with torch.no_grad(), self.evaluation_draws(name), own_code_of(self.run, f"eval.metric_plugins.{name}"):
+            named = user.own_code_of(self.run, f"eval.metric_plugins.{name}")
+            with torch.no_grad(), self.evaluation_draws(name), named:
                 metrics |= numbers_of(name, spec, load(spec)(self.moment(gradients), **arguments_of(spec)))
         if len(metrics) > MOST_ENTRIES:
             raise ConfigError(f"an evaluation measured {len(metrics):,} metrics: expected at most {MOST_ENTRIES:,}")
         return metrics
 
     def logits_of(self, weights: Parameters, examples: Any) -> Tensor:
-        with drawing(Stream("eval", self.run.streams.eval).at("final losses").seed64()):
+        with user.drawing(Stream("eval", self.run.streams.eval).at("final losses").seed64()):
             return super().logits_of(weights, examples)
 
     def moment(self, gradients: dict[str, Tensor]) -> Moment:
@@ -398,7 +355,7 @@ class ModuleLane(OwnLane):
     def sets(self) -> tuple[Any, Any]:
         task = self.run.config.task
         table = examples_of(task)
-        return super().sets() if table is None else split_examples(task, table, self.run.streams.split)
+        return super().sets() if table is None else split_table(task, self.run.streams.split, table, table.classes)
 
     def columns(self) -> list[Tensor]:
         return list(tokens_of(self.train_set, self.run.config.task, self.program.dtype))
@@ -406,11 +363,6 @@ class ModuleLane(OwnLane):
     def initial_parameters(self) -> Parameters:
         return initial_of_module(self.run.config, self.program.dtype)
 
-    def batch(self, step: int) -> ModuleBatch:
-        index, size = self.run.order.padded_batch(step)
-        rows = torch.from_numpy(index)
-        if size not in self._shares:
-            self._shares[size] = shares(len(index), size, self.program.dtype)
-        inputs, answer = (column.index_select(0, rows) for column in self._columns)
-        drawn = Stream("dropout", self.run.streams.dropout).at(step)
-        return ModuleBatch(inputs, answer, self._shares[size], drawn.seed64())
+    def batch_of(self, columns: list[Tensor], share: Tensor, step: int) -> ModuleBatch:
+        inputs, answer = columns
+        return ModuleBatch(inputs, answer, share, Stream("dropout", self.run.streams.dropout).at(step).seed64())

@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from grok.config.common import StoreConfig
 from grok.config.fields import Rule, accepted_values, check
-from grok.errors import ConfigError, GrokError
+from grok.errors import ConfigError, GrokError, in_words
 from grok.plugins import exits_refused
 from grok.processes import Rank
 from grok.terminal import one_line, readable_output, warnings_in_one_line
@@ -190,8 +190,6 @@ def write_text(option: str, file: Path, text: str) -> None:
     Raises:
         ConfigError: the disk refuses.
     """
-    try:
+    with in_words(ConfigError, f"{option} {file} cannot be written: give another file", OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{option} {file} cannot be written ({error.strerror}): give another file") from error

@@ -10,7 +10,6 @@ import copy
 import os
 import re
 import typing
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -235,40 +234,13 @@ def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
         with _refusals(
             one_run=False, mode=chosen_mode(args.overrides), begun=lambda: bool(getattr(task, "begun", False))
         ):
-            if _is_plain(args):
-                _run_plain(task, args.overrides, multirun=args.multirun)
-            else:
-                source = f"pkg://{CONF}"
-                _run_hydra(args=args, args_parser=parser, task_function=task, config_path=source, config_name=PRIMARY)
+            source = f"pkg://{CONF}"
+            _run_hydra(args=args, args_parser=parser, task_function=task, config_path=source, config_name=PRIMARY)
     finally:
         if before is None:
             del os.environ[FULL_ERROR]
         else:
             os.environ[FULL_ERROR] = before
-
-
-def _is_plain(args: Namespace) -> bool:
-    """Return whether a command line trains runs from the files in ``conf/`` and leaves Hydra's own settings alone."""
-    others = (args.help, args.hydra_help, args.cfg, args.shell_completion, args.info, args.package)
-    elsewhere = (args.config_path, args.config_name, args.config_dir, args.experimental_rerun)
-    return not any((*others, *elsewhere)) and not any("hydra" in word for word in args.overrides)
-
-
-def _run_plain(task: Callable[[Any], None], words: Sequence[str], *, multirun: bool) -> None:
-    """Do what Hydra's application does, without composing all settings once more beforehand.
-
-    It does so to learn from them whether one run or many are meant (``hydra.mode``); here ``-m`` alone says it.
-    """
-    from hydra._internal.hydra import Hydra
-    from hydra._internal.utils import create_automatic_config_search_path
-    from hydra.core.global_hydra import GlobalHydra
-
-    hydra = Hydra.create_main_hydra2("task", create_automatic_config_search_path(None, None, f"pkg://{CONF}"))
-    overrides = [*words, f"hydra.mode={'MULTIRUN' if multirun else 'RUN'}"]
-    try:
-        (hydra.multirun if multirun else hydra.run)(PRIMARY, task, overrides)
-    finally:
-        GlobalHydra.instance().clear()
 
 
 def _shared_words(words: Sequence[str], own: Sequence[Path]) -> list[str]:

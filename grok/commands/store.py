@@ -30,6 +30,7 @@ from grok.store.recovery import Recovered, conflict_files, unfinished_compaction
 from grok.store.schema import TABLES
 from grok.store.upkeep import compact, migrate, unreadable_records, verify
 from grok.store.writer import StoreWriter
+from grok.terminal import size
 from grok.untrusted import is_folder
 
 _EXAMPLES: Final = """\
@@ -150,7 +151,7 @@ def _status(path: str) -> int:
         print(f"  numerics {tag}: {count}")
     for kind in [kind for kind in TABLES if layout.table(kind).is_dir()]:
         files = [layout.shard(kind, name) for name in layout.names(kind)]
-        print(f"  {kind}/: {len(files)} shards, {_size(sum(f.stat().st_size for f in files))}")
+        print(f"  {kind}/: {len(files)} shards, {size(sum(f.stat().st_size for f in files))}")
     stored = store.run_ids()
     _print_designs(store, stored)
     for folder, what in ((layout.checkpoints, "runs with checkpoints or weights"), (layout.sweeps, "sweeps recorded")):
@@ -321,11 +322,3 @@ def _entries(folder: Path, suffix: str = "") -> int:
     return (
         sum(e.name.endswith(suffix) and not e.name.startswith(".") for e in folder.iterdir()) if folder.is_dir() else 0
     )
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

@@ -8,22 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grok.config.common import (
-    CODE,
-    LARGEST_SIZE,
-    MOST_EVALUATIONS,
-    OWN_INTERVENTION,
-    OWN_LOSS,
-    OWN_MODEL,
-    OWN_OPTIMIZER,
-    AdamW,
-    Evaluations,
-    Length,
-    PerturbConfig,
-    RunConfig,
-    Transformer,
-    refuse_too_many_evaluations,
-)
+from grok.config import common
 from grok.config.fields import canonical_json, section, setting
 from grok.errors import ConfigError, GrokError, nearest
 from grok.plugins import Examples, Operation, Spec, Training, build, label, load, place_in_own_code
@@ -73,7 +58,9 @@ class TaskConfig:
         choices=("eos a op b =", "a op b =", "a b ="),
     )
     plugin: dict[str, Any] = setting(
-        {}, "Your own task: `_target_` names a function that returns its table, other keys are arguments.", **CODE
+        {},
+        "Your own task: `_target_` names a function that returns its table, other keys are arguments.",
+        **common.CODE,
     )
 
     def __post_init__(self) -> None:
@@ -149,7 +136,7 @@ class TaskConfig:
 
 
 @dataclass(kw_only=True)
-class ModelConfig(Transformer):
+class ModelConfig(common.Transformer):
     """The decoder-only transformer."""
 
     norm: str = setting("post", "Position of LayerNorm in a block.", choices=("post", "pre", "none"))
@@ -163,14 +150,11 @@ class ModelConfig(Transformer):
     )
     init_scale: float = setting(1.0, "Factor on every initial weight matrix and embedding.", above=0, neutral=1.0)
     dropout: float = setting(0.0, "Dropout on embeddings, attention and MLP outputs.", minimum=0, below=1)
-    plugin: dict[str, Any] = setting({}, **OWN_MODEL)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    plugin: dict[str, Any] = setting({}, **common.OWN_MODEL)
 
 
 @dataclass(kw_only=True)
-class OptimConfig(AdamW):
+class OptimConfig(common.AdamW):
     """AdamW as in the diary."""
 
     grokfast: str = setting(
@@ -182,7 +166,7 @@ class OptimConfig(AdamW):
     grokfast_alpha: float = setting(0.98, "Momentum of the EMA filter.", minimum=0, below=1, neutral=0.98)
     grokfast_lamb: float = setting(2.0, "Strength of the filter.", minimum=0, neutral=2.0)
     grokfast_window: int = setting(
-        100, "Window of the MA filter, in steps.", minimum=1, maximum=LARGEST_SIZE, neutral=100
+        100, "Window of the MA filter, in steps.", minimum=1, maximum=common.LARGEST_SIZE, neutral=100
     )
 
     orthogonal_gradient: bool = setting(
@@ -191,12 +175,12 @@ class OptimConfig(AdamW):
     norm_clamp: float | None = setting(
         None, "Keep the norm of all parameters at this multiple of its start; Liu et al. 2023.", above=0, neutral=None
     )
-    plugin: dict[str, Any] = setting({}, **OWN_OPTIMIZER)
-    intervention: dict[str, Any] = setting({}, **OWN_INTERVENTION)
+    plugin: dict[str, Any] = setting({}, **common.OWN_OPTIMIZER)
+    intervention: dict[str, Any] = setting({}, **common.OWN_INTERVENTION)
 
 
 @dataclass(kw_only=True)
-class TrainConfig(Length):
+class TrainConfig(common.Length):
     """Length, batches and early stop."""
 
     loss: str = setting(
@@ -205,7 +189,7 @@ class TrainConfig(Length):
         choices=("softmax", "stablemax"),
         neutral="softmax",
     )
-    loss_plugin: dict[str, Any] = setting({}, **OWN_LOSS)
+    loss_plugin: dict[str, Any] = setting({}, **common.OWN_LOSS)
     stop_when_generalised: bool = setting(
         False,
         "Stop a run that is generalised at two early-stop decisions in a row, not before `stop_horizon`.",
@@ -223,7 +207,7 @@ class TrainConfig(Length):
 
 
 @dataclass(kw_only=True)
-class EvalConfig(Evaluations):
+class EvalConfig(common.Evaluations):
     """When a run is evaluated. Evaluations never change a run."""
 
     schedule: str = setting(
@@ -232,7 +216,9 @@ class EvalConfig(Evaluations):
         role="schedule",
         choices=("every", "log"),
     )
-    points: int = setting(100, "Evaluations of the log schedule.", role="schedule", minimum=2, maximum=MOST_EVALUATIONS)
+    points: int = setting(
+        100, "Evaluations of the log schedule.", role="schedule", minimum=2, maximum=common.MOST_EVALUATIONS
+    )
     steps: list[int] = setting(
         [],
         "Steps of further evaluations, for example dense ones at the start; 0: the initial weights. A run with them "
@@ -313,7 +299,7 @@ class SwitchConfig:
 
 
 @dataclass(kw_only=True)
-class ArithmeticConfig(RunConfig):
+class ArithmeticConfig(common.RunConfig):
     """A small transformer on a table of equations."""
 
     task: TaskConfig = section(TaskConfig)
@@ -321,7 +307,7 @@ class ArithmeticConfig(RunConfig):
     optim: OptimConfig = section(OptimConfig)
     train: TrainConfig = section(TrainConfig)
     eval: EvalConfig = section(EvalConfig)
-    perturb: PerturbConfig = section(PerturbConfig)
+    perturb: common.PerturbConfig = section(common.PerturbConfig)
     switch: SwitchConfig = section(SwitchConfig)
 
     def __post_init__(self) -> None:
@@ -329,7 +315,7 @@ class ArithmeticConfig(RunConfig):
         if not self.task.plugin:
             self.refuse_large_batch()
         if self.eval.schedule == "every":
-            refuse_too_many_evaluations(self.train.steps, self.eval.every)
+            common.refuse_too_many_evaluations(self.train.steps, self.eval.every)
         if self.precision == "fp16":
             raise ConfigError("precision=fp16: for mode=arithmetic expected one of float32, float64, tf32, bf16")
 
@@ -364,7 +350,7 @@ class ArithmeticConfig(RunConfig):
                 f"switch.step={step} with eval.couple_order=true: evaluations move the order there; leave one out"
             )
 
-    def trunk(self) -> tuple[RunConfig, int] | None:
+    def trunk(self) -> tuple[common.RunConfig, int] | None:
         if self.switch.step is None:
             return None
         plain = replace(self, switch=SwitchConfig())

@@ -8,21 +8,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from grok.config.common import (
-    LARGEST_SIZE,
-    OWN_INTERVENTION,
-    OWN_LOSS,
-    OWN_MODEL,
-    OWN_OPTIMIZER,
-    AdamW,
-    Evaluations,
-    Length,
-    PerturbConfig,
-    RunConfig,
-    SinksConfig,
-    Transformer,
-    refuse_too_many_evaluations,
-)
+from grok.config import common
 from grok.config.fields import defaults, planned, section, setting
 from grok.errors import ConfigError, nearest
 
@@ -34,7 +20,7 @@ WIDE_RATIO: Final = 256
 
 @dataclass(kw_only=True)
 @defaults(layers=12, d_model=768, heads=12, d_ff=None, tied=True)
-class ModelConfig(Transformer):
+class ModelConfig(common.Transformer):
     """A GPT-2, and the options that later papers changed."""
 
     kv_heads: int | None = setting(
@@ -50,7 +36,7 @@ class ModelConfig(Transformer):
         None, "Rows of the token embedding; null: the corpus's vocabulary.", minimum=2, maximum=2**24
     )
     vocab_multiple: int = setting(
-        1, "The embedding's rows are rounded up to a multiple of this.", minimum=1, maximum=LARGEST_SIZE
+        1, "The embedding's rows are rounded up to a multiple of this.", minimum=1, maximum=common.LARGEST_SIZE
     )
     norm: str = setting("pre", "Position of the norms in a block.", choices=("pre", "post"))
     norm_type: str = setting("layernorm", "LayerNorm, or RMSNorm without bias.", choices=("layernorm", "rmsnorm"))
@@ -90,7 +76,7 @@ class ModelConfig(Transformer):
     dropout_attention: float | None = setting(
         None, "Dropout on attention weights; null: `dropout`.", minimum=0, below=1
     )
-    plugin: dict[str, Any] = setting({}, **OWN_MODEL)
+    plugin: dict[str, Any] = setting({}, **common.OWN_MODEL)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -195,7 +181,7 @@ class StabilityConfig:
     with heavy tails must rise further."""
     growth: ClassVar[float] = 30.0
     """Growth of the gradient or weight norm, over its lowest median of 20 windows, that is an event."""
-    window: int = setting(50, "Number of steps of the recent median.", minimum=4, maximum=LARGEST_SIZE)
+    window: int = setting(50, "Number of steps of the recent median.", minimum=4, maximum=common.LARGEST_SIZE)
     rise: ClassVar[float] = 1.0
     """A smoothed loss that stays this far above its start ends the run, in nats."""
     rise_steps: ClassVar[int] = 200
@@ -319,7 +305,7 @@ class DataConfig:
 
 @dataclass(kw_only=True)
 @defaults(lr=6e-4, decay="matrices", betas=[0.9, 0.95], warmup_steps=WARMUP_STEPS)
-class OptimConfig(AdamW):
+class OptimConfig(common.AdamW):
     """AdamW and its learning-rate schedule."""
 
     kind: str = setting(
@@ -339,8 +325,8 @@ class OptimConfig(AdamW):
     )
     min_lr: float = setting(0.1, "Learning rate at the end of a decay, as a share of the peak.", minimum=0, maximum=1)
     decay_steps: int | None = setting(None, "Step at which the decay ends; null: train.steps.", minimum=1)
-    plugin: dict[str, Any] = setting({}, **OWN_OPTIMIZER)
-    intervention: dict[str, Any] = setting({}, **OWN_INTERVENTION)
+    plugin: dict[str, Any] = setting({}, **common.OWN_OPTIMIZER)
+    intervention: dict[str, Any] = setting({}, **common.OWN_INTERVENTION)
     wsd_decay: ClassVar[float] = 0.2
     """Share of the steps, at the end, in which the wsd schedule decays."""
     cycle_rise: ClassVar[float] = 0.3
@@ -365,7 +351,7 @@ SHARDING: Final = {"ddp": None, "fsdp": "gradients", "fsdp-nothing": "nothing", 
 
 @dataclass(kw_only=True)
 @defaults(steps=2000, batch_size=12)
-class TrainConfig(Length):
+class TrainConfig(common.Length):
     """Length, batches and early stop."""
 
     epochs: float | None = setting(
@@ -403,7 +389,7 @@ class TrainConfig(Length):
         role="none",
         choices=("none", "attention", "blocks"),
     )
-    loss_plugin: dict[str, Any] = setting({}, **OWN_LOSS)
+    loss_plugin: dict[str, Any] = setting({}, **common.OWN_LOSS)
     early_stop: int = setting(
         0, "Stop after this many evaluations without a better validation loss; 0: never.", role="schedule", minimum=0
     )
@@ -442,7 +428,7 @@ def _check_ramp(name: str, ramp: list[int], full_name: str, full: int) -> None:
 
 @dataclass(kw_only=True)
 @defaults(every=250)
-class EvalConfig(Evaluations):
+class EvalConfig(common.Evaluations):
     """When a run is evaluated, and on which text. Evaluations never change a run."""
 
     # A result setting, although it cannot move a weight: two runs of one trajectory must
@@ -451,7 +437,7 @@ class EvalConfig(Evaluations):
         240, "Validation windows, evenly spaced over the validation text; null: all of it.", minimum=1
     )
     sample_tokens: int = setting(
-        120, "Tokens sampled at each evaluation; 0: none.", role="none", minimum=0, maximum=LARGEST_SIZE
+        120, "Tokens sampled at each evaluation; 0: none.", role="none", minimum=0, maximum=common.LARGEST_SIZE
     )
     prompt: str = setting("\n", "Text that the samples continue.", role="none")
     tasks: list[str] = setting(
@@ -473,7 +459,7 @@ class EvalConfig(Evaluations):
 
 
 @dataclass(kw_only=True)
-class LogConfig(SinksConfig):
+class LogConfig(common.SinksConfig):
     """Logs of a language model beside the store; none of them changes a run."""
 
     profile: str | None = setting(
@@ -513,7 +499,7 @@ class TargetConfig:
 
 
 @dataclass(kw_only=True)
-class GptConfig(RunConfig):
+class GptConfig(common.RunConfig):
     """A GPT on text."""
 
     data: DataConfig = section(DataConfig)
@@ -521,7 +507,7 @@ class GptConfig(RunConfig):
     optim: OptimConfig = section(OptimConfig)
     train: TrainConfig = section(TrainConfig)
     eval: EvalConfig = section(EvalConfig)
-    perturb: PerturbConfig = section(PerturbConfig)
+    perturb: common.PerturbConfig = section(common.PerturbConfig)
     stability: StabilityConfig = section(StabilityConfig)
     log: LogConfig = section(LogConfig)
     resume: ResumeConfig = section(ResumeConfig)
@@ -535,7 +521,7 @@ class GptConfig(RunConfig):
 
     def __post_init__(self) -> None:
         _check_ramp("train.context_ramp", self.train.context_ramp, "model.context", self.model.context)
-        refuse_too_many_evaluations(self.train.steps, self.eval.every)
+        common.refuse_too_many_evaluations(self.train.steps, self.eval.every)
         if self.model.d_ff != self.model.usual_d_ff() and self.target.params is not None:
             warnings.warn(
                 f"model.d_ff={self.model.d_ff} is not {self.model.usual_d_ff()}, the usual one of model.d_model="

@@ -144,7 +144,7 @@ def _result(stored: StoredRun, watch: Callable[[Progress], None]) -> RunResult:
         if isinstance(event, Progress):
             watch(event)
         elif isinstance(event, Checkpoint) and kept is not None:
-            kept.add(event)
+            kept[event.step] = event
         elif isinstance(event, RunResult) and event.run_id == stored.run_id:
             return event
     raise TrainingError(
@@ -152,23 +152,16 @@ def _result(stored: StoredRun, watch: Callable[[Progress], None]) -> RunResult:
     )
 
 
-class KeptInMemory:
-    """Checkpoints that a rollback may return to, of a run that writes none."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, Checkpoint] = {}
-
-    def add(self, checkpoint: Checkpoint) -> None:
-        """Keep it instead of an earlier one of its step."""
-        self._kept[checkpoint.step] = checkpoint
+class KeptInMemory(dict[int, Checkpoint]):
+    """Checkpoints by their step that a rollback may return to, of a run that writes none."""
 
     def steps(self) -> list[int]:
         """Return their steps."""
-        return list(self._kept)
+        return list(self)
 
     def load(self, step: int) -> Checkpoint:
         """Return that of ``step``."""
-        return self._kept[step]
+        return self[step]
 
 
 def _whatever_the_numerics(trace: Trace) -> Trace:

@@ -94,23 +94,6 @@ def _vocabulary(config: GptConfig) -> int:
     return int(read_manifest(Path(config.data.path))["tokenizer"]["vocab_size"])
 
 
-def duration(seconds: float) -> str:
-    """Return a time as people say it.
-
-    >>> duration(11400), duration(200), duration(7)
-    ('3 h 10 min', '3 min 20 s', '7 s')
-    """
-    whole = round(seconds)
-    days, hours, minutes = whole // 86400, whole // 3600 % 24, whole // 60 % 60
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    if minutes:
-        return f"{minutes} min {whole % 60} s"
-    return f"{whole} s"
-
-
 def _seconds_per_run(store: Store, device: str) -> dict[str, tuple[float, float]]:
     """Return the median seconds of a run on ``device`` and those of a stack of its lanes, by ``config_id``.
 

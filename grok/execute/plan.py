@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import itertools
 import json
 import os
 import re
@@ -11,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Generic, Literal, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar
 
 from grok.config import GptConfig, RunConfig, flatten
 from grok.config.fields import walk
@@ -313,13 +312,14 @@ CROSSED: Final = {"arithmetic": ("split", "init", "order"), "gpt": ("init", "ord
 C = TypeVar("C", bound=RunConfig)
 
 
-class Designed(Sequence[C], Generic[C]):
+class Designed(list[C]):
     """Runs with what they are for, as :func:`grok.execute.execute` takes them.
 
     ``+`` joins plans that are trained together; each keeps its own design.
     """
 
     def __init__(self, configs: Sequence[C] = (), design: Purposes | Choice = "unstated") -> None:
+        super().__init__(configs)
         self.parts: tuple[tuple[Sequence[C], Purposes | Choice], ...] = ((tuple(configs), design),) if configs else ()
 
     @property
@@ -328,23 +328,10 @@ class Designed(Sequence[C], Generic[C]):
         (design,) = (design for _, design in self.parts)
         return design
 
-    def __add__(self, other: Designed[Any]) -> Designed[Any]:
-        both: Designed[Any] = Designed()
+    def __add__(self, other: Designed[Any]) -> Designed[Any]:  # type: ignore[override]
+        both: Designed[Any] = Designed([*self, *other])
         both.parts = self.parts + other.parts
         return both
-
-    def __len__(self) -> int:
-        return sum(len(configs) for configs, _ in self.parts)
-
-    def __iter__(self) -> Iterator[C]:
-        return itertools.chain.from_iterable(configs for configs, _ in self.parts)
-
-    @overload
-    def __getitem__(self, index: int) -> C: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[C]: ...
-    def __getitem__(self, index: int | slice) -> C | Sequence[C]:
-        return tuple(self)[index]
 
 
 def first_ancestors(store: Store) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grok.config import ArithmeticConfig, identify
 from grok.config.values import literal
-from grok.execute.estimate import bytes_per_worker, duration, seconds_to_train
+from grok.execute.estimate import bytes_per_worker, seconds_to_train
 from grok.execute.groups import PlannedRun, value_of
 from grok.execute.live import LiveFolder
 from grok.execute.plan import Plan
@@ -21,7 +21,7 @@ from grok.execute.worker import keeps_checkpoints
 from grok.files import discard_output
 from grok.plugins import label
 from grok.store import Provenance, Store
-from grok.terminal import drawing_console, escape_beside_drawing, visible
+from grok.terminal import drawing_console, duration, escape_beside_drawing, visible
 from grok.untrusted import without_passwords
 
 if TYPE_CHECKING:
@@ -223,13 +223,17 @@ def own_code_lines(plan: Plan, store: Store | None) -> Iterator[str]:
     }
     for name, called, fingerprint in sorted(named):
         yield f"Your code: {name}={called} ({fingerprint})"
+    if not runs:
+        return
+    from grok.arithmetic.user import is_plain
+
     configs = [run.config for run in runs if isinstance(run.config, ArithmeticConfig)]
     count, configs = len(configs), [config for config in configs if not config.task.trains_itself()]
     if whole := count - len(configs):
         plural = "s" if whole > 1 else ""
         yield f"Slow path for {whole} run{plural}: a function of your own trains each of them (docs/plugins.md)"
     tables = sum(config.task.is_of_another_form() for config in configs)
-    modules = sum(_is_plain(config) for config in configs) - tables
+    modules = sum(is_plain(config) for config in configs) - tables
     if tables:
         yield (
             f"Plain path for {tables} run{'s' if tables > 1 else ''}: a table of your own (Examples) is trained one "
@@ -240,14 +244,8 @@ def own_code_lines(plan: Plan, store: Store | None) -> Iterator[str]:
             f"Plain path for {modules} run{'s' if modules > 1 else ''}: a torch module is trained one lane at a time, "
             "uncompiled; a lane model would share rows (docs/plugins.md)"
         )
-    if store is not None and runs:
+    if store is not None:
         yield from _changed(runs, store)
-
-
-def _is_plain(config: ArithmeticConfig) -> bool:
-    from grok.arithmetic.user import is_plain
-
-    return is_plain(config)
 
 
 def _changed(runs: list[PlannedRun], store: Store) -> Iterator[str]:

@@ -20,7 +20,7 @@ from grok.gpt.model import GPT, longest_context
 from grok.text.corpus import Corpus, check_vocabulary
 from grok.text.sources import form_of
 from grok.text.tokenizers import OwnTokenizer
-from grok.text.windows import EvaluationWindows, fixed_windows, sliding_windows
+from grok.text.windows import EvaluationWindows, sliding_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def score_split(
         words, n_bytes = corpus.split(split)["words"], corpus.split(split)["bytes"]
     first = corpus.document_end
     length = len(tokens) + (first is not None)
-    windows = fixed_windows(length, context) if stride is None else sliding_windows(length, context, stride)
+    windows = sliding_windows(length, context, context if stride is None else stride)  # of fixed ones none overlap
     nats, correct, scored = 0.0, 0, 0
     for losses, hits in _scored(model, tokens, first, windows, batch_size, autocast):
         nats, correct, scored = nats + float(losses.sum()), correct + int(hits.sum()), scored + len(losses)

@@ -11,7 +11,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from io import StringIO
@@ -23,7 +23,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from grok.config.gpt import GptConfig
-from grok.errors import ConfigError, DataError, GrokError, nearest, one_line
+from grok.errors import ConfigError, DataError, GrokError, in_words, nearest
 from grok.gpt.generate import Ahead
 from grok.gpt.model import GPT
 from grok.records import TASK
@@ -232,23 +232,14 @@ def score_tasks(model: GPT, tokenizer: Tokenizer, tasks: Tasks, *, limit: int | 
     return list(_scores(results))
 
 
-@contextmanager
-def _its_errors(words: str) -> Iterator[None]:
+def _its_errors(words: str) -> AbstractContextManager[None]:
     """Turn what the harness and ``datasets`` raise into one line that begins with ``words``.
 
     Raises:
         ConfigError: in the place of an error that is not ours.
     """
-    try:
-        yield
-    except GrokError:
-        raise
-    except Exception as error:  # they raise exceptions of many kinds
-        text = one_line(error)
-        raise ConfigError(
-            f"{words}: the harness cannot run it ({type(error).__name__}: {text[:300]}); a task needs its data on this "
-            "machine, docs/gpt.md shows how a task names local files"
-        ) from error
+    remedy = "a task needs its data on this machine, docs/gpt.md shows how a task names local files"
+    return in_words(ConfigError, f"{words}: the harness cannot run it; {remedy}")
 
 
 def _scores(results: dict[str, Any]) -> Iterator[TaskScore]:

@@ -10,7 +10,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,13 +19,14 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from grok.config.gpt import EVENTS, EvalConfig, GptConfig, LogConfig
-from grok.errors import ConfigError, DataError, one_line
+from grok.errors import ConfigError, DataError, in_words, one_line
 from grok.gpt.generate import Sampler, generate
 from grok.gpt.model import GPT, parameter_count
 from grok.gpt.sinks import Sink, Used, open_sinks
 from grok.plugins import exits_refused
 from grok.records import TASK, VAL_LOSS, CurvePoint, RunResult, StepPoint
 from grok.streams import Stream
+from grok.terminal import duration
 from grok.text.corpus import Corpus
 from grok.text.tokenizers import Tokenizer
 
@@ -86,25 +87,19 @@ class Profiler:
         """
         self.folder = Path(config.profile) if config.profile else None
         if self.folder is not None:
-            try:
+            words = f"log.profile={config.profile} cannot be written: give another place, or null"
+            with in_words(ConfigError, words, OSError):
                 self.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ConfigError(
-                    f"log.profile={config.profile} cannot be written ({error.strerror or error}): give another place, "
-                    "or null"
-                ) from error
         self.first, self.last = from_step + WARM + 1, from_step + WARM + config.profile_steps
         self.cuda = device.type == "cuda"
         self.running: profile | None = None
 
-    def around(self, k: int) -> contextlib.AbstractContextManager[Any]:
-        """Return the context of update ``k``: the profiler's, or one that does nothing."""
-        if self.folder is None or not self.first <= k <= self.last:
-            return contextlib.nullcontext()
-        return self._update(k)
-
     @contextlib.contextmanager
-    def _update(self, k: int) -> Any:
+    def around(self, k: int) -> Iterator[None]:
+        """Profile update ``k`` in this context, if it is one of those."""
+        if self.folder is None or not self.first <= k <= self.last:
+            yield
+            return
         if self.running is None:
             activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.cuda else [])
             self.running = profile(activities=activities)
@@ -297,10 +292,6 @@ class Log:
         """Let every sink write down what it holds: a run that goes on from here will not tell it again."""
         self._tell("flush")
 
-    def profiler(self, k: int) -> contextlib.AbstractContextManager[Any]:
-        """Return the profiler's context for update ``k``."""
-        return self.profile.around(k)
-
     def finish(self, result: RunResult, saved_at: list[int]) -> None:
         """Say how the run ended; ``saved_at`` are the steps of its checkpoints, which stay where it diverged."""
         self._tell("finish", result)
@@ -361,16 +352,3 @@ def against_target(config: GptConfig, n: int) -> str:
     if comparable != target.params:
         return f"{known}, these settings {comparable:,} there: something was changed, or left, off target"
     return known if n != target.params else ", as its preset says"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds for a reader.
-
-    >>> duration(42), duration(150), duration(11_000)
-    ('42 s', '2.5 min', '3 h 03 min')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.1f} min"
-    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from grok.config import flatten
 from grok.config.gpt import EVENTS, GptConfig
-from grok.errors import ConfigError
+from grok.errors import ConfigError, in_words
 from grok.gpt.flops import count_parameters, train_flops_per_token
 from grok.plugins import RunSink, Spec, build, label
 from grok.records import CurvePoint, RunResult, StepPoint
@@ -138,12 +138,8 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int, branch: int) -> l
     sinks: list[Sink] = []
     for name, value, opened in requested:
         if value:
-            try:
+            with in_words(ConfigError, f"log.{name}={value} cannot be written: give another place, or null", OSError):
                 sinks.append(opened(value))
-            except OSError as error:
-                raise ConfigError(
-                    f"log.{name}={value} cannot be written ({error.strerror or error}): give another place, or null"
-                ) from error
     for sink in sinks:
         if not isinstance(sink, TensorBoard):  # its folder has the branch already
             sink.branch(branch)

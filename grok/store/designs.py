@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -175,11 +174,6 @@ def _one_of(what: str, value: object, known: Sequence[str]) -> None:
 def keys_of(table: pa.Table) -> list[tuple[str, ...]]:
     """Return the key of every row."""
     return list(zip(*(table[name].to_pylist() for name in KEY), strict=True))
-
-
-def decoded(text: str | None) -> Any:
-    """Return the value of a JSON column of a sound row; None for null."""
-    return None if text is None else json.loads(text)
 
 
 def settled(table: pa.Table) -> tuple[pa.Table, list[list[dict[str, Any]]]]:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from grok.errors import StoreError
-from grok.files import disk_errors, flush_folder, locked, remove_quietly, unique, write_json
+from grok.files import disk_errors, flush_folder, locked, unique, write_json
 from grok.store.schema import KINDS, SCHEMA_VERSION, TABLES, columns_of, newer
 from grok.untrusted import is_folder, read_json_object, refuse_links, without_passwords
 
@@ -365,7 +365,7 @@ def renew_empty(layout: Layout) -> None:
     if is_current(read_marker(layout)) or _has_rows(layout):
         return
     for kind in TABLES:
-        remove_quietly(layout.shard(kind, EMPTY))
+        layout.shard(kind, EMPTY).unlink(missing_ok=True)
     write_json(layout.marker, current_marker(), layout.tmp)
 
 

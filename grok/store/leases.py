@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from grok.files import disk_errors, locked, remove_quietly, replace_text
+from grok.files import disk_errors, locked, replace_text
 from grok.processes import Owner, alive_here, is_stopped
 from grok.store.layout import Layout
 from grok.untrusted import is_file, is_plain, plain_name, read_json_object
@@ -109,10 +109,6 @@ class Leases:
             self._me = None
         self._held.clear()
 
-    def holders(self) -> dict[str, Owner]:
-        """Return every leased run with its owner, dead or alive, this process's own included."""
-        return {run_id: owner for owner, runs in self._all() for run_id in runs}
-
     def owners(self) -> list[tuple[Owner, int, bool | None]]:
         """Return every owner with the number of its runs and whether it is alive.
 
@@ -183,8 +179,8 @@ class Leases:
         return self._folder / f"{plain_name(owner, 'owner')}.beat"
 
     def _forget(self, owner: str) -> None:
-        remove_quietly(self._lease(owner))
-        remove_quietly(self._beat(owner))
+        self._lease(owner).unlink(missing_ok=True)
+        self._beat(owner).unlink(missing_ok=True)
 
 
 def _in_words(owner: Owner) -> str:

@@ -15,19 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grok import files
 from grok.errors import StoreError
-from grok.files import (
-    clear_unfinished,
-    disk_errors,
-    flush_file,
-    is_unfinished,
-    locked,
-    move,
-    remove_quietly,
-    share_file,
-    unique,
-    write_folder,
-)
 from grok.store.layout import Layout, check_path, read_marker, shard_names
 from grok.store.reader import Store, open_store
 from grok.store.recovery import Recovered, origin, record_conflict
@@ -98,10 +87,10 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
             raise StoreError(f"merge: {path} cannot be merged into itself: name two different stores")
     for store in stores:
         _refuse_odd_names(store)
-    with StoreWriter(target) as writer, disk_errors(f"merging into {target}"):
+    with StoreWriter(target) as writer, files.disk_errors(f"merging into {target}"):
         report = MergeReport(target)
         if is_folder(writer.layout.checkpoints):
-            clear_unfinished(writer.layout.checkpoints)
+            files.clear_unfinished(writer.layout.checkpoints)
         barred = _bar_conflicts(writer.layout, open_store(target), stores, report)
         report.designs, unequal = writer.merge_designs({str(s.layout.root): s.designs_table() for s in stores})
         report.conflicts += unequal
@@ -137,7 +126,7 @@ def _bar_conflicts(layout: Layout, target: Store, sources: list[Store], report: 
                 str(s.layout.root): origin(s.table("runs", [r], None), r)
                 for s, r in ((a, conflict.run_id), (b, conflict.other_run_id))
             }
-            with locked(layout.lock):  # else a writer that opens the store would empty tmp/ meanwhile
+            with files.locked(layout.lock):  # else a writer that opens the store would empty tmp/ meanwhile
                 record_conflict(layout, conflict, sides)
     return barred[1:]  # without the target itself: its rows stay
 
@@ -236,7 +225,9 @@ def _copy_folder(source: Path, target: Path) -> None:
 
     def odd(folder: str, names: list[str]) -> list[str]:
         return [
-            n for n in names if is_unfinished(Path(n)) or not (is_file(Path(folder, n)) or is_folder(Path(folder, n)))
+            n
+            for n in names
+            if files.is_unfinished(Path(n)) or not (is_file(Path(folder, n)) or is_folder(Path(folder, n)))
         ]
 
     def write(folder: Path) -> None:
@@ -245,13 +236,13 @@ def _copy_folder(source: Path, target: Path) -> None:
         def copy(file: str, to: str) -> None:
             about = os.lstat(file)
             first = copies.setdefault((about.st_dev, about.st_ino), Path(to))
-            if first == Path(to) or not share_file(first, Path(to)):
+            if first == Path(to) or not files.share_file(first, Path(to)):
                 shutil.copy2(file, to, follow_symlinks=False)
 
         shutil.copytree(source, folder, symlinks=True, ignore=odd, copy_function=copy, dirs_exist_ok=True)
 
-    with disk_errors(f"copying {source}"):
-        write_folder(target, write)
+    with files.disk_errors(f"copying {source}"):
+        files.write_folder(target, write)
 
 
 def _copy_studies(source: Layout, target: Layout, report: MergeReport) -> None:
@@ -264,7 +255,7 @@ def _copy_studies(source: Layout, target: Layout, report: MergeReport) -> None:
             same = is_file(taken) and filecmp.cmp(journal, taken, shallow=False)
             report.studies_left += [] if same else [journal.stem]
             continue
-        with disk_errors(f"copying the search {journal.stem}"):
+        with files.disk_errors(f"copying the search {journal.stem}"):
             target.search.mkdir(exist_ok=True)
             _copy_file(journal, target.search)
         report.studies.append(journal.stem)
@@ -273,16 +264,16 @@ def _copy_studies(source: Layout, target: Layout, report: MergeReport) -> None:
 def _copy_sweeps(source: Layout, target: Layout) -> None:
     for path in sorted(source.sweeps.glob("*.json")) if is_folder(source.sweeps) else []:
         if is_file(path) and is_plain(path.name) and not os.path.lexists(target.sweeps / path.name):
-            with disk_errors(f"copying {path}"):
+            with files.disk_errors(f"copying {path}"):
                 _copy_file(path, target.sweeps)
 
 
 def _copy_file(path: Path, folder: Path) -> None:
-    copy = folder / f".{path.name}.{unique()}"
+    copy = folder / f".{path.name}.{files.unique()}"
     try:
         shutil.copy(path, copy, follow_symlinks=False)
-        flush_file(copy)
-        move(copy, folder / path.name)
+        files.flush_file(copy)
+        files.move(copy, folder / path.name)
     finally:
         copy.unlink(missing_ok=True)
 
@@ -410,8 +401,8 @@ def _remove_used_points(layout: Layout, tables: dict[str, dict[Path, pa.Table]])
 
 def _remove(layout: Layout, file: Path) -> None:
     """Remove a file from quarantine, and its reason if no other file of the shard is left."""
-    with locked(layout.lock):
-        remove_quietly(file)
+    with files.locked(layout.lock):
+        file.unlink(missing_ok=True)
         name = file.stem.partition("-")[2]
         if not any(other.name.endswith(f"-{name}.parquet") for other in layout.quarantine.iterdir()):
-            remove_quietly(layout.quarantine / f"{name}.json")
+            (layout.quarantine / f"{name}.json").unlink(missing_ok=True)

@@ -104,15 +104,9 @@ def git_state_of(package: Path) -> tuple[str | None, bool | None]:
     status = _git(Path(top.strip()), "status", "--porcelain", "-z", "--untracked-files=all")
     if status is None:
         return commit.strip(), None
-    return commit.strip(), _is_dirty(Path(top.strip()), status)
-
-
-def _is_dirty(top: Path, status: str) -> bool:
-    for entry in filter(None, status.split("\0")):
-        untracked = entry.startswith("?? ")
-        if not untracked or not in_store(top, entry[3:]):
-            return True
-    return False
+    changed = [entry for entry in status.split("\0") if entry]
+    dirty = any(not entry.startswith("?? ") or not in_store(Path(top.strip()), entry[3:]) for entry in changed)
+    return commit.strip(), dirty
 
 
 def in_store(top: Path, name: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ import pyarrow.compute as pc
 from grok.errors import StoreError, nearest
 from grok.files import disk_errors, replace_text
 from grok.processes import Owner, alive_here
-from grok.records import CurvePoint, Progress, StepPoint
+from grok.records import CurvePoint, Progress, StepPoint, finite_or_null
 from grok.store.designs import KEY, unsound
 from grok.store.layout import Layout, StoreGone, is_current, missing_tables, read_marker, refuse_missing, strangers
 from grok.store.recovery import unfinished_compaction
@@ -75,8 +74,8 @@ def write_in_flight(folder: Path, progress: Progress) -> None:
         "step": progress.step,
         "steps": progress.steps,
         "written": time.time(),
-        "curves": list(map(_plain, progress.curve)),
-        "steps_log": list(map(_plain, shown)),
+        "curves": [finite_or_null(asdict(point)) for point in progress.curve],
+        "steps_log": [finite_or_null(asdict(point)) for point in shown],
     }
     with suppress(OSError):
         replace_text(folder / f"{progress.run_id}{SUFFIX}", json.dumps(content))
@@ -120,10 +119,6 @@ def _files(live: Path) -> Iterator[dict[str, Any]]:
             whole = is_plain(known["run_id"]) and all(set(p) <= names["curves"] for p in known["curves"])
             if whole and all(set(p) <= names["steps"] for p in known["steps_log"]):
                 yield known
-
-
-def _plain(point: CurvePoint | StepPoint) -> dict[str, Any]:
-    return {n: None if isinstance(v, float) and not math.isfinite(v) else v for n, v in asdict(point).items()}
 
 
 # Reads a store into pandas frames, also while other processes write to it; writes nothing.

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grok.errors import StoreError
-from grok.files import exchange, flush_folder, remove_quietly, write_json
+from grok.files import exchange, flush_folder, write_json
 from grok.store.designs import FACTS, keys_of, settled
 from grok.store.layout import EMPTY, Layout, list_tables, orphans, shard_names, strangers
 from grok.store.rows import Conflict, Shard, as_json, difference, traces
@@ -359,7 +359,7 @@ def survey_tables(layout: Layout, *, thorough: bool) -> Survey:
                     reasons[of, name].append(f"{kind}: it has rows, and its name belongs to the shard without rows")
             except ShardDamaged as damage:
                 if name == EMPTY:
-                    remove_quietly(path)  # has no rows; it is made again
+                    path.unlink(missing_ok=True)  # has no rows; it is made again
                 else:
                     reasons[of, name].append(f"{kind}: {damage}")
                 continue
@@ -419,7 +419,7 @@ def drop_copies(layout: Layout, by_shard: Mapping[str, list[str]]) -> list[Recov
     gone: dict[str, dict[str, str]] = defaultdict(dict)
     for run_id, names in doubled.items():
         rows = {name: shards[name].only({run_id}) for name in dict.fromkeys(names)}
-        keep = min(rows, key=lambda name: (_status(rows[name].runs) == "failed", name))
+        keep = min(rows, key=lambda name: (rows[name].runs["status"].to_pylist() == ["failed"], name))
         for name in rows:
             if name == keep:
                 continue
@@ -489,14 +489,10 @@ def place_designs(layout: Layout, held: Mapping[str, pa.Table], rows: pa.Table) 
     return done
 
 
-def _status(runs: pa.Table) -> str:
-    return str(runs["status"].to_pylist()[0])
-
-
 def _empty_tmp(layout: Layout) -> None:
     # Files in tmp/ are written under the lock, which this process holds: those in it are left from dead processes.
     for entry in layout.tmp.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
         else:
-            remove_quietly(entry)
+            entry.unlink(missing_ok=True)

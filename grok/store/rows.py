@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from grok.config import NUMERICS_VERSION, Identity, RunConfig, flatten
 from grok.config.fields import canonical_json
 from grok.errors import StoreError
-from grok.records import STATUSES, CurvePoint, RunResult, StepPoint, tags_of
+from grok.records import STATUSES, CurvePoint, RunResult, StepPoint, finite_or_null, tags_of
 from grok.store.provenance import Provenance, rerun_command
 from grok.store.schema import CONFIG, PARTNERS_KEY, schema, to_table
 from grok.untrusted import plain_name, without_passwords, without_secrets
@@ -251,7 +251,7 @@ def to_shard(rows: Sequence[Row]) -> Shard:
     """
     for row in rows:
         _check(row.result)
-    run_rows = [run_row(row.result, row.config, row.identity, row.provenance, row.data_hash, row.code) for row in rows]
+    run_rows = list(map(run_row, rows))
     runs = to_table("runs", {name: [r[name] for r in run_rows] for name in schema("runs").names})
     results = [row.result for row in rows]
     return Shard(runs, curves_table(results), steps_table(results))
@@ -271,37 +271,30 @@ def _check(result: RunResult) -> None:
             raise StoreError(f"run {result.run_id}: its {name} has step {twice} twice")
 
 
-def run_row(
-    result: RunResult,
-    config: RunConfig,
-    identity: Identity,
-    provenance: Provenance,
-    data_hash: str | None = None,
-    code: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+def run_row(finished: Row) -> dict[str, Any]:
     """Return the run's row: a value for every column of the schema.
 
     The measurements are those of the last evaluation (at the last step).
     """
-    seeds = config.stream_seeds()
+    result, config = finished.result, finished.config
     last = max(result.curve, key=lambda point: point.step, default=CurvePoint(step=0))
     row: dict[str, Any] = dict.fromkeys(schema("runs").names)
     row |= {CONFIG + name: without_secrets(value) for name, value in flatten(config).items()}
-    row |= asdict(identity)
-    row |= {f"seed_{stream}": seed for stream, seed in asdict(seeds).items()}
+    row |= asdict(finished.identity)
+    row |= {f"seed_{stream}": seed for stream, seed in asdict(config.stream_seeds()).items()}
     row |= {
         "mode": config.mode,
         "seed": config.seed,
         "replicate": config.replicate,
         **{name: getattr(last, name) for name in MEASUREMENTS if name != "lr"},
         "layers": canonical_json(config.seeds.layers),
-        "data_hash": data_hash,
-        "own_code": canonical_json(dict(code)) if code else None,
+        "data_hash": finished.data_hash,
+        "own_code": canonical_json(dict(finished.code)) if finished.code else None,
         "numerics_version": NUMERICS_VERSION,
         "rerun": without_passwords(rerun_command(config)),
     }
     row |= {f.name: getattr(result, f.name) for f in fields(result) if f.name not in {"curve", "step_log", "tensors"}}
-    row |= asdict(provenance)
+    row |= asdict(finished.provenance)
     if result.lane_width is not None:  # the width that the engine used, not the setting
         row["lane_width"] = result.lane_width
     row["error"] = None if result.error is None else without_passwords(_storable(result.error))
@@ -351,6 +344,4 @@ def _numbers(values: Mapping[str, float]) -> str | None:
     """Return a map of measurements as JSON text, with null for a value that is not finite; None for an empty map."""
     if not values:
         return None
-    if all(map(math.isfinite, values.values())):
-        return json.dumps(values, separators=(",", ":"))
-    return json.dumps({k: v if math.isfinite(v) else None for k, v in values.items()}, separators=(",", ":"))
+    return json.dumps(finite_or_null(values), separators=(",", ":"))

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from grok.config import config_columns
 from grok.errors import StoreError, disk_remedy, one_line
-from grok.files import disk_errors, flush_folder, move, remove_quietly, write_flushed
+from grok.files import disk_errors, flush_folder, move, write_flushed
 from grok.store.layout import EMPTY, Layout, staged
 from grok.store.rows import Shard, with_partners
 from grok.store.schema import KIND_KEY, KINDS, PARTNERS_KEY, TABLES, TEXT, schema, schema_version, upgrade
@@ -423,7 +423,7 @@ def remove_staged(removal: Removal) -> None:
         if source is not None:
             move(source, target)
         else:
-            remove_quietly(target)
+            target.unlink(missing_ok=True)
             flush_folder(target.parent)
 
 

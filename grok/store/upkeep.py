@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 
 from grok.errors import StoreError, one_line
 from grok.files import disk_errors, exchange, flush_folder, locked, unique, write_flushed, write_json
+from grok.store import recovery
 from grok.store.designs import CHOSEN, unsound
 from grok.store.layout import (
     EMPTY,
@@ -38,17 +39,6 @@ from grok.store.layout import (
     refuse_older,
     shard_names,
     strangers,
-)
-from grok.store.recovery import (
-    COMPACTION,
-    READY,
-    Recovered,
-    conflict_files,
-    exchange_tables,
-    finish_compaction,
-    quarantine,
-    recover,
-    unfinished_compaction,
 )
 from grok.store.rows import FACTS, MEASUREMENTS, Shard, Trace, bits, difference, traces, with_partners
 from grok.store.schema import KEYS, SHARDS, TABLES, schema, upgrade
@@ -83,7 +73,7 @@ class Compaction:
 
     before: int
     after: int
-    recovered: list[Recovered]
+    recovered: list[recovery.Recovered]
     """The repairs that were made first."""
     designs: int = 0
     """Number of shards of designs that are fewer now."""
@@ -112,7 +102,7 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
     with disk_errors(f"compacting {path}"), locked(layout.lock):
         refuse_older(layout)
         _refuse_folders(layout)
-        recovered = recover(layout, thorough=True)
+        recovered = recovery.recover(layout, thorough=True)
         before, designs = own_shards(layout), own_shards(layout, "designs")
         if not can_exchange(layout):
             raise StoreError(
@@ -145,14 +135,14 @@ def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD
     groups = [group for group in _groups(layout, of, names, shard_rows) if len(group) > 1]
     if not groups:
         return
-    folder = layout.tmp / f"{COMPACTION if of == 'runs' else f'{of}.'}{unique()}"
+    folder = layout.tmp / f"{recovery.COMPACTION if of == 'runs' else f'{of}.'}{unique()}"
     try:
         _make_ready(layout, folder, of, groups)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     if of == "runs":
-        exchange_tables(layout, folder)
+        recovery.exchange_tables(layout, folder)
     else:
         exchange(folder / of, layout.table(of))
         shutil.rmtree(folder, ignore_errors=True)
@@ -221,8 +211,8 @@ def _make_ready(layout: Layout, folder: Path, of: str, groups: list[list[str]]) 
     if of != "runs":
         return
     contents = {kind: sorted(shard_names(folder / kind)) for kind in kinds}
-    write_flushed(folder / f"{READY}.new", lambda file: file.write(json.dumps(contents).encode()))
-    (folder / f"{READY}.new").rename(folder / READY)
+    write_flushed(folder / f"{recovery.READY}.new", lambda file: file.write(json.dumps(contents).encode()))
+    (folder / f"{recovery.READY}.new").rename(folder / recovery.READY)
     flush_folder(folder)
     flush_folder(layout.tmp)
 
@@ -274,7 +264,7 @@ class Migration:
     from_version: int
     shards: int = 0
     """Number of files that were rewritten."""
-    recovered: list[Recovered] = field(default_factory=list)
+    recovered: list[recovery.Recovered] = field(default_factory=list)
 
 
 def migrate(path: str | Path) -> Migration:
@@ -295,7 +285,7 @@ def migrate(path: str | Path) -> Migration:
     _refuse_unknown(layout)
     make_store(path)
     with disk_errors(f"migrating {path}"), locked(layout.lock):
-        finish_compaction(layout)
+        recovery.finish_compaction(layout)
         for of, kind in ((of, kind) for of, kinds in SHARDS.items() for kind in kinds):
             for name in sorted(shard_names(layout.table(kind))):
                 shard = layout.shard(kind, name)
@@ -312,10 +302,10 @@ def migrate(path: str | Path) -> Migration:
                     if name == EMPTY:
                         shard.unlink()
                     else:
-                        done.recovered.append(quarantine(layout, name, f"{kind}: {damage}", of=of))
+                        done.recovered.append(recovery.quarantine(layout, name, f"{kind}: {damage}", of=of))
         if not is_current(marker):
             write_json(layout.marker, current_marker(), layout.tmp)
-        done.recovered += recover(layout, thorough=False)
+        done.recovered += recovery.recover(layout, thorough=False)
     return done
 
 
@@ -379,10 +369,10 @@ def verify(path: str | Path) -> list[str]:
 
 def _problems(layout: Layout, names: set[str], designs: set[str]) -> list[str]:
     """Return the problems of the runs and designs in these shards and of all files."""
-    unfinished = unfinished_compaction(layout)
+    unfinished = recovery.unfinished_compaction(layout)
     if unfinished is not None:
         time.sleep(MOMENT)
-        unfinished = unfinished_compaction(layout)
+        unfinished = recovery.unfinished_compaction(layout)
     problems = [] if unfinished is None else ["a compaction was interrupted: the next command that writes finishes it"]
     problems += _damage(layout)
     if unfinished is None:
@@ -396,7 +386,9 @@ def _problems(layout: Layout, names: set[str], designs: set[str]) -> list[str]:
     problems += _last_points(tables["runs"], points)
     problems += _disagreements(points)
     problems += [f"{path}: {reason}" for path, reason in unreadable_records(layout)]
-    problems += [f"a conflict is recorded: {p}; remove the file when it is settled" for p in conflict_files(layout)]
+    problems += [
+        f"a conflict is recorded: {p}; remove the file when it is settled" for p in recovery.conflict_files(layout)
+    ]
     return problems
 
 

@@ -13,40 +13,14 @@ import pyarrow.compute as pc
 
 from grok.errors import StoreError
 from grok.files import disk_errors, file_identity, locked, unique, write_json
+from grok.store import recovery, shards
 from grok.store.designs import KEY, LONGEST, Design, keys_of, settled, with_retired
 from grok.store.layout import Layout, StoreGone, check_path, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
 from grok.store.reader import Store
-from grok.store.recovery import (
-    LEFT,
-    Recovered,
-    drop_copies,
-    finish_compaction,
-    origin,
-    place_designs,
-    quarantine,
-    read_designs,
-    record_conflict,
-    record_design_conflicts,
-    recover,
-    retire_orphans,
-)
+from grok.store.recovery import origin
 from grok.store.rows import Conflict, Row, Shard, difference, to_shard, traces
 from grok.store.schema import schema
-from grok.store.shards import (
-    FEW_ROWS,
-    ForeignFile,
-    NotAShard,
-    ShardDamaged,
-    ensure_readable,
-    read_shard,
-    read_whole,
-    refuse_without_threads,
-    remove_staged,
-    replace_table,
-    stage_removal,
-    write_shard,
-)
 from grok.store.upkeep import SMALL, can_exchange, merge_shards, own_shards, rows_of
 from grok.untrusted import plain_name, without_passwords, without_secrets
 
@@ -63,7 +37,7 @@ class CommitReport:
     """Runs that the store already held, with the same bits or from other numerics: dropped."""
     conflicts: list[Conflict] = field(default_factory=list)
     """Runs that the store already held with other bits at equal numerics: dropped, recorded in ``conflicts/``."""
-    recovered: list[Recovered] = field(default_factory=list)
+    recovered: list[recovery.Recovered] = field(default_factory=list)
     """Repairs made during the commit: an orphan of a killed commit, a damaged shard."""
 
     def __iadd__(self, other: CommitReport) -> CommitReport:
@@ -95,9 +69,9 @@ class StoreWriter:
     def __init__(self, path: str | Path, thorough: bool = True, create: bool = True) -> None:
         if not check_path(path) and not create:  # refused before anything is written
             raise StoreGone(Path(path))
-        refuse_without_threads(Path(path))
+        shards.refuse_without_threads(Path(path))
         self.layout: Layout = make_store(path)
-        self.recovered: list[Recovered] = []
+        self.recovered: list[recovery.Recovered] = []
         self.planned_again: dict[str, str] = {}
         """The retired designs that were planned again, with why they had been retired."""
         self._index = Index(self.layout)
@@ -107,7 +81,7 @@ class StoreWriter:
         with self._writing("opening the store"):
             refuse_older(self.layout)
             renew_empty(self.layout)
-            self.recovered += recover(self.layout, thorough=thorough)
+            self.recovered += recovery.recover(self.layout, thorough=thorough)
 
     def __enter__(self) -> StoreWriter:
         return self
@@ -158,7 +132,7 @@ class StoreWriter:
             plain_name(run_id, "run_id")
         with self._writing("writing results"):
             # Orphans of a killed commit may have points of these runs, which would be there twice.
-            report = CommitReport(recovered=retire_orphans(self.layout))
+            report = CommitReport(recovered=recovery.retire_orphans(self.layout))
             accepted = self._accept(incoming, report)
             if report.written or report.replaced:
                 self._add(accepted, set(report.replaced))
@@ -167,18 +141,18 @@ class StoreWriter:
     def _add(self, accepted: Shard, failed_before: set[str]) -> None:
         """Write a shard, then remove the failed rows that it replaces: no error or kill leaves a run without a row."""
         removals = [
-            stage_removal(self.layout, name, self._read(name), gone)
+            shards.stage_removal(self.layout, name, self._read(name), gone)
             for name, gone in self._by_shard(failed_before).items()
         ]
-        write_shard(self.layout, unique(), accepted)
+        shards.write_shard(self.layout, unique(), accepted)
         # The commit is on the disk: neither damage nor a full disk undoes it. A failed row that is left beside the
         # new one is dropped by the next commit or claim, at the end, or at the next opening.
-        with suppress(NotAShard, OSError, StoreError):
+        with suppress(shards.NotAShard, OSError, StoreError):
             self._keeps_replaced |= bool(removals)
             for removal in removals:
-                remove_staged(removal)
+                shards.remove_staged(removal)
             self._keeps_replaced = False
-            ensure_readable(self.layout)
+            shards.ensure_readable(self.layout)
             self._merge_small_shards()
 
     def _accept(self, incoming: Shard, report: CommitReport) -> Shard:
@@ -206,11 +180,11 @@ class StoreWriter:
             try:
                 statuses = self._index.statuses()
             except DamagedShard as damage:
-                report.recovered.append(quarantine(self.layout, damage.name, damage.reason))
+                report.recovered.append(recovery.quarantine(self.layout, damage.name, damage.reason))
                 continue
             if not self._index.doubled:
                 return statuses
-            report.recovered += drop_copies(self.layout, self._index.by_shard())
+            report.recovered += recovery.drop_copies(self.layout, self._index.by_shard())
 
     def _statuses(self) -> dict[str, str]:
         """As :meth:`_stored`, outside a commit: the repairs are in :attr:`recovered`."""
@@ -232,7 +206,7 @@ class StoreWriter:
                 if conflict is not None:
                     conflicts[run_id] = conflict
                     sides = {"stored": origin(shard.runs, run_id), "arrived": origin(incoming.runs, run_id)}
-                    record_conflict(self.layout, conflict, sides)
+                    recovery.record_conflict(self.layout, conflict, sides)
         return conflicts
 
     def _by_shard(self, run_ids: set[str]) -> dict[str, set[str]]:
@@ -243,9 +217,9 @@ class StoreWriter:
 
     def _read(self, name: str) -> Shard:
         try:
-            return read_whole(self.layout, name)
-        except NotAShard as damage:
-            quarantine(self.layout, name, str(damage))
+            return shards.read_whole(self.layout, name)
+        except shards.NotAShard as damage:
+            recovery.quarantine(self.layout, name, str(damage))
             raise StoreError(
                 f"shard {name} of {self.layout.root} was damaged while in use and is now in quarantine ({damage}): "
                 "run the command again"
@@ -334,16 +308,16 @@ class StoreWriter:
         if not arriving:
             return 0, []
         with self._writing("merging designs"):
-            held = read_designs(self.layout)
+            held = recovery.read_designs(self.layout)
             stored = pa.concat_tables([schema("designs").empty_table(), *held.values()])
             keys = {key for table in arriving for key in keys_of(table)}
             mine = stored.filter(pa.array([key in keys for key in keys_of(stored)], pa.bool_()))
             rows, unequal = settled(pa.concat_tables([_from(str(self.layout.root), mine), *arriving]))
-            conflicts = record_design_conflicts(self.layout, unequal)
+            conflicts = recovery.record_design_conflicts(self.layout, unequal)
             rows = _lacking(rows.drop_columns(["source"]), {tuple(one[0][name] for name in KEY) for one in unequal})
             rows = rows.replace_schema_metadata(schema("designs").metadata)
             fresh = _lacking(rows, set(keys_of(mine)))
-            self.recovered += place_designs(self.layout, held, rows)
+            self.recovered += recovery.place_designs(self.layout, held, rows)
             return self._add_designs(fresh), conflicts
 
     def retire_design(self, prefix: str, why: str) -> tuple[str, int]:
@@ -368,12 +342,12 @@ class StoreWriter:
     def _mark(self, design_id: str, why: str | None) -> int:
         """Mark the rows of a design that are not as abandoned, or with None remove its marks; return their number."""
         marks = 0
-        for name, table in read_designs(self.layout).items():
+        for name, table in recovery.read_designs(self.layout).items():
             other = table["retired"].is_valid() if why is None else table["retired"].is_null()
             mine = pc.and_(pc.equal(table["design_id"], design_id), other)
             if count := pc.sum(mine).as_py():
                 texts = pc.if_else(mine, pa.scalar(why, pa.string()), table["retired"]).to_pylist()
-                replace_table(self.layout, "designs", name, with_retired(table, texts))
+                shards.replace_table(self.layout, "designs", name, with_retired(table, texts))
                 marks += count
         return marks
 
@@ -381,12 +355,12 @@ class StoreWriter:
         """Write these rows as one shard; merge small shards if there are many. The caller holds the lock."""
         if not table.num_rows:
             return 0
-        replace_table(self.layout, "designs", unique(), table)
-        ensure_readable(self.layout)
+        shards.replace_table(self.layout, "designs", unique(), table)
+        shards.ensure_readable(self.layout)
         if len(self.layout.names("designs")) >= SMALL and self._may_compact:
-            with suppress(NotAShard, OSError):  # the rows are on the disk: nothing undoes it
+            with suppress(shards.NotAShard, OSError):  # the rows are on the disk: nothing undoes it
                 own = own_shards(self.layout, "designs")
-                small = [name for name in own if rows_of(self.layout, name, "designs") < FEW_ROWS]
+                small = [name for name in own if rows_of(self.layout, name, "designs") < shards.FEW_ROWS]
                 self._may_compact = can_exchange(self.layout)
                 if self._may_compact and len(small) >= SMALL:
                     merge_shards(self.layout, small, of="designs")
@@ -398,7 +372,9 @@ class StoreWriter:
         try:
             with disk_errors(f"{doing} ({self.layout.root})"), locked(self.layout.lock):
                 self.layout.tmp.mkdir(exist_ok=True)  # users may remove a folder of this name
-                self.recovered += [Recovered(name, LEFT) for name in finish_compaction(self.layout)]
+                self.recovered += [
+                    recovery.Recovered(name, recovery.LEFT) for name in recovery.finish_compaction(self.layout)
+                ]
                 yield
         except StoreError:
             self._refuse_gone()
@@ -453,10 +429,10 @@ class Index:
             if name in self._seen and self._seen[name][0] == identity:
                 continue
             try:
-                table = read_shard(path, "runs", ["run_id", "status"])
-            except ShardDamaged as damage:
+                table = shards.read_shard(path, "runs", ["run_id", "status"])
+            except shards.ShardDamaged as damage:
                 raise DamagedShard(name, f"runs: {damage}") from damage
-            except ForeignFile:  # reported when the store was opened
+            except shards.ForeignFile:  # reported when the store was opened
                 self._seen[name] = (identity, {})
                 continue
             pairs = zip(table["run_id"].to_pylist(), table["status"].to_pylist(), strict=True)

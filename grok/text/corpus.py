@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from grok.errors import DataError
+from grok.errors import DataError, in_words
 from grok.text.tokenizers import END_OF_TEXT, OwnTokenizer, Tokenizer, load_tokenizer
 from grok.text.windows import check_length
 from grok.untrusted import has_shape, is_plain, read_json_object
@@ -48,10 +48,8 @@ class OpenFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
+        with in_words(DataError, f"{path} cannot be read: run `grok prepare` again", OSError):
             self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise DataError(f"{path} cannot be read ({error.strerror}): run `grok prepare` again") from error
         weakref.finalize(self, os.close, self._handle)
         self.stamp = self._stamp()
         """Device, inode, size and modification time when the file's content was last known to be right."""
@@ -275,10 +273,8 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
             f"{folder} has no prepared corpus (no manifest.json):"
             f" make one with `grok prepare text --input FILE --tokenizer char --out {folder}`"
         )
-    try:
+    with in_words(DataError, f"{file} is not a corpus manifest: run `grok prepare` again", OSError, ValueError):
         manifest = read_json_object(file, follow=True)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} is not a corpus manifest ({error}): run `grok prepare` again") from error
     version = manifest.get("version")
     if version != MANIFEST_VERSION and isinstance(version, int):
         raise DataError(f"{file} has version {version}, this code reads {MANIFEST_VERSION}: run `grok prepare` again")

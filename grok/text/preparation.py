@@ -26,30 +26,11 @@ from numpy.typing import NDArray
 from grok.errors import DataError
 from grok.files import clear_unfinished, disk_errors, staged_folder
 from grok.plugins import Code, activate, active, fingerprints, load
-from grok.text import quality
+from grok.text import quality, tokenizers
 from grok.text.corpus import MANIFEST_VERSION, Corpus, SplitWriter, data_hash, fingerprint, open_corpus, tokenizer_entry
 from grok.text.quality import TextScan, shared_documents
-from grok.text.sources import Piece, Source, form_of, open_source
-from grok.text.sources.documents import (
-    NO_FILTERS,
-    Filters,
-    InputDigest,
-    detokenize,
-    is_blank,
-    whole_documents,
-    without_blank_documents,
-)
-from grok.text.tokenizers import (
-    END_OF_TEXT,
-    ByteTokenizer,
-    CharTokenizer,
-    OwnTokenizer,
-    Tokenizer,
-    gpt2_tokenizer,
-    is_import_path,
-    load_tokenizer,
-    train_bpe,
-)
+from grok.text.sources import Piece, Source, documents, form_of, open_source
+from grok.text.sources.documents import detokenize
 from grok.untrusted import read_json
 
 # Processes a stream of chunks on several cores; results come in order, with lines of progress.
@@ -213,8 +194,8 @@ def jobs_of(sources: Mapping[str, Source], cut: Cut, *, whole: bool = False) -> 
     """
 
     def pieces(name: str) -> Iterator[Piece]:
-        kept = without_blank_documents(sources[name].pieces())
-        return whole_documents(kept) if whole else kept
+        kept = documents.without_blank_documents(sources[name].pieces())
+        return documents.whole_documents(kept) if whole else kept
 
     stream = pieces("input")
     if cut.train_characters is None:
@@ -266,13 +247,10 @@ class Encoded:
 
 def encode(
     folder: Path,
-    tokenizer: Tokenizer,
+    tokenizer: tokenizers.Tokenizer,
     sources: Mapping[str, Source],
     cut: Cut,
-    *,
-    form: str,
-    written_apart: bool,
-    workers: int,
+    request: Request,
     total: int,
     say: Say,
 ) -> dict[str, dict[str, Any]]:
@@ -283,9 +261,7 @@ def encode(
         tokenizer: makes the ids.
         sources: ``input``, and the splits that have files of their own.
         cut: the begin of the validation split in ``input``.
-        form: the name of the form of the text, whose rule counts words.
-        written_apart: apply WikiText's detokeniser.
-        workers: number of processes.
+        request: the form of the text, whose rule counts words; the detokeniser; the number of processes.
         total: bytes of the text, about; for the progress line.
         say: takes a line of progress.
     """
@@ -293,12 +269,9 @@ def encode(
     worker = functools.partial(
         _encode_chunk,
         file=folder / "tokenizer.json",
-        kind=tokenizer.kind,
-        eot=tokenizer_entry(tokenizer)["eot"],
-        known_hash=tokenizer.hash,
-        form=form,
-        written_apart=written_apart,
-        one_thread=pooled(workers, total),
+        entry=tokenizer_entry(tokenizer),
+        request=request,
+        one_thread=pooled(request.workers, total),
         code=active(),
     )
     progress = Throughput("encoding", total, say)
@@ -308,7 +281,7 @@ def encode(
             name: files.enter_context(SplitWriter(folder, name, tokenizer.vocab_size, tokenizer.dtype))
             for name in names
         }
-        for encoded in in_order(worker, jobs, workers, total):
+        for encoded in in_order(worker, jobs, request.workers, total):
             writers[encoded.split].write(encoded.ids, encoded.ends, encoded.bytes, encoded.words)
             progress.add(encoded.bytes)
         progress.finish()
@@ -316,9 +289,9 @@ def encode(
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded_tokenizer(file: Path, kind: str, eot: str, known_hash: str) -> Tokenizer:
+def _loaded_tokenizer(file: Path, kind: str, eot: str, known_hash: str) -> tokenizers.Tokenizer:
     """Return the tokeniser, loaded once per process; with the hash in the key a changed file is loaded again."""
-    tokenizer = load_tokenizer(file, kind, eot)
+    tokenizer = tokenizers.load_tokenizer(file, kind, eot)
     assert tokenizer.hash == known_hash
     return tokenizer
 
@@ -327,19 +300,16 @@ def _encode_chunk(
     job: Job,
     *,
     file: Path,
-    kind: str,
-    eot: str,
-    known_hash: str,
-    form: str,
-    written_apart: bool,
+    entry: Mapping[str, Any],
+    request: Request,
     one_thread: bool,
     code: Code,
 ) -> Encoded:
     activate(code)
     if one_thread:  # in a worker process: parallelism comes from the number of workers
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    tokenizer = _loaded_tokenizer(file, kind, eot, known_hash)
-    texts = [detokenize(text) for text in job.texts] if written_apart else job.texts
+    tokenizer = _loaded_tokenizer(file, entry["kind"], entry["eot"], entry["hash"])
+    texts = [detokenize(text) for text in job.texts] if request.detokenize else job.texts
     parts: list[NDArray[np.unsignedinteger[Any]]] = []
     ends: list[int] = []
     length = 0
@@ -354,15 +324,15 @@ def _encode_chunk(
     together = np.concatenate(parts)
     if tokenizer.eot_id is not None and np.count_nonzero(together == tokenizer.eot_id) != len(ends):
         raise DataError(
-            f"{job.split}: the tokeniser makes its end token {eot!r} (id {tokenizer.eot_id}) out of text inside a "
-            "document: take that text out of the input, or name a token with --eot that no text becomes"
+            f"{job.split}: the tokeniser makes its end token {entry['eot']!r} (id {tokenizer.eot_id}) out of text "
+            "inside a document: take that text out of the input, or name a token with --eot that no text becomes"
         )
     return Encoded(
         split=job.split,
         ids=together,
         ends=np.array(ends, dtype=np.int64),
         bytes=sum(len(text.encode()) for text in job.texts),
-        words=sum(form_of(form).words(text) for text in job.texts),
+        words=sum(form_of(request.form).words(text) for text in job.texts),
     )
 
 
@@ -397,10 +367,10 @@ class Request:
     val_fraction: float = 0.1
     vocab_size: int = 8192
     vocab: Path | None = None
-    eot: str = END_OF_TEXT
+    eot: str = tokenizers.END_OF_TEXT
     text_field: str | None = None
     detokenize: bool = False
-    filters: Filters = NO_FILTERS
+    filters: documents.Filters = documents.NO_FILTERS
     workers: int = 1
 
 
@@ -429,17 +399,7 @@ def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, boo
         cut = Cut.of(scans, request.val_fraction)
         tokenizer = given_tokenizer or _new_tokenizer(request, scans, jobs_of(sources, cut), say)
         (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
-        splits = encode(
-            folder,
-            tokenizer,
-            sources,
-            cut,
-            workers=request.workers,
-            total=sum(sizes.values()),
-            say=say,
-            form=request.form,
-            written_apart=request.detokenize,
-        )
+        splits = encode(folder, tokenizer, sources, cut, request, sum(sizes.values()), say)
         manifest = _manifest(request, key, digests, tokenizer, splits, cut)
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         content = quality.report(open_corpus(folder), scans, cut.leaks(scans))
@@ -455,8 +415,8 @@ def _check(request: Request) -> None:
         raise DataError("--val-fraction 0 leaves no validation split: give --split-file val=FILE, or a fraction")
     if request.tokenizer == "bpe" and not 257 <= request.vocab_size <= LARGEST_VOCABULARY:
         raise DataError(
-            f"--vocab-size {request.vocab_size}: a byte-level BPE needs at least 257 (256 bytes and {END_OF_TEXT}) "
-            f"and at most {LARGEST_VOCABULARY:,}"
+            f"--vocab-size {request.vocab_size}: a byte-level BPE needs at least 257 (256 bytes and "
+            f"{tokenizers.END_OF_TEXT}) and at most {LARGEST_VOCABULARY:,}"
         )
     if request.detokenize and request.form != "wikitext":
         raise DataError("--detokenize is for wikitext, whose punctuation has spaces around it; other text needs none")
@@ -492,33 +452,33 @@ def _may_be_manifest(file: Path) -> bool:
     return isinstance(content, dict) and "splits" in content
 
 
-def _given_tokenizer(request: Request) -> Tokenizer | None:
+def _given_tokenizer(request: Request) -> tokenizers.Tokenizer | None:
     """Return the tokeniser if it does not depend on the text, or None if it must be fitted."""
-    if request.tokenizer in ("char", "bpe") or is_import_path(request.tokenizer):
+    if request.tokenizer in ("char", "bpe") or tokenizers.is_import_path(request.tokenizer):
         return None
     if request.tokenizer == "byte":
-        return ByteTokenizer()
+        return tokenizers.ByteTokenizer()
     if request.tokenizer == "gpt2":
-        return gpt2_tokenizer(request.vocab)
+        return tokenizers.gpt2_tokenizer(request.vocab)
     if not Path(request.tokenizer).is_file():
         raise DataError(
             f"--tokenizer {request.tokenizer}: expected char, byte, bpe, gpt2, a tokenizer.json that exists, or "
             "MODULE.NAME of your own"
         )
-    tokenizer = load_tokenizer(Path(request.tokenizer), eot=request.eot)
-    if isinstance(tokenizer, OwnTokenizer):
+    tokenizer = tokenizers.load_tokenizer(Path(request.tokenizer), eot=request.eot)
+    if isinstance(tokenizer, tokenizers.OwnTokenizer):
         tokenizer.refuse_unnamed()
     return tokenizer
 
 
 def _key(
     request: Request,
-    digests: dict[str, list[InputDigest]],
-    tokenizer: Tokenizer | None,
+    digests: dict[str, list[documents.InputDigest]],
+    tokenizer: tokenizers.Tokenizer | None,
     readings: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """Return the hash of everything that decides the tokens: source bytes, tokeniser and options, no path."""
-    eot = tokenizer_entry(tokenizer)["eot"] if tokenizer else END_OF_TEXT
+    eot = tokenizer_entry(tokenizer)["eot"] if tokenizer else tokenizers.END_OF_TEXT
     made = f"bpe:{request.vocab_size}" if request.tokenizer == "bpe" else request.tokenizer
     content = {
         "version": PREPARATION_VERSION,
@@ -529,9 +489,9 @@ def _key(
         "val_fraction": request.val_fraction,
         "detokenize": request.detokenize,
         # only where they are not the usual ones, so that corpora from before these fields stay
-        **({"eot": eot} if eot != END_OF_TEXT else {}),
+        **({"eot": eot} if eot != tokenizers.END_OF_TEXT else {}),
         **({"reading": readings} if any(readings.values()) else {}),
-        **({"filters": asdict(request.filters)} if request.filters != NO_FILTERS else {}),
+        **({"filters": asdict(request.filters)} if request.filters != documents.NO_FILTERS else {}),
         **_own_code(request),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -543,7 +503,7 @@ def _own_code(request: Request) -> dict[str, Any]:
     Raises:
         ConfigError: the command does not name that code.
     """
-    named = [name for name in (request.form, request.tokenizer) if is_import_path(name)]
+    named = [name for name in (request.form, request.tokenizer) if tokenizers.is_import_path(name)]
     for name in named:
         load(name)
     return {"own_code": fingerprints(active(), named)} if named else {}
@@ -580,7 +540,7 @@ def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> Text
     def counted() -> Iterator[Piece]:
         begins = True
         for piece in source.pieces(scan.filtered):
-            if is_blank(piece, begins):
+            if documents.is_blank(piece, begins):
                 scan.blank_documents += 1
             else:
                 scan.quality.read(piece.text, begins=begins)
@@ -588,7 +548,7 @@ def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> Text
             yield piece
 
     progress = Throughput(f"reading {name}", total, say)
-    jobs = ((job.texts, job.ends) for job in chunks_of(name, without_blank_documents(counted())))
+    jobs = ((job.texts, job.ends) for job in chunks_of(name, documents.without_blank_documents(counted())))
     for chunk in in_order(quality.scan_chunk, jobs, workers, total):
         scan.add(chunk)
         progress.add(int(chunk.sizes.sum()))
@@ -597,11 +557,11 @@ def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> Text
     return scan
 
 
-def _new_tokenizer(request: Request, scans: dict[str, TextScan], jobs: Iterator[Job], say: Say) -> Tokenizer:
+def _new_tokenizer(request: Request, scans: dict[str, TextScan], jobs: Iterator[Job], say: Say) -> tokenizers.Tokenizer:
     if request.tokenizer == "char":
         several = any(scan.documents > 1 for scan in scans.values())
         codes = sorted({code for scan in scans.values() for code in scan.character_counts})
-        return CharTokenizer([chr(code) for code in codes], end_of_text=several)
+        return tokenizers.CharTokenizer([chr(code) for code in codes], end_of_text=several)
 
     def texts() -> Iterator[str]:
         left = BPE_CHARACTERS
@@ -612,11 +572,11 @@ def _new_tokenizer(request: Request, scans: dict[str, TextScan], jobs: Iterator[
                 left -= len(text)
                 yield detokenize(text) if request.detokenize else text
 
-    if is_import_path(request.tokenizer):
+    if tokenizers.is_import_path(request.tokenizer):
         say(f"fitting {request.tokenizer} to the train split")
-        return OwnTokenizer.fit(request.tokenizer, texts())
+        return tokenizers.OwnTokenizer.fit(request.tokenizer, texts())
     say(f"fitting a BPE of {request.vocab_size:,} ids to the train split")
-    tokenizer = train_bpe(texts(), request.vocab_size)
+    tokenizer = tokenizers.train_bpe(texts(), request.vocab_size)
     if tokenizer.vocab_size < request.vocab_size:
         say(f"the text is too small for {request.vocab_size:,} ids: the BPE has {tokenizer.vocab_size:,}")
     return tokenizer
@@ -625,8 +585,8 @@ def _new_tokenizer(request: Request, scans: dict[str, TextScan], jobs: Iterator[
 def _manifest(
     request: Request,
     key: str,
-    digests: dict[str, list[InputDigest]],
-    tokenizer: Tokenizer,
+    digests: dict[str, list[documents.InputDigest]],
+    tokenizer: tokenizers.Tokenizer,
     splits: dict[str, dict[str, Any]],
     cut: Cut,
 ) -> dict[str, Any]:

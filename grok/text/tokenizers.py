@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from grok.errors import DataError, GrokError, one_line
+from grok.errors import DataError, GrokError, in_words, one_line
 from grok.plugins import active, load
 from grok.untrusted import read_text
 
@@ -301,10 +301,8 @@ def gpt2_tokenizer(vocab: Path | None = None) -> SubwordTokenizer:
             break
     else:
         raise DataError(f"GPT-2 vocabulary: {named} has no vocab.json and merges.txt; {_gpt2_advice()}")
-    try:
+    with in_words(DataError, f"GPT-2 vocabulary: {files[0]} and {files[1]} cannot be read"):
         tokenizer = library.Tokenizer(library.models.BPE.from_file(*map(str, files)))
-    except Exception as error:
-        raise DataError(f"GPT-2 vocabulary: {files[0]} and {files[1]} cannot be read ({error})") from error
     _make_byte_level(tokenizer)
     tokenizer.add_special_tokens([library.AddedToken(END_OF_TEXT, special=True, normalized=False)])
     built = SubwordTokenizer(tokenizer.to_str(), kind="gpt2")
@@ -340,13 +338,9 @@ def _make_byte_level(tokenizer: Any) -> None:
 
 
 def _fetch_gpt2() -> str:
-    try:
+    words = f"GPT-2 vocabulary: none given, and {_GPT2_REPOSITORY} could not be fetched; {_gpt2_advice()}"
+    with in_words(DataError, words):  # no network, an error of the hub, a proxy's refusal: the remedy is the same
         return str(tokenizers_library().Tokenizer.from_pretrained(_GPT2_REPOSITORY).to_str())
-    except Exception as error:  # no network, an error of the hub, a proxy's refusal: the remedy is the same
-        reason = one_line(error)
-        raise DataError(
-            f"GPT-2 vocabulary: none given, and {_GPT2_REPOSITORY} could not be fetched ({reason}); {_gpt2_advice()}"
-        ) from error
 
 
 def _gpt2_advice() -> str:
@@ -430,7 +424,7 @@ class OwnTokenizer(Tokenizer):
                 f"the tokeniser {self.target} has changed since these tokens were made with it (its code was "
                 f"{content['code']} and is {place.fingerprint}): run `grok prepare` again"
             )
-        with self._errors_of("its constructor"):
+        with in_words(DataError, f"the tokeniser {self.target} fails in its constructor"):
             self._made = load(self.target)(content["state"])
 
     @classmethod
@@ -442,11 +436,9 @@ class OwnTokenizer(Tokenizer):
             DataError: fitting fails, or a method is missing.
         """
         code = load(target)
-        try:
+        with in_words(DataError, f"--tokenizer {target}: fit() fails"):
             made = code.fit(texts)
             size, state = int(made.vocab_size), json.loads(json.dumps(made.state()))
-        except Exception as error:
-            raise DataError(f"--tokenizer {target}: fit() fails ({type(error).__name__}: {error})") from error
         content = {
             "format": OWN_FORMAT,
             "kind": cls.kind,
@@ -470,23 +462,12 @@ class OwnTokenizer(Tokenizer):
                 f"--tokenizer-code {self.target} for `grok prepare`, --tokenizer {self.target} for another command"
             )
 
-    @contextmanager
-    def _errors_of(self, method: str) -> Iterator[None]:
-        try:
-            yield
-        except GrokError:
-            raise
-        except Exception as error:
-            raise DataError(
-                f"the tokeniser {self.target} fails in {method} ({type(error).__name__}: {error})"
-            ) from error
-
     def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
         self.refuse_unnamed()
         return [self._encode_one(text) for text in texts]
 
     def _encode_one(self, text: str) -> Tokens:
-        with self._errors_of("encode()"):
+        with in_words(DataError, f"the tokeniser {self.target} fails in encode()"):
             ids = np.array(list(self._made.encode(text)), dtype=np.int64)
         if len(ids) and not (ids.min() >= 0 and ids.max() < self._end):
             raise DataError(
@@ -498,7 +479,7 @@ class OwnTokenizer(Tokenizer):
     def decode_plain(self, ids: list[int]) -> str:
         if self._made is None:
             return "".join(f"<{n}>" for n in ids)
-        with self._errors_of("decode()"):
+        with in_words(DataError, f"the tokeniser {self.target} fails in decode()"):
             return str(self._made.decode(ids))
 
     def to_json(self) -> str:
@@ -514,10 +495,8 @@ def load_tokenizer(path: Path, kind: str = "file", eot: str = END_OF_TEXT) -> To
     Raises:
         DataError: the file is missing or is no tokeniser, or the user's own code that it names has changed.
     """
-    try:
+    with in_words(DataError, f"tokeniser {path} cannot be read: expected a tokenizer.json", OSError, ValueError):
         definition = read_text(path, follow=True)
-    except (OSError, ValueError) as error:
-        raise DataError(f"tokeniser {path} cannot be read ({error}): expected a tokenizer.json") from error
     with _library_errors(f"tokeniser {path} cannot be read as a tokenizer.json"):
         content = json.loads(definition)
         if content.get("format") == OWN_FORMAT and content["kind"] == "byte":

@@ -127,13 +127,8 @@ class EvaluationWindows:
         return len(self.starts)
 
 
-def fixed_windows(n_tokens: int, context: int) -> EvaluationWindows:
-    """Return windows that do not overlap; the last may be shorter."""
-    return sliding_windows(n_tokens, context, context)
-
-
 def sliding_windows(n_tokens: int, context: int, stride: int) -> EvaluationWindows:
-    """Return windows ``stride`` apart.
+    """Return windows ``stride`` apart; with ``stride=context`` they do not overlap, and the last may be shorter.
 
     Each target outside the first window is predicted from at least ``context - stride`` tokens.
 

@@ -31,7 +31,7 @@ def test_compiled_runs_equal_the_uncompiled_to_rounding_and_each_other_to_the_bi
     program = OneLaneProgram(tiny(numerics={"compile": True}))  # compiled once for both calls
     plain, compiled = tiny(), tiny(numerics={"compile": True})
     (expected,) = results(plain)
-    monkeypatch.setattr(engine, "OneLaneProgram", lambda config: program)
+    monkeypatch.setattr(engine, "program_for", lambda config: program)
     alone, short = results(compiled, tiny(numerics={"compile": True}, train={"steps": 16}))
     crowded = results(tiny(seed=1, numerics={"compile": True}), compiled, lanes=2)[1]
     for step, values in curve(expected).items():

@@ -21,8 +21,9 @@ from grok.analysis.writing import write_studies
 from grok.arithmetic.engine import seat, train
 from grok.arithmetic.lanes import no_noise
 from grok.arithmetic.model import MLP, Transformer
+from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.task import shapes_of, split
-from grok.arithmetic.user import OwnLaneProgram, tokens_of
+from grok.arithmetic.user import tokens_of
 from grok.commands.compose import compose
 from grok.config import ArithmeticConfig, load_config
 from grok.errors import ConfigError, GrokError
@@ -245,7 +246,7 @@ def test_its_losses_and_gradients_are_those_of_a_plain_module(
 ) -> None:
     config = own(model=model, precision="float64")
     lane = seat(Job(run_id="run0", config=config), {})
-    assert isinstance(lane.program, OwnLaneProgram)
+    assert isinstance(lane.program, OneLaneProgram) and lane.program.own_model is not None
     batch = lane.batch(1)
     loss, accuracy, gradients = lane.program.gradients(lane.parameters, batch, no_noise)
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from grok.arithmetic.engine import seat
 from grok.arithmetic.run import ArithmeticRun
-from grok.arithmetic.task import examples_of, split_examples
+from grok.arithmetic.task import examples_of, split_table
 from grok.arithmetic.user import initial_of_module, numbers_of, tokens_of
 from grok.errors import ConfigError, GrokError
 from grok.records import Checkpoint, Job, RunResult
@@ -55,7 +55,7 @@ def test_a_plain_module_trains_as_a_loop_of_its_own_would() -> None:
     table = examples_of(config.task)
     assert table is not None
     seeds = config.stream_seeds()
-    train_set, val_set = split_examples(config.task, table, seeds.split)
+    train_set, val_set = split_table(config.task, seeds.split, table, table.classes)
     inputs, answers = tokens_of(train_set, config.task, torch.float64)
     weights = {n: p.requires_grad_() for n, p in initial_of_module(config, torch.float64).items()}
     optimizer = torch.optim.AdamW(weights.values(), lr=1e-3, weight_decay=0.1, betas=(0.9, 0.98))

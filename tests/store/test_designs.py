@@ -18,7 +18,7 @@ from grok.errors import StoreError
 from grok.store import DamagedShardWarning, Purpose, Purposes, StoreWriter, open_store
 from grok.store import writer as writer_module
 from grok.store.contract import assert_contract, contents, example_design, example_rows, read_raw
-from grok.store.designs import Design, decoded
+from grok.store.designs import Design
 from grok.store.layout import Layout
 from grok.store.merge import merge, restore
 from grok.store.schema import schema
@@ -57,7 +57,6 @@ class TestPlanning:
             '["init","order"]',
             True,
         )
-        assert decoded(table[0]["unit"]) == {"a": [2], "b": 1} and decoded(None) is None
 
     @pytest.mark.parametrize("wrong", [{"role": "guest"}, {"choice": "lucky"}])
     def test_a_purpose_that_nobody_would_understand_is_refused(self, wrong: dict[str, str]) -> None:

@@ -73,7 +73,7 @@ def test_the_width_that_a_device_chose_is_in_the_row() -> None:
     row = example_row(0)
     for chosen, asked, expected in ((264, None, 264), (264, 8, 264), (None, 8, 8), (None, None, None)):
         result, machine = replace(row.result, lane_width=chosen), replace(MACHINE, lane_width=asked)
-        assert run_row(result, row.config, row.identity, machine)["lane_width"] == expected
+        assert run_row(replace(row, result=result, provenance=machine))["lane_width"] == expected
 
 
 def test_not_a_number_is_null_and_infinity_stays() -> None:

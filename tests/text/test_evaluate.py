@@ -21,7 +21,7 @@ from grok.gpt.planning import planner, published
 from grok.streams import Stream
 from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
-from grok.text.windows import BlockOrder, EvaluationWindows, fixed_windows, gather, sliding_windows
+from grok.text.windows import BlockOrder, EvaluationWindows, gather, sliding_windows
 from tests.text.conftest import ARTICLES
 
 # Scores equal what is counted by hand; windows change only what each token is predicted from.
@@ -301,7 +301,7 @@ def scored_once(windows: EvaluationWindows, n: int) -> None:
 @given(n=st.integers(2, 120), context=st.integers(1, 20), data=st.data())
 def test_evaluation_scores_every_target_once(n: int, context: int, data: st.DataObject) -> None:
     stride = data.draw(st.integers(1, context))
-    fixed, sliding = fixed_windows(n, context), sliding_windows(n, context, stride)
+    fixed, sliding = sliding_windows(n, context, context), sliding_windows(n, context, stride)
     scored_once(fixed, n)
     scored_once(sliding, n)
     assert (fixed.skipped == 0).all() and (fixed.lengths[:-1] == context).all()

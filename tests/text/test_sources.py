@@ -270,7 +270,7 @@ def test_hugging_face_datasets_from_a_local_folder(tmp_path: Path, monkeypatch: 
     assert [p.text for p in source.pieces()] == stories
     (digest,) = source.digests(1)
     assert digest.bytes == sum(len(s.encode()) for s in stories)
-    with pytest.raises(DataError, match=r"cannot be loaded .*--input FILE"):
+    with pytest.raises(DataError, match=r"cannot be loaded.*--input FILE"):
         open_source("tinystories", [f"hf://{folder}/absent"]).digests(1)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from grok.checkpoints import read_tensors
 from grok.config.gpt import GptConfig, ModelConfig
 from grok.config.values import literal
-from grok.errors import CheckpointError, ConfigError
+from grok.errors import CheckpointError, ConfigError, in_words
 from grok.gpt.hf import forms
 from grok.gpt.hf.forms import fitted, hf_config, load_hf, model_config, to_hf
 from grok.gpt.model import GPT
@@ -48,13 +48,11 @@ def save_hf_folder(
         files[f"{forms.MPT_MODULE}.py"] = forms.MPT_CODE
     if tokenizer is not None and tokenizer_too:
         files |= tokenizer_files(tokenizer, model.config.context)
-    try:
+    with in_words(CheckpointError, f"{folder} cannot be written: give another folder", OSError, SafetensorError):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")
         save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{folder} cannot be written ({error}): give another folder") from error
 
 
 def load_hf_folder(folder: str | Path) -> GPT:
@@ -109,19 +107,15 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _tensors(file: Path) -> dict[str, Tensor]:
-    try:
+    with in_words(CheckpointError, f"{file} cannot be read", OSError, SafetensorError):
         return read_tensors(file)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{file} cannot be read ({error})") from error
 
 
 def _read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise CheckpointError(f"{file.parent} has no {file.name}: give a folder that `save_pretrained` wrote")
-    try:
+    with in_words(CheckpointError, f"{file} cannot be read", OSError, ValueError):
         return read_json_object(file, follow=True)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} cannot be read ({error})") from error
 
 
 def _json(content: dict[str, Any]) -> str:

@@ -132,15 +132,6 @@ def logits_bytes(model: ModelConfig, sequences: int, vocab_size: int, *, on_cpu:
     return 3.0 * 4 * min(sequences * model.context * vocab_size, LOGITS_ON_CPU if on_cpu else LOGITS_ON_GPU)
 
 
-def peak_bytes(state: float, gradients: float, activations: float, *, accumulated: bool) -> float:
-    """Return the bytes of a step at its peak.
-
-    Gradients take the place of activations while the backward pass goes on, unless those of earlier micro-batches exist
-    from the start (``accumulated``).
-    """
-    return state + (gradients + activations if accumulated else max(gradients, activations))
-
-
 # What a training run needs: parameters, FLOPs, memory, time and tokens, computed before it starts.
 
 CHINCHILLA_TOKENS_PER_PARAMETER: Final = 20.0
@@ -209,11 +200,6 @@ class Plan:
         return CHINCHILLA_TOKENS_PER_PARAMETER * self.parameters.total
 
     @property
-    def bytes_per_device(self) -> float:
-        """Bytes of weights, gradients, moments and activations on each device, with the layout of the settings."""
-        return self.layout.bytes
-
-    @property
     def fitting(self) -> list[Layout]:
         """The layouts that fit into a device's memory, those with the least work and traffic first."""
         return [layout for layout in self.layouts if layout.bytes <= self.machine.memory]
@@ -240,8 +226,13 @@ class Layout:
 
     @property
     def bytes(self) -> float:
-        """All bytes of a device at the peak of a step."""
-        return peak_bytes(self.state, self.gradients, self.activations, accumulated=self.accumulated)
+        """All bytes of a device at the peak of a step.
+
+        Gradients take the place of activations while the backward pass goes on, unless those of earlier micro-batches
+        exist from the start.
+        """
+        both = self.gradients + self.activations
+        return self.state + (both if self.accumulated else max(self.gradients, self.activations))
 
     def __str__(self) -> str:
         return f"train.parallel={self.parallel} train.recompute={self.recompute} train.micro_batch={self.micro_batch}"

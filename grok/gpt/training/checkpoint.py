@@ -17,27 +17,16 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
-from grok.checkpoints import (
-    SPARE,
-    EarlierParts,
-    Entry,
-    Origin,
-    content_hash,
-    entry_of,
-    folder_of,
-    load_checkpoint,
-    read_state,
-    split,
-)
+from grok import checkpoints
 from grok.config.fields import canonical_json, walk
 from grok.config.gpt import GptConfig
-from grok.errors import CheckpointError, one_line
+from grok.errors import CheckpointError, in_words, one_line
 from grok.gpt.model import GPT
 from grok.gpt.training.optimizer import state_of, state_tensors
 from grok.gpt.training.parallel import Ranks, in_shares, keep, like, local, read_shares, write_shares
 from grok.gpt.training.stability import Branch
 from grok.gpt.training.trainer import Counters, Trainer
-from grok.records import Checkpoint, CurvePoint, KeptCheckpoints, StepPoint
+from grok.records import Checkpoint, CurvePoint, KeptCheckpoints, StepPoint, finite_or_null
 
 # A run's history: its curve, its log of steps, its best and its averaged weights.
 
@@ -119,7 +108,7 @@ class History:
     def state(self) -> dict[str, Any]:
         """Return the JSON-serialisable part of a checkpoint; NaN becomes null."""
         return {
-            "curve": [point_to_json(p) for p in self.curve],
+            "curve": [finite_or_null(asdict(p)) for p in self.curve],
             "columns": list(NUMBERS),
             "events": {str(p.step): p.event for p in self.log if p.event},
             "best_step": self.best_step,
@@ -170,13 +159,8 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> Weights | None:
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)} or None
 
 
-def point_to_json(point: CurvePoint) -> dict[str, Any]:
-    """Return an evaluation as JSON-serialisable values; NaN becomes null."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in asdict(point).items()}
-
-
 def point_from_json(values: dict[str, Any]) -> CurvePoint:
-    """Return the evaluation of :func:`point_to_json`."""
+    """Return the evaluation with these values; null is NaN."""
     known: dict[str, Any] = {k: math.nan if v is None and k != "sample" else v for k, v in values.items()}
     return CurvePoint(**known)
 
@@ -278,13 +262,13 @@ def to_checkpoint(
                 same[prefix + n] = first_name[id(t)]
         moments.append({"step": moment.step, "state": moment.state, "history": moment.history.state()})
     prefixes = ["", *(f"kept.{i}." for i in range(1, len(moments)))]
-    parts = (*prefixes[1:], *(f"{prefix}{weights}" for prefix in prefixes for weights in SPARE))
+    parts = (*prefixes[1:], *(f"{prefix}{weights}" for prefix in prefixes for weights in checkpoints.SPARE))
     shares: dict[str, Tensor] = {n: t for n, t in tensors.items() if isinstance(t, DTensor)}
     state = {"version": VERSION, "settings": deciding_settings(config), "moments": moments, "same": same, **rest}
     if shares:
         state["shares"] = list(shares)
     whole = {n: t for n, t in tensors.items() if n not in shares}
-    write = Shares(split(shares, parts), ranks or Ranks()) if shares else None
+    write = Shares(checkpoints.split(shares, parts), ranks or Ranks()) if shares else None
     return Checkpoint(run_id=run_id, step=now.step, tensors=whole, state=state, parts=parts, shards=write)
 
 
@@ -296,7 +280,9 @@ class Shares:
         self.groups, self.ranks = groups, ranks
         self.written = False
 
-    def __call__(self, folder: Path | None = None, earlier: EarlierParts | None = None) -> dict[str, Entry]:
+    def __call__(
+        self, folder: Path | None = None, earlier: checkpoints.EarlierParts | None = None
+    ) -> dict[str, checkpoints.Entry]:
         """Write the shards into ``folder`` and the parts beside it. Every process calls this, rank 0 with arguments.
 
         Return, on rank 0, the entries of the parts for the checkpoint's manifest.
@@ -313,11 +299,11 @@ class Shares:
             self._write(self.groups[""], folder)
             for prefix, group in self.groups.items():
                 if prefix:
-                    part = folder.with_name(folder_of(self._content(group)))
+                    part = folder.with_name(checkpoints.folder_of(self._content(group)))
                     if self.ranks.tell(earlier is not None and self._is_missing(part, earlier)):
                         self._write(group, part)
                     if earlier is not None:
-                        entries[prefix] = entry_of(part)
+                        entries[prefix] = checkpoints.entry_of(part)
         except CheckpointException as error:
             raise CheckpointError(f"writing {folder}: {one_line(error)}") from error
         return entries
@@ -326,7 +312,7 @@ class Shares:
         with self.ranks.watched():
             write_shares(group, folder)
 
-    def _is_missing(self, part: Path, earlier: EarlierParts) -> bool:
+    def _is_missing(self, part: Path, earlier: checkpoints.EarlierParts) -> bool:
         """Return whether the processes must write a part; if so, its folder exists afterwards."""
         missing = not part.exists() and earlier.share(part.name, part.parent) is None
         if missing:
@@ -335,10 +321,10 @@ class Shares:
 
     def _content(self, group: dict[str, Tensor]) -> str:
         """Return a hash of all processes' shards of ``group``."""
-        own = content_hash({name: local(tensor) for name, tensor in group.items()})
+        own = checkpoints.content_hash({name: local(tensor) for name, tensor in group.items()})
         every = torch.zeros(self.ranks.size, len(own) // 2, dtype=torch.int64)
         every[self.ranks.index] = torch.tensor(list(bytes.fromhex(own)))
-        return content_hash({"shares": self.ranks.sum(every)})
+        return checkpoints.content_hash({"shares": self.ranks.sum(every)})
 
 
 def read_checkpoint_shares(checkpoint: Checkpoint, trainer: Trainer) -> dict[str, Tensor]:
@@ -349,15 +335,11 @@ def read_checkpoint_shares(checkpoint: Checkpoint, trainer: Trainer) -> dict[str
     """
     parameters = dict(trainer.model.named_parameters())
     tensors = in_shares({n: parameters[parameter_of(n)] for n in checkpoint.state["shares"]})
-    for prefix, group in split(tensors, checkpoint.shards).items():
+    for prefix, group in checkpoints.split(tensors, checkpoint.shards).items():
         folder = checkpoint.shards[prefix]
-        try:
+        words = f"the shards of the checkpoint in {folder} cannot be read: every process needs the store's folder"
+        with in_words(CheckpointError, words, OSError, CheckpointException):
             read_shares(group, Path(folder))
-        except (OSError, CheckpointException) as error:
-            raise CheckpointError(
-                f"the shards of the checkpoint in {folder} cannot be read ({one_line(error)}): every process needs the "
-                "store's folder"
-            ) from error
     return tensors
 
 
@@ -478,7 +460,7 @@ def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) ->
 # Averages the weights of a run's checkpoints into a new checkpoint.
 
 
-def abandoned_steps(folder: str | Path, steps: Sequence[int], of: Origin) -> list[int]:
+def abandoned_steps(folder: str | Path, steps: Sequence[int], of: checkpoints.Origin) -> list[int]:
     """Return those of ``steps`` whose checkpoint in ``folder`` is of a branch that a rollback of the run ``of`` left.
 
     Such a checkpoint stays until the new branch has passed its step.
@@ -488,13 +470,13 @@ def abandoned_steps(folder: str | Path, steps: Sequence[int], of: Origin) -> lis
     """
     if not steps:
         return []
-    newest = load_checkpoint(folder, of=of).state
+    newest = checkpoints.load_checkpoint(folder, of=of).state
     left = newest.get("left", [])  # only language models roll back
     doubtful = [step for step in steps if left and step > min(left)]  # the others need no check of their files
-    return [step for step in doubtful if not is_kept(read_state(folder, step, of=of), left)]
+    return [step for step in doubtful if not is_kept(checkpoints.read_state(folder, step, of=of), left)]
 
 
-def average(folder: str | Path, run_id: str, steps: Sequence[int], of: Origin) -> Checkpoint:
+def average(folder: str | Path, run_id: str, steps: Sequence[int], of: checkpoints.Origin) -> Checkpoint:
     """Return the checkpoint ``run_id``: the mean of the weights in ``folder`` of the run ``of`` at ``steps``.
 
     It has the settings and counters of the last of these, but no moments and no history. Sums are float64.
@@ -504,7 +486,7 @@ def average(folder: str | Path, run_id: str, steps: Sequence[int], of: Origin) -
     """
     sums: dict[str, torch.Tensor] = {}
     for step in steps:
-        checkpoint = load_checkpoint(folder, step, of=of)
+        checkpoint = checkpoints.load_checkpoint(folder, step, of=of)
         now, _ = from_checkpoint(checkpoint)
         weights = {n: t for n, t in now.tensors.items() if n.startswith("model.")}
         sums = {n: sums.get(n, torch.zeros((), dtype=torch.float64)) + t.double() for n, t in weights.items()}

@@ -209,7 +209,7 @@ class GptRun(TrainingRun):
         self.texts.refuse_changed()
         k = self.step + 1
         train_acc = self.trainer.train_accuracy(k) if k in self.due else float("nan")
-        with self.log.profiler(k):
+        with self.log.profile.around(k):
             point, wrong = self.trainer.update()
         if point.event is None and self.trainer.branch.number and k == self.trainer.branch.step + 1:
             point.event = "rolled_back"  # the first step of a new branch

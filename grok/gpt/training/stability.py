@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grok.config.gpt import SKIP_WINDOW, StabilityConfig
-from grok.records import StepPoint
+from grok.records import StepPoint, finite_or_null
 
 # Robust statistics of one quantity of a run's log: outliers, slow growth, and where an excursion began.
 
@@ -360,7 +360,7 @@ class Watch:
         return {
             **{name: getattr(self, name) for name in self.NUMBERS},
             **{name: list(getattr(self, name)) for name in self.QUEUES},
-            **{name: _finite_or_null(getattr(self, name)) for name in self.NORMS},
+            **{name: finite_or_null(getattr(self, name)) for name in self.NORMS},
             "best": self.best if math.isfinite(self.best) else None,
             "signals": {name: signal.state() for name, signal in self.signals.items()},
         }
@@ -377,7 +377,3 @@ class Watch:
         self.signals = {name: Signal(self.config.window) for name in SIGNALS}
         for name, signal in state["signals"].items():
             self.signals[name].load(signal)
-
-
-def _finite_or_null(values: dict[str, float]) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}

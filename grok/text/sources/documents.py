@@ -19,7 +19,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 
-from grok.errors import DataError, one_line
+from grok.errors import DataError, in_words
 from grok.streams import MAX_SEED, Stream
 from grok.text.tokenizers import END_OF_TEXT
 
@@ -111,13 +111,11 @@ def text_chunks(path: Path) -> Iterator[str]:
         DataError: the file cannot be read.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
-    try:
+    with in_words(DataError, f"{path} cannot be read", OSError, EOFError, lzma.LZMAError, zlib.error):
         with _open(path) as file:
             while data := file.read(CHUNK_BYTES):
                 yield decoder.decode(data)
         yield decoder.decode(b"", final=True)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read ({error})") from error
 
 
 def _open(path: Path) -> BinaryIO:
@@ -158,7 +156,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
     import pyarrow
     import pyarrow.parquet
 
-    try:
+    with in_words(DataError, f"{path} cannot be read as parquet", pyarrow.ArrowException, OSError):
         with pyarrow.parquet.ParquetFile(path) as file:
             column = _first_known(path, columns, file.schema_arrow.names)
         # a text that stands once in a dictionary and in a thousand rows is in memory once
@@ -168,8 +166,6 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
                     if not isinstance(text, str):
                         raise DataError(f"{path}: row {row} of a batch of column {column!r} has no text: {text!r:.60}")
                     yield text
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path} cannot be read as parquet ({error})") from error
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
@@ -272,14 +268,12 @@ def _load(address: str) -> Any:
         raise DataError(f"{address} needs the `datasets` package: pip install 'grok-lab[hf]'") from error
     name, _, split = address.removeprefix(PREFIX).partition("@")
     name, _, config = name.partition(":")
-    try:
+    words = (
+        f"{address} cannot be loaded; without a network, download its parquet or text files from "
+        f"https://huggingface.co/datasets/{name} and give them with --input FILE..."
+    )
+    with in_words(DataError, words):  # the hub's client raises many types when it cannot fetch
         return datasets.load_dataset(name, config or None, split=split or "train")
-    except Exception as error:  # the hub's client raises many types when it cannot fetch
-        reason = one_line(error)
-        raise DataError(
-            f"{address} cannot be loaded ({reason}); without a network, download its parquet or text files"
-            f" from https://huggingface.co/datasets/{name} and give them with --input FILE..."
-        ) from error
 
 
 # Short generated fables: a corpus for tests and for first runs without a download.
@@ -324,7 +318,8 @@ def _fable(stream: Stream) -> str:
     wish, trouble, deed, outcome = one("wishes")
     them = "her" if they == "she" else "him"
     lines = [
-        f"There was once {_article(nature := one('natures'))} {nature} {first} called {name}. {they.capitalize()} lived"
+        f"There was once {'an' if (nature := one('natures'))[0] in 'aeiou' else 'a'} {nature} {first} called {name}."
+        f" {they.capitalize()} lived"
         f" {one('places')}.",
         f"One day {name} wanted {wish}. But it {trouble}. {name} {one('failures')}, and nothing changed.",
         f"Then {friend} the {second} came by.",
@@ -338,10 +333,6 @@ def _fable(stream: Stream) -> str:
         lines.append(f"{one('pride').format(n=name)} So {friend} went on. {name} sat alone, and {they} had no supper.")
         lines.append(f"In the morning {name} was still hungry. {one('refused')}")
     return "\n".join(lines)
-
-
-def _article(word: str) -> str:
-    return "an" if word[0] in "aeiou" else "a"
 
 
 # Cuts text into documents at ``<|endoftext|>``, and long documents into pieces.

@@ -10,22 +10,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from grok.errors import DataError, GrokError, nearest
+from grok.errors import DataError, in_words, nearest
 from grok.plugins import load
 from grok.text.sources import documents
-from grok.text.sources.documents import (
-    NO_FILTERS,
-    Filters,
-    InputDigest,
-    Piece,
-    digest,
-    documents_of,
-    files_below,
-    is_json,
-    is_table,
-    rows,
-    text_chunks,
-)
 
 
 def plain_word_count(text: str) -> int:
@@ -56,21 +43,11 @@ def own_documents(target: str, name: str) -> Iterator[str]:
         DataError: the code fails, or returns a value that is no text.
     """
     code = load(target)
-    try:
+    with in_words(DataError, f"{target} fails for --input {name}"):
         for document in code(name):
             if not isinstance(document, str):
                 raise DataError(f"{target} returned a {type(document).__name__} for {name}: expected texts")
             yield document
-    except GrokError:
-        raise
-    except Exception as error:
-        raise DataError(f"{target} fails for --input {name} ({type(error).__name__}: {error})") from error
-
-
-def own_pieces(target: str, name: str) -> Iterator[Piece]:
-    """Yield the documents of :func:`own_documents`, long ones in pieces."""
-    for document in own_documents(target, name):
-        yield from documents_of([document])
 
 
 FORMS: Final[dict[str, Form]] = {
@@ -105,45 +82,48 @@ class Source:
     form: str
     inputs: tuple[str, ...]
     field: str | None = None
-    filters: Filters = NO_FILTERS
+    filters: documents.Filters = documents.NO_FILTERS
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of a table that may have the text: ``field``, or those of the form."""
         return (self.field,) if self.field else form_of(self.form).columns
 
-    def pieces(self, counts: Counter[str] | None = None) -> Iterator[Piece]:
+    def pieces(self, counts: Counter[str] | None = None) -> Iterator[documents.Piece]:
         """Yield every document that the filters leave, long ones in pieces; ``counts``: of :meth:`Filters.of`."""
         return self.filters.of(self._pieces(), counts)
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _pieces(self) -> Iterator[documents.Piece]:
         if self.form == "wikitext":
             yield from self._articles()
             return
         for name in self.inputs:
             if self.form == "fables":
-                yield from (Piece(text, True) for text in documents.write_fables(*documents.parse_fables(name)))
+                yield from (
+                    documents.Piece(text, True) for text in documents.write_fables(*documents.parse_fables(name))
+                )
             elif self.form not in FORMS:
-                yield from own_pieces(self.form, name)
+                for document in own_documents(self.form, name):
+                    yield from documents.documents_of([document])
             elif documents.is_hub(name):
                 yield from self._pieces_of_rows(documents.rows_of_hub(name, self.columns))
             else:
-                for file in files_below(Path(name)):
+                for file in documents.files_below(Path(name)):
                     yield from self._pieces_of_file(file)
 
     def reading(self) -> dict[str, Any]:
         """Return what decides the documents besides the bytes of the files: empty for most sources."""
         if self.form == "fables" or self.form not in FORMS:
             return {}
-        inputs = [files_below(Path(name)) for name in self.inputs if not documents.is_hub(name)]
-        json_files = [[number for number, file in enumerate(files) if is_json(file)] for files in inputs]
-        tables = sum(is_table(file) for files in inputs for file in files)
+        inputs = [documents.files_below(Path(name)) for name in self.inputs if not documents.is_hub(name)]
+        json_files = [[number for number, file in enumerate(files) if documents.is_json(file)] for files in inputs]
+        tables = sum(documents.is_table(file) for files in inputs for file in files)
         return {
             **({"json": json_files} if any(json_files) else {}),
             **({"continued": True} if self.form == "wikitext" and tables > 1 else {}),
         }
 
-    def digests(self, workers: int) -> list[InputDigest]:
+    def digests(self, workers: int) -> list[documents.InputDigest]:
         """Return the digest of each input, with the hash of all its bytes.
 
         Raises:
@@ -151,7 +131,7 @@ class Source:
         """
         return [self._digest(name, workers) for name in self.inputs]
 
-    def _digest(self, name: str, workers: int) -> InputDigest:
+    def _digest(self, name: str, workers: int) -> documents.InputDigest:
         if self.form == "fables":
             return documents.digest_of_texts(f"fables {name}", documents.write_fables(*documents.parse_fables(name)))
         if self.form not in FORMS:
@@ -159,19 +139,19 @@ class Source:
         if documents.is_hub(name):  # the hub's version names do not prove the content
             texts = documents.rows_of_hub(name, self.columns)
             return documents.digest_of_texts(name.removeprefix(documents.PREFIX), texts)
-        return digest(Path(name), workers)
+        return documents.digest(Path(name), workers)
 
-    def _pieces_of_file(self, file: Path) -> Iterator[Piece]:
-        if is_table(file):
-            yield from self._pieces_of_rows(rows(file, self.columns))
+    def _pieces_of_file(self, file: Path) -> Iterator[documents.Piece]:
+        if documents.is_table(file):
+            yield from self._pieces_of_rows(documents.rows(file, self.columns))
         else:
-            yield from documents_of(text_chunks(file), strip=form_of(self.form).strip)
+            yield from documents.documents_of(documents.text_chunks(file), strip=form_of(self.form).strip)
 
-    def _pieces_of_rows(self, texts: Iterator[str]) -> Iterator[Piece]:
+    def _pieces_of_rows(self, texts: Iterator[str]) -> Iterator[documents.Piece]:
         for text in texts:
-            yield from documents_of([text], strip=form_of(self.form).strip)
+            yield from documents.documents_of([text], strip=form_of(self.form).strip)
 
-    def _articles(self) -> Iterator[Piece]:
+    def _articles(self) -> Iterator[documents.Piece]:
         """Yield WikiText's articles. Tables are published in parts that end anywhere, text files are whole."""
         for in_rows, files in groupby(self._files_of_lines(), key=itemgetter(0)):
             if in_rows:
@@ -186,14 +166,16 @@ class Source:
             if documents.is_hub(name):
                 yield True, documents.lines_of_rows(documents.rows_of_hub(name, self.columns))
                 continue
-            for file in files_below(Path(name)):
-                if is_table(file):
-                    yield True, documents.lines_of_rows(rows(file, self.columns))
+            for file in documents.files_below(Path(name)):
+                if documents.is_table(file):
+                    yield True, documents.lines_of_rows(documents.rows(file, self.columns))
                 else:
-                    yield False, documents.lines_of(text_chunks(file))
+                    yield False, documents.lines_of(documents.text_chunks(file))
 
 
-def open_source(form: str, inputs: Sequence[str], field: str | None = None, filters: Filters = NO_FILTERS) -> Source:
+def open_source(
+    form: str, inputs: Sequence[str], field: str | None = None, filters: documents.Filters = documents.NO_FILTERS
+) -> Source:
     """Return the source of ``inputs`` (files, folders, or ``hf://owner/name``), read as ``form``.
 
     Raises:
@@ -206,5 +188,5 @@ def open_source(form: str, inputs: Sequence[str], field: str | None = None, filt
         raise DataError(f"{form}: --input FILE... is needed")
     for name in inputs:
         if form in FORMS and form != "fables" and not documents.is_hub(name):
-            files_below(Path(name))
+            documents.files_below(Path(name))
     return Source(form, tuple(inputs), field, filters)
