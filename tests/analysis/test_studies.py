@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from grok.analysis import study
+from grok.analysis import report
 from grok.analysis.criteria import held_by
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
@@ -560,7 +560,7 @@ def test_each_module_of_a_study_gives_its_answer(
     module: str, question: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write([Truth({"seed": seed}, 2000.0 if seed else 9000) for seed in range(8)], tmp_path / "store")
-    assert study.main([question, str(tmp_path / "store")]) == 0
+    assert report.main([str(tmp_path / "store"), "--only", question]) == 0
     answer = capsys.readouterr().out
     monkeypatch.setattr(sys, "argv", [module, str(tmp_path / "store")])
     with pytest.raises(SystemExit) as ended:
