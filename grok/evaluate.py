@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +17,8 @@ from grok.gpt.planning.published import MODELS, PUBLISHED
 from grok.text.corpus import Corpus
 
 if TYPE_CHECKING:
-    from grok.gpt.evaluate import Score
     from grok.gpt.harness import TaskScore
+    from grok.gpt.model import GPT
 
 _AUTOCAST: Final = {"float32": None, "bf16": "bfloat16", "fp16": "float16"}
 """Names of torch's type for the matrix products."""
@@ -80,30 +80,50 @@ def parser() -> Parser:
 
 
 def _evaluate(arguments: argparse.Namespace) -> str:
+    """Return the scores as text, and write them to ``--out``, too."""
+    _refuse_idle(arguments)
+    if arguments.out is not None:
+        refuse_unwritable("--out", arguments.out)
+    run = find_run(arguments.run, arguments.store)
+    corpus, device = run.corpus(arguments.data), device_of(arguments.device)
+    weights = run.weights(None if arguments.weights == "all" else arguments.weights)
+    models = ((which, run.model(tensors, corpus.vocab_size, device)) for which, tensors in weights.items())
+    content, text = (_on_split if arguments.tasks is None else _on_tasks)(arguments, run, corpus, models)
+    if arguments.out is not None:
+        write_text("--out", arguments.out, json.dumps(content, indent=1) + "\n")
+    return text
+
+
+def _refuse_idle(arguments: argparse.Namespace) -> None:
+    """Refuse options that do nothing beside the others."""
+    usual = parser().parse_args([arguments.run])
+    beside: tuple[str, ...] = ("shots", "documents")
+    if arguments.tasks is not None:
+        beside = ("split", "windows", "stride", "context", "batch_size", "limit", "precision")
+    given = [f"--{name.replace('_', '-')}" for name in beside if getattr(arguments, name) != getattr(usual, name)]
+    if given and arguments.tasks is None:
+        raise ConfigError(f"{given[0]} needs --tasks")
+    if given:
+        raise ConfigError(f"{given[0]} cannot be used with --tasks, which has its own windows")
+    if arguments.stride is not None and arguments.windows == "fixed":
+        raise ConfigError(f"--stride {arguments.stride} needs --windows sliding")
+
+
+def _on_split(
+    arguments: argparse.Namespace, run: TrainedRun, corpus: Corpus, models: Iterable[tuple[str, GPT]]
+) -> tuple[dict[str, Any], str]:
+    """Return the scores of ``models`` on a split of ``corpus``, as JSON-able values and as text."""
     import torch
 
     from grok.gpt.evaluate import score_split
 
-    if arguments.tasks is not None:
-        return _tasks(arguments)
-    for name in ("shots", "documents"):
-        if getattr(arguments, name) is not None:
-            raise ConfigError(f"--{name} {getattr(arguments, name)} needs --tasks")
-    if arguments.stride is not None and arguments.windows == "fixed":
-        raise ConfigError(f"--stride {arguments.stride} needs --windows sliding")
-    if arguments.out is not None:
-        refuse_unwritable("--out", arguments.out)
-    run = find_run(arguments.run, arguments.store)
-    corpus = run.corpus(arguments.data)
     corpus.verify([arguments.split])
-    device = device_of(arguments.device)
     autocast = _AUTOCAST[arguments.precision]
-    weights = run.weights(None if arguments.weights == "all" else arguments.weights)
     context = arguments.context or run.model_config.context
     stride = (arguments.stride or max(1, context // 2)) if arguments.windows == "sliding" else None
     scores = {
         which: score_split(
-            run.model(tensors, corpus.vocab_size, device),
+            model,
             corpus,
             arguments.split,
             context=context,
@@ -112,65 +132,25 @@ def _evaluate(arguments: argparse.Namespace) -> str:
             limit=arguments.limit,
             autocast=None if autocast is None else getattr(torch, autocast),
         )
-        for which, tensors in weights.items()
+        for which, model in models
     }
-    if arguments.out is not None:
-        content = _record(run, corpus, arguments.split, context, stride, scores)
-        write_text("--out", arguments.out, json.dumps(content, indent=1) + "\n")
-    return _page(run, corpus, arguments.split, context, stride, scores)
-
-
-def _tasks(arguments: argparse.Namespace) -> str:
-    from grok.gpt.harness import load_tasks, score_tasks
-
-    usual = parser().parse_args([arguments.run])
-    for name in ("split", "windows", "stride", "context", "batch_size", "limit", "precision"):
-        if getattr(arguments, name) != getattr(usual, name):
-            raise ConfigError(f"--{name.replace('_', '-')} cannot be used with --tasks, which has its own windows")
-    tasks = [task for task in arguments.tasks.split(",") if task]
-    if not tasks:
-        raise ConfigError(f"--tasks {arguments.tasks!r}: expected names of tasks, or YAML files")
-    if arguments.out is not None:
-        refuse_unwritable("--out", arguments.out)
-    run = find_run(arguments.run, arguments.store)
-    corpus, device = run.corpus(arguments.data), device_of(arguments.device)
-    loaded = load_tasks(tasks, shots=arguments.shots)
-    scores = {
-        name: score_tasks(
-            run.model(tensors, corpus.vocab_size, device), corpus.tokenizer, loaded, limit=arguments.documents
-        )
-        for name, tensors in run.weights(None if arguments.weights == "all" else arguments.weights).items()
-    }
-    if arguments.out is not None:
-        write_text("--out", arguments.out, json.dumps(record(run, scores), indent=1) + "\n")
-    return page(run, scores)
-
-
-def _record(
-    run: TrainedRun, corpus: Corpus, split: str, context: int, stride: int | None, scores: Mapping[str, Score]
-) -> dict[str, Any]:
-    return {
+    content = {
         "run_id": run.run_id,
         "data_hash": corpus.hash,
-        "split": split,
+        "split": arguments.split,
         "context": context,
         "stride": stride,
         "word_rule": corpus.manifest["word_rule"],
         "detokenizer": corpus.manifest["detokenizer"],
         "scores": {which: score.as_dict() for which, score in scores.items()},
     }
-
-
-def _page(
-    run: TrainedRun, corpus: Corpus, split: str, context: int, stride: int | None, scores: Mapping[str, Score]
-) -> str:
     one = next(iter(scores.values()))
     windows = f"windows of {context:,}" + (", not overlapping" if stride is None else f", {stride:,} apart")
-    words = "not counted" if one.words is None else f"{one.words:,} ({corpus.manifest['word_rule']})"
+    words = "not counted" if one.words is None else f"{one.words:,} ({content['word_rule']})"
     lines = [
-        f"run {run.run_id} on {split} of {corpus.path}",
+        f"run {run.run_id} on {arguments.split} of {corpus.path}",
         f"{windows}; {one.scored:,} tokens scored; {one.bytes:,} bytes; words: {words};"
-        f" detokeniser: {corpus.manifest['detokenizer'] or 'none'}",
+        f" detokeniser: {content['detokenizer'] or 'none'}",
         "",
         f"{'weights':<10}{'loss':>10}{'perplexity':>14}{'per word':>14}{'bits/byte':>12}{'accuracy':>10}",
     ]
@@ -180,7 +160,21 @@ def _page(
             f"{which:<10}{s.loss:>10.4f}{_shown(s.perplexity):>14}{per_word:>14}{s.bits_per_byte:>12.4f}"
             f"{s.accuracy:>10.4f}"
         )
-    return "\n".join(lines)
+    return content, "\n".join(lines)
+
+
+def _on_tasks(
+    arguments: argparse.Namespace, run: TrainedRun, corpus: Corpus, models: Iterable[tuple[str, GPT]]
+) -> tuple[dict[str, Any], str]:
+    """Return the scores of ``models`` on tasks, as JSON-able values and as text."""
+    from grok.gpt.harness import load_tasks, score_tasks
+
+    tasks = [task for task in arguments.tasks.split(",") if task]
+    if not tasks:
+        raise ConfigError(f"--tasks {arguments.tasks!r}: expected names of tasks, or YAML files")
+    loaded = load_tasks(tasks, shots=arguments.shots)
+    scores = {name: score_tasks(m, corpus.tokenizer, loaded, limit=arguments.documents) for name, m in models}
+    return record(run, scores), page(run, scores)
 
 
 def _shown(perplexity: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from grok.commands.command import Parser, command, number, positive, refuse_unwritable, write_text
 from grok.commands.trained import MOMENTS, add_run, device_of, find_run, name_own_code
-from grok.errors import DataError
+from grok.errors import DataError, in_words
 from grok.streams import MAX_SEED
 from grok.text.corpus import Corpus
 
@@ -134,16 +134,11 @@ def _beginning(corpus: Corpus) -> list[int]:
 
 
 def _prompts_of_file(file: Path) -> list[str]:
-    try:
+    words = f'--prompt-file {file} cannot be read: expected text, or in .jsonl {{"prompt": text}} a line'
+    with in_words(DataError, words):
         # only \n ends a line: JSON and plain text may hold other separators, such as U+2028
         lines = [line for line in file.read_text(encoding="utf-8-sig").split("\n") if line]
         prompts = [json.loads(line)["prompt"] for line in lines] if file.suffix == ".jsonl" else lines
-    except OSError as error:
-        raise DataError(f"--prompt-file {file} cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(
-            f'--prompt-file {file}: expected text, or in .jsonl {{"prompt": text}} a line ({error})'
-        ) from error
     if not prompts or not all(isinstance(prompt, str) for prompt in prompts):
         raise DataError(f"--prompt-file {file} has no prompt: expected one per line")
     return prompts

@@ -119,12 +119,7 @@ def _export(arguments: argparse.Namespace) -> int:
     own = {TARGET: arguments.sink} if arguments.sink else {}
     if own:
         name_code(arguments.plugin_path, [arguments.sink])
-    log = SinksConfig(
-        tensorboard=arguments.tensorboard,
-        wandb=arguments.wandb,
-        plugin=own,
-    )
-    opened = openers(store, log)
+    opened = openers(store, SinksConfig(tensorboard=arguments.tensorboard, wandb=arguments.wandb, plugin=own))
     if not opened:
         raise ConfigError("export: expected at least one of --tensorboard DIR, --wandb PROJECT, --sink MODULE.NAME")
 

@@ -176,7 +176,7 @@ def build(cls: type[T], data: Any, prefix: str = "", root: Any = None, built: Bu
         ConfigError: an unknown name (with the nearest right one), a wrong type, or a
             value out of bounds.
     """
-    root = root or cls
+    root, built = root or cls, {} if built is None else built
     declared = _declared(typing.cast(Any, cls))
     if not isinstance(data, Mapping):
         inside = ", ".join(declared)
@@ -187,16 +187,13 @@ def build(cls: type[T], data: Any, prefix: str = "", root: Any = None, built: Bu
     values: dict[str, Any] = {}
     for name, value in data.items():
         field = declared[name]
-        if field.rule is None:
-            key = (field.hint, f"{prefix}{name}.", id(value))
-            if built is None or key not in built:
-                values[name] = build(field.hint, value, f"{prefix}{name}.", root, built)
-                if built is not None:
-                    built[key] = values[name]
-            else:
-                values[name] = built[key]
-        else:
+        if field.rule is not None:
             values[name] = _check(prefix + name, value, field.kind, field.optional, field.rule)
+            continue
+        key = (field.hint, f"{prefix}{name}.", id(value))
+        if key not in built:
+            built[key] = build(field.hint, value, f"{prefix}{name}.", root, built)
+        values[name] = built[key]
     return cls(**values)
 
 
@@ -232,31 +229,23 @@ def without_none(hint: Any) -> Any:
     return hint
 
 
+_TYPED: Final[dict[Any, tuple[type, ...]]] = {bool: (bool,), int: (int,), float: (int, float), str: (str, int, float)}
+"""What may be typed for a setting of each kind."""
+
+
 def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
     def refuse() -> ConfigError:
         return ConfigError(f"{name}={value!r}: {type(value).__name__} given, {_accepts(kind, rule)}")
 
-    if kind is bool:
-        if not isinstance(value, bool):
-            raise refuse()
-        return value
-    if kind is int:
-        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+    if kind in _TYPED:
+        if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
             return int(value)  # `train.steps=3e3` is a whole number however it was typed
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise refuse()
-        return value
-    if kind is float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        if not isinstance(value, _TYPED[kind]) or (isinstance(value, bool) and kind is not bool):
             raise refuse()
         try:
-            return float(value)
+            return kind(value)
         except OverflowError:  # a whole number of more than 308 digits
             raise refuse() from None
-    if kind is str:
-        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise refuse()
-        return str(value)
     origin = typing.get_origin(kind)
     if origin is list:
         if isinstance(value, (str, Mapping)) or not hasattr(value, "__iter__"):
@@ -349,15 +338,8 @@ def _accepts(kind: Any, rule: Rule) -> str:
     items = {int: "whole number", float: "number", str: "text"}
     maps = next((f"a map from name to {items[item]}" for item in typing.get_args(kind)[1:] if item in items), "a map")
     text = words.get(kind, "a list" if typing.get_origin(kind) is list else maps)
-    bounds = []
-    if rule.minimum is not None:
-        bounds.append(f"at least {_plain(rule.minimum)}")
-    if rule.above is not None:
-        bounds.append(f"above {_plain(rule.above)}")
-    if rule.maximum is not None:
-        bounds.append(f"at most {_plain(rule.maximum)}")
-    if rule.below is not None:
-        bounds.append(f"below {_plain(rule.below)}")
+    limits = {"at least": rule.minimum, "above": rule.above, "at most": rule.maximum, "below": rule.below}
+    bounds = [f"{word} {_plain(bound)}" for word, bound in limits.items() if bound is not None]
     return f"expected {text}" + (f", {' and '.join(bounds)}" if bounds else "")
 
 
