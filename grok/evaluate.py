@@ -100,11 +100,11 @@ def _refuse_idle(arguments: argparse.Namespace) -> None:
     beside: tuple[str, ...] = ("shots", "documents")
     if arguments.tasks is not None:
         beside = ("split", "windows", "stride", "context", "batch_size", "limit", "precision")
-    given = [f"--{name.replace('_', '-')}" for name in beside if getattr(arguments, name) != getattr(usual, name)]
-    if given and arguments.tasks is None:
-        raise ConfigError(f"{given[0]} needs --tasks")
-    if given:
-        raise ConfigError(f"{given[0]} cannot be used with --tasks, which has its own windows")
+    idle = [f"--{name.replace('_', '-')}" for name in beside if getattr(arguments, name) != getattr(usual, name)]
+    if idle and arguments.tasks is None:
+        raise ConfigError(f"{idle[0]} needs --tasks")
+    if idle:
+        raise ConfigError(f"{idle[0]} cannot be used with --tasks, which has its own windows")
     if arguments.stride is not None and arguments.windows == "fixed":
         raise ConfigError(f"--stride {arguments.stride} needs --windows sliding")
 
