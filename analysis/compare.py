@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import pandas as pd
 
+from grok.analysis.criteria import last_common
 from grok.analysis.listing import listed_runs
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
 from grok.analysis.populations import asked
@@ -139,14 +139,11 @@ def _time(observations: Observations, sides: Sides) -> list[str]:
 
 def _measured(observations: Observations, sides: Sides, name: str, step: int) -> list[str]:
     """Return the means at the last step up to ``step`` at which all runs were evaluated; empty if there is none."""
-    curves = observations.curves_of(sides.rows[0].index.append(sides.rows[1].index))
-    curves = curves[np.isfinite(floats(curves[name])) & (curves["step"] <= step) & (curves["step"] > 0)]
-    whole = curves.groupby("step")["run_id"].nunique() == sum(map(len, sides.rows))
-    if not whole.any() or min(map(len, sides.rows)) < 2:
+    at = last_common(observations, pd.concat(sides.rows), name, step)
+    if at is None or min(map(len, sides.rows)) < 2:
         return []
-    last = int(whole.index[whole].max())
-    values = curves[curves["step"] == last].set_index("run_id")[name]
-    a, b = (floats(values.reindex(rows.index)) for rows in sides.rows)
+    last, values = at
+    a, b = (floats(values[rows.index]) for rows in sides.rows)
     change = mean(b - a) if sides.paired else mean(b, a)
     three = (mean(a), mean(b), change)
     narrowest = min((e.high - e.low for e in three if e.high > e.low), default=1.0)

@@ -253,20 +253,30 @@ def wrong_log_odds(observations: Observations, rows: pd.DataFrame) -> Outcome:
     return Outcome(values, name, False, horizon, float(cut_off.mean()), float((width**2).mean() / 12), cut_off)
 
 
+def last_common(
+    observations: Observations, rows: pd.DataFrame, name: str, until: float = np.inf
+) -> tuple[int, pd.Series] | None:
+    """Return the last step up to ``until`` at which all runs have a finite ``name``, with its values; None: no such."""
+    curves = observations.curves_of(rows.index)
+    known = curves[np.isfinite(floats(curves[name])) & (curves["step"] > 0) & (curves["step"] <= until)]
+    runs = known.groupby("step")["run_id"].nunique()
+    common = runs.index[runs == len(rows)]
+    if not len(common):
+        return None
+    step = int(common.max())
+    return step, known[known["step"] == step].set_index("run_id")[name].reindex(rows.index)
+
+
 def final_loss(observations: Observations, rows: pd.DataFrame) -> Outcome:
     """Return the validation loss of each run at the last step at which all were evaluated, in nats per token.
 
     Raises:
         NotEnoughData: the runs were not evaluated at one step, or their losses are equal.
     """
-    curves = observations.curves_of(rows.index)
-    known = curves[np.isfinite(floats(curves["val_loss"])) & (curves["step"] > 0)]
-    runs = known.groupby("step")["run_id"].nunique()
-    common = runs.index[runs == len(rows)]
-    if not len(common):
+    at = last_common(observations, rows, "val_loss")
+    if at is None:
         raise NotEnoughData("runs that were all evaluated at one step, with a finite loss")
-    step = int(common.max())
-    losses = floats(known[known["step"] == step].set_index("run_id")["val_loss"].reindex(rows.index))
+    step, losses = at[0], floats(at[1])
     if float(np.ptp(losses)) == 0:
         raise NotEnoughData("final losses that differ")
     return Outcome(losses, f"validation loss at step {step:,}, in nats per token", False, step, 0.0, is_loss=True)

@@ -14,7 +14,8 @@ from typing import Any, Final
 from grok.analysis import glossary
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.arithmetic import METRICS, OPERATIONS
-from grok.config.fields import Rule, accepted_values, canonical_json, defaults_of, settings_of
+from grok.config.fields import Rule, accepted_values, defaults_of, settings_of
+from grok.config.values import literal
 from grok.gpt.planning import published
 from grok.store.schema import CONFIG, MEASUREMENTS, describe, schema
 from grok.streams import MAX_SEED
@@ -165,14 +166,7 @@ def _setting(name: str, hint: Any, rule: Rule, default: Any) -> tuple[str, ...]:
     is_seed = name in ("seed", "switch.order") or name.startswith("seeds.")
     identity = "resolved" if is_seed else IDENTITY[rule.role]
     identity = "numerics tag" if name in TAG else identity
-    return f"`{name}`", f"`{_text(default)}`", values, identity, rule.doc
-
-
-def _text(value: Any) -> str:
-    """Return a value as it is typed on the command line."""
-    if value is None or isinstance(value, (bool, list, dict)):
-        return canonical_json(value)
-    return repr(value) if isinstance(value, str) and value != value.strip() else str(value)
+    return f"`{name}`", f"`{literal(default)}`", values, identity, rule.doc
 
 
 def columns_page() -> str:

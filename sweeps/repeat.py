@@ -188,17 +188,6 @@ def parser() -> Parser:
     return parser
 
 
-def in_words(runs: pd.DataFrame, scan: str | None = None) -> str:
-    """Return the seeds that tell ``runs`` apart: of their masters, or of the streams drawn under one master."""
-    one_master = len(runs) > 1 and runs["seed"].nunique() == 1
-    drawn = [s for s in REDRAWABLE if runs[f"seed_{s}"].nunique() > 1] if one_master else []
-    streams = [scan] if scan else drawn
-    if not streams:
-        return f"seeds {', '.join(map(str, runs['seed']))}"
-    named = ("×".join(str(row[f"seed_{s}"]) for s in streams) for _, row in runs.iterrows())
-    return f"{'×'.join(streams)} seeds {', '.join(named)}"
-
-
 def planned(argv: Sequence[str]) -> Designed[RunConfig]:
     """Choose candidates and controls, print the plan and return their repeats, with their design.
 
@@ -251,9 +240,10 @@ def planned(argv: Sequence[str]) -> Designed[RunConfig]:
         chosen,
         lambda run, role: repeats(run, role, how, kinds, arguments.times, known),
     )
+    names = candidates["seed"].astype(str) if candidates["seed"].is_unique else candidates.index.str[:10]
     print(
-        f"{len(candidates)} candidates ({in_words(candidates, arguments.scan)}) of {of} runs, {len(controls)} ordinary "
-        f"controls; {', '.join(kinds)}: {len(plan)} repeats"
+        f"{len(candidates)} candidates ({', '.join(names)}) of {of} runs, {len(controls)} ordinary controls; "
+        f"{', '.join(kinds)}: {len(plan)} repeats"
     )
     return plan
 

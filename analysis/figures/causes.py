@@ -24,13 +24,14 @@ from grok.analysis.figures.style import (
     Rule,
     of_all,
 )
+from grok.analysis.statistics.repeatability import Verdict
 from grok.analysis.statistics.variance_shares import CHAOS
 from grok.analysis.studies.crossed import Crossed
 from grok.analysis.studies.fate import CHANGES, FORWARD, MOVED, REVERSE, START, SUPER, Fate
 from grok.analysis.studies.layers import Layers
 from grok.analysis.studies.mechanism import MEANINGS, Mechanism
 from grok.analysis.studies.prediction import Prediction
-from grok.analysis.studies.repeatability import MORE_OFTEN, MOST_REPEATS, Repeats
+from grok.analysis.studies.repeatability import Repeats
 
 MOST_CANDIDATES = 30
 """Largest number of rows of candidates or layers in a figure; its csv has all."""
@@ -161,7 +162,7 @@ def repeat_candidates(study: Repeats) -> Drawing:
     # a line never ends within `init 4711`
     names = test.units["candidate"].str.replace(r"(?<=[a-z]) ", "\N{NO-BREAK SPACE}", regex=True)
     shown = test.units.assign(name=names, value=test.units["share"]).head(MOST_CANDIDATES)
-    colours = np.where(shown["verdict"].isin([MOST_REPEATS, MORE_OFTEN]), TEAL, GREY)
+    colours = np.where(shown["verdict"].isin([Verdict.MOST.value, Verdict.MORE.value]), TEAL, GREY)
     groups = {TEAL: "more often than other seeds", GREY: "not told apart"}
     base = next((c.base for c in test.result.candidates if c.base is not None), None)
     caption = (

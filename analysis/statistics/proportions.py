@@ -102,6 +102,11 @@ def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) ->
     )
 
 
+def fisher(one: tuple[int, int], other: tuple[int, int]) -> float:
+    """Return the p-value of Fisher's exact test that two groups, of (hits, runs) each, have one rate."""
+    return float(stats.fisher_exact(np.array([[hits, n - hits] for hits, n in (one, other)])).pvalue)
+
+
 def difference(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) -> Estimate:
     """Return share b minus share a of independent groups, with Newcombe's interval."""
     _check(hits_a, n_a)

@@ -41,7 +41,7 @@ Counts = tuple[int, int]
 class Verdict(Enum):
     """Result of the repeats."""
 
-    MOST = "most repeats"
+    MOST = "in most repeats"
     MORE = "more often than other seeds"
     NO_SIGN = "no sign of it"
     UNKNOWN = "too few repeats to tell"

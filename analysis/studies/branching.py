@@ -149,23 +149,11 @@ def one(observations: Observations, condition: Condition) -> Branching:
     except NotEnoughData as missing:
         gap = missing.needs
     related = related[related["child"].isin(labelled.index)]
-    table = pd.DataFrame(
-        {
-            "run_id": related["child"],
-            "parent": related["parent"],
-            "line": related["line"],
-            "seed": related["seed"],
-            "redrawn": related["redrawn"],
-            "generation": related["generation"],
-            "kind": related["kind"],
-            "accuracy": labelled["accuracy"].reindex(related["child"]).to_numpy(),
-            "score": score.reindex(related["child"]).to_numpy(),
-            "parent_score": score.reindex(related["parent"]).to_numpy(),
-            "super": is_super.reindex(related["child"]).to_numpy(),
-            "held": labelled["held"].reindex(related["child"]).to_numpy(),
-            "generalised": labelled["generalised"].reindex(related["child"]).to_numpy(),
-        }
-    )
+    table = related[["child", "parent", "line", "seed", "redrawn", "generation", "kind"]]
+    own = labelled.assign(score=score, super=is_super).loc[table["child"]]
+    columns = {"accuracy": own["accuracy"], "score": own["score"], "parent_score": score.reindex(table["parent"])}
+    columns |= {name: own[name] for name in ("super", "held", "generalised")}
+    table = table.rename(columns={"child": "run_id"}).assign(**{n: column.to_numpy() for n, column in columns.items()})
     by_layer = sorted({redrawn for redrawn in table["redrawn"] if redrawn[0].startswith(LAYERS)})
     families = [
         Families(redrawn, group.drop(columns="redrawn").reset_index(drop=True))

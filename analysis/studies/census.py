@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 
 from grok.analysis.criteria import (
     CLASSES,
@@ -24,7 +23,7 @@ from grok.analysis.observations import Observations, differing_settings, floats
 from grok.analysis.populations import Population, listed, populations, random_seeds
 from grok.analysis.proposals import code_needed, rerun_command
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator, holm
-from grok.analysis.statistics.proportions import Unequal, at_any_time, share, unequal_rates
+from grok.analysis.statistics.proportions import Unequal, at_any_time, fisher, share, unequal_rates
 from grok.analysis.statistics.survival import Times
 from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE
@@ -163,23 +162,16 @@ def beside(census: Census) -> dict[str, object]:
 
 def generalise_alike(reference: Census, other: Census) -> float | None:
     """Return Fisher's p that as many seeds generalised in both; None where their budgets differ."""
-    counts = [(int(c.times.seen.sum()), len(c.times)) for c in (reference, other)]
-    budgets = [set(c.rows["config.train.steps"]) for c in (reference, other)]
-    if budgets[0] != budgets[1] or len(budgets[0]) > 1:
+    if pd.concat([reference.rows, other.rows])["config.train.steps"].nunique() > 1:
         return None
-    return float(stats.fisher_exact(np.array([[hits, n - hits] for hits, n in counts])).pvalue)
+    return fisher(*((int(c.times.seen.sum()), len(c.times)) for c in (reference, other)))
 
 
 def compare(reference: Census, other: Census) -> float | None:
     """Return Fisher's p-value that super seeds are equally frequent in both; None if their horizons differ."""
     if reference.horizon != other.horizon or not reference.shares or not other.shares:
         return None
-    table = []
-    for census in (reference, other):
-        e = census.shares["super"]
-        hits = round(e.value * e.n)
-        table.append([hits, e.n - hits])
-    return float(stats.fisher_exact(np.array(table)).pvalue)
+    return fisher(*((round(e.value * e.n), e.n) for e in (c.shares["super"] for c in (reference, other))))
 
 
 def analyse(observations: Observations) -> Study:
@@ -244,7 +236,7 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         if name == "super" and census.is_diary_regime and census.population.varies in DIARY_SAYS:
             text += f" The diary: {DIARY_SAYS[census.population.varies]}."
         if name == "diverged":
-            text += f" These {unit}: {_named(census, census.rows['label'] == name)}."
+            text += f" These {unit}: {_named(census.population.seeds[census.rows['label'] == name])}."
         label = f"{name} seeds"
         findings.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
         if name == "super":
@@ -286,9 +278,8 @@ def _held(census: Census) -> list[Finding]:
     return [Finding("super seeds, reached and held", e.percent(), text, e)]
 
 
-def _named(census: Census, which: pd.Series) -> str:
-    """Return the first seeds of ``which`` (a flag by run_id) by name."""
-    seeds = census.population.seeds[which.index[which]]
+def _named(seeds: pd.Series) -> str:
+    """Return the first of ``seeds`` by name."""
     return ", ".join(map(str, seeds.head(FEW_NAMED))) + (", ..." if len(seeds) > FEW_NAMED else "")
 
 
@@ -299,12 +290,11 @@ def _equal_bits(census: Census) -> list[Finding]:
         return []
     seeds, results = replace(census.population, rows=equal).seeds, equal["weights_hash"].nunique()
     every = len(census.rows) + len(equal) - results
-    named = ", ".join(map(str, seeds.head(FEW_NAMED))) + (", ..." if len(seeds) > FEW_NAMED else "")
     shown = f"{len(equal):,} of {every:,}"
     text = (
-        f"Error: {shown} {census.population.unit} ended with the weights of another one, bit for bit ({named}). They "
-        f"are {results:,} result{'s' * (results > 1)} and count as {results:,}, not {len(equal):,}: either the seed "
-        "does not reach the training, or runs were copied."
+        f"Error: {shown} {census.population.unit} ended with the weights of another one, bit for bit "
+        f"({_named(seeds)}). They are {results:,} result{'s' * (results > 1)} and count as {results:,}, not "
+        f"{len(equal):,}: either the seed does not reach the training, or runs were copied."
     )
     return [Finding("equal bits under different seeds", shown, text, headline=True)]
 

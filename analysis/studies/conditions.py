@@ -350,16 +350,11 @@ def _count(study: Comparison) -> Finding:
     clear = [(c, e) for c, e in timed if study.p[c.label] < 0.05]
     shown = f"{len(clear)} of {len(timed)}"
     text = f"{shown} values change the time to generalise beyond chance (Holm-adjusted p below 0.05 over all of them)"
-    ends = [
-        (word, c)
-        for word, side in (
-            ("slowest", [p for p in clear if p[1].value > 1]),
-            ("fastest", [p for p in clear if p[1].value < 1]),
-        )
-        if side
-        for c, _ in [max(side, key=lambda p: abs(np.log(p[1].value)))]
-    ]
-    text += "".join(f"; {word} at {c.label}, {slowdown_words(c)}" for word, c in ends)
+    for word, sign in (("slowest", 1), ("fastest", -1)):
+        far = [(sign * np.log(e.value), c) for c, e in clear if sign * np.log(e.value) > 0]
+        if far:
+            _, c = max(far, key=lambda pair: pair[0])
+            text += f"; {word} at {c.label}, {slowdown_words(c)}"
     return Finding("values change the time beyond chance", shown, text + ".", headline=True)
 
 

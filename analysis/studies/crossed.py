@@ -91,15 +91,9 @@ def largest_design(rows: pd.DataFrame, subject: Subject) -> Design:
 
     It may have no run.
     """
-    crossing = Design(rows.iloc[:0], {})
     three, *two = subject.factorings()
-    for factorings in ([three], two):
-        crossing = max(
-            crossing, *(crossed_design(rows, factoring) for factoring in factorings), key=lambda d: len(d.rows)
-        )
-        if len(crossing.rows):
-            break
-    return crossing
+    whole = crossed_design(rows, three)
+    return whole if len(whole.rows) else max((crossed_design(rows, of) for of in two), key=lambda d: len(d.rows))
 
 
 def _equations(row: pd.Series) -> str:

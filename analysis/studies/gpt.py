@@ -33,14 +33,11 @@ def further_tables(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Table]:
     """
     values = _measured(curves[curves["run_id"].isin(runs.index)])
     sets, tasks = [], []
-    named = {
-        str(run_id): {"preset": condition, "seed": str(seed)}
-        for run_id, condition, seed in zip(runs.index, runs["condition"], runs["seed"], strict=True)
-    }
     for (run_id, name), group in values.groupby(["run_id", "name"], sort=True):
         kind, _, label = str(name).partition(".")
         last, best = group.iloc[-1], group.sort_values("value").iloc[0]
-        run = {**named[str(run_id)], "run": str(run_id)[:10]}
+        own = runs.loc[str(run_id)]
+        run = {"preset": own["condition"], "seed": str(own["seed"]), "run": str(run_id)[:10]}
         if kind == "val_loss":
             sets.append(
                 {
@@ -115,6 +112,13 @@ CONDITION_SETTINGS: Final = (
 MOST_CARDS: Final = 6
 """Conditions whose perplexities get a card each."""
 MIXTURE: Final = "data.mixture_hashes"
+LOGGED: Final = {
+    "tokens": ("consumed_tokens", "max"),
+    "tokens_per_second": ("tokens_per_second", "median"),
+    "mfu": ("mfu", "median"),
+    "peak_memory": ("peak_memory", "max"),
+}
+"""What a run's log of steps gives: the column, and of which of its values."""
 SAMPLES = 4
 """Number of runs whose last sample is shown."""
 
@@ -177,10 +181,9 @@ def analyse(observations: Observations) -> Gpt:
     best = scored.loc[scored.groupby("run_id")["val_loss"].idxmin()].set_index("run_id")
     last = scored.groupby("run_id").last()
     log = observations.steps
-    mine = log[log["run_id"].isin(rows.index)] if log is not None else pd.DataFrame({"run_id": []})
-    speed = mine.groupby("run_id")["tokens_per_second"].median() if len(mine) else pd.Series(dtype=float)
-    used = mine.groupby("run_id").agg({"mfu": "median", "peak_memory": "max"}) if len(mine) else None
-    tokens = mine.groupby("run_id")["consumed_tokens"].max() if len(mine) else pd.Series(dtype=float)
+    empty = pd.DataFrame(columns=["run_id", *(column for column, _ in LOGGED.values())])
+    mine = empty if log is None else log[log["run_id"].isin(rows.index)]
+    logged = mine.groupby("run_id").agg(**LOGGED).reindex(rows.index)
     summary = pd.DataFrame(
         {
             "preset": rows["config.experiment"].fillna("").to_numpy(),
@@ -190,10 +193,7 @@ def analyse(observations: Observations) -> Gpt:
             "config_id": rows["config_id"].to_numpy(),
             "status": rows["status"].to_numpy(),
             "steps": rows["steps"].to_numpy(),
-            "tokens": floats(tokens.reindex(rows.index)),
-            "tokens_per_second": floats(speed.reindex(rows.index)),
-            "mfu": floats(used["mfu"].reindex(rows.index)) if used is not None else math.nan,
-            "peak_memory": floats(used["peak_memory"].reindex(rows.index)) if used is not None else math.nan,
+            **{name: floats(logged[name]) for name in LOGGED},
             "best_step": floats(best["step"].reindex(rows.index)),
             "best_loss": floats(best["val_loss"].reindex(rows.index)),
             "last_loss": floats(last["val_loss"].reindex(rows.index)),

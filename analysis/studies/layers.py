@@ -71,9 +71,9 @@ def transplants(observations: Observations) -> list[Transplant]:
     rows, place = observations.measured([*cells["run_id"], *ulps]), observations.once(places)
     cells = cells[cells["run_id"].isin(rows.index)]
     settings = varying_columns(rows.loc[cells["run_id"].unique()])
-    masters = {derive_seed(m, "init"): f"seed {m}" for unit in cells["unit"] for m in _masters(unit)}
     names = {stream: seed_names(observations.arithmetic, stream) for stream in ("init", *STREAMS)}
-    names["init"] = masters | names["init"]
+    masters = [unit.get(who) for unit in cells["unit"] for who in ("recipient", "donor")]
+    names["init"] = {derive_seed(m, "init"): f"seed {m}" for m in masters if isinstance(m, int)} | names["init"]
     result = []
     for (*_, init, donor, _, factors), exchanged in sorted(_exchanged(cells, rows, settings).items()):
         every = rows.loc[list(exchanged)]
@@ -84,11 +84,11 @@ def transplants(observations: Observations) -> list[Transplant]:
         maps = every["layers"].map(json.loads)
         if maps.map(bool).sum() < 2:
             continue
-        words = {s: _stream(names, s, seed) for s, seed in factors}
+        words = {s: f"{s} of {names[s][seed]}" if seed in names[s] else f"{s} seed {seed}" for s, seed in factors}
         columns, design = _design(maps, exchanged, list(words))
         differing = ", ".join(f"{c.removeprefix('config.')}={in_words(every.iloc[0][c])}" for c in settings)
-        who = _seed(names, "init", init), _seed(names, "init", donor)
-        result.append(Transplant(*who, columns, every, design, differing, words))
+        recipient, other = (names["init"].get(seed, f"init seed {seed}") for seed in (init, donor))
+        result.append(Transplant(recipient, other, columns, every, design, differing, words))
     return result
 
 
@@ -134,10 +134,6 @@ def _donor(unit: Mapping[str, Any]) -> int | None:
     return derive_seed(master, "init") if isinstance(master, int) else None
 
 
-def _masters(unit: Mapping[str, Any]) -> list[int]:
-    return [seed for seed in (unit.get("recipient"), unit.get("donor")) if isinstance(seed, int)]
-
-
 def _streams(unit: Mapping[str, Any]) -> frozenset[str]:
     """Return the streams that a cell has from the donor."""
     return frozenset(STREAMS) & frozenset(map(str, [*unit.get("exchanged", ()), *unit.get("streams", ())]))
@@ -154,15 +150,6 @@ def _design(
     for stream in streams:
         columns[stream.encode()] = ([stream], np.array([float(stream in exchanged.get(run, ())) for run in maps.index]))
     return [" + ".join(names) for names, _ in columns.values()], np.column_stack([b for _, b in columns.values()])
-
-
-def _stream(names: Mapping[str, Mapping[int, str]], stream: str, seed: int) -> str:
-    master = names[stream].get(seed)
-    return f"{stream} of {master}" if master else f"{stream} seed {seed}"
-
-
-def _seed(names: Mapping[str, Mapping[int, str]], stream: str, seed: int) -> str:
-    return names[stream].get(seed, f"{stream} seed {seed}")
 
 
 # Layer transplants: which layers' initial weights make a seed fast.

@@ -81,12 +81,6 @@ def conditions(observations: Observations) -> list[Condition]:
     return conditions_of(observations.measured(measured), names=MEASURED_CONDITION)
 
 
-def beside(study: Mechanism) -> dict[str, object]:
-    """Return the row of one condition in the table of conditions."""
-    leads = [f"{f.label.removesuffix(' leads')} ({f.shown})" for f in study.findings if f.label.endswith(" leads")]
-    return {"generalised": f"{study.generalised} of {study.runs}", "half-way before generalising": ", ".join(leads)}
-
-
 def one(observations: Observations, condition: Condition) -> Mechanism:
     """Return the answer for one condition."""
     rows = condition.rows
@@ -175,6 +169,6 @@ QUESTION = Question(
     "What happens inside",
     "Which measurements of the network change before a seed generalises?",
     "grok sweep sweep=mechanism",
-    by_condition(conditions, one, Beside(beside), MEASURED_CONDITION),
+    by_condition(conditions, one, Beside(), MEASURED_CONDITION),
     lambda observations: not observations.once(metrics_of).empty,
 )

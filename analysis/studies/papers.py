@@ -18,7 +18,7 @@ import pandas as pd
 
 from grok.analysis.observations import OWN_CODE, Observations, as_text, conditions_of, differing_settings, floats
 from grok.analysis.populations import extended, random_seeds
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData
+from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.survival import Times, geometric_mean, growth, least_ratio, ratio_of_times
 from grok.analysis.studies.base import Question, Study
 from grok.analysis.studies.mechanism import WAY, half_way
@@ -254,7 +254,7 @@ def _claims(t: Trained, trained: list[Trained], curves: pd.DataFrame) -> list[di
         made.append(_record(t, f"{t.arm.name}: {word}", "curves, no number", _ours(t), judged_outcome(t)))
     if FRACTION in t.arm.free:
         s5 = "S5" in t.arm.name
-        ours, verdict = _growth_s5(t) if s5 else _growth(t)
+        ours, verdict = _growth(t, s5)
         claim = f"{t.arm.name}: more time for each 1% less data"
         if s5:
             claim += ", fractions of 25 to 31% (theirs to 99% accuracy, ours to 95%)"
@@ -337,32 +337,25 @@ def _seeds(n: int) -> str:
     return "1 seed" if n == 1 else f"{n} seeds"
 
 
-def _growth(t: Trained) -> tuple[str, str]:
-    """Return the increase of time for each 1% less data, and the verdict on whether it is above zero."""
-    try:
-        e, between = _line(t)
-    except NotEnoughData as gap:
-        return "none", f"{OPEN}: needs {gap.needs}"
-    more = "" if e.low > 0 else "; more seeds are needed"
-    return e.percent(1), f"{AGREES if e.low > 0 else OPEN}: {between}{more}"
+def _growth(t: Trained, s5: bool) -> tuple[str, str]:
+    """Return the increase of time for each 1% less data, and the verdict on whether it is above zero.
 
-
-def _growth_s5(t: Trained) -> tuple[str, str]:
-    """Return the increase of time for each 1% less data at the paper's fractions, and the verdict on its number."""
+    ``s5``: at the fractions of S5, and the verdict on the paper's number.
+    """
     share = floats(t.rows[f"config.{FRACTION}"])
-    first, last = S5_FRACTIONS
+    first, last = S5_FRACTIONS if s5 else (0.0, 1.0)
     near = (share >= first) & (share <= last)
     try:
-        e, between = _line(replace(t, rows=t.rows[near], times=t.times.take(near), accuracy=t.accuracy[near]))
+        e = growth(share[near], t.times.take(near))
     except NotEnoughData as gap:
-        return "none", f"{OPEN}: between fractions of {first:g} and {last:g}, needs {gap.needs}"
-    low, high = S5_GROWTH
-    return e.percent(1), f"{AGREES if e.low <= high and e.high >= low else DISAGREES}: {between}"
-
-
-def _line(t: Trained) -> tuple[Estimate, str]:
-    share = floats(t.rows[f"config.{FRACTION}"])
-    return growth(share, t.times), f"between fractions of {share.min():g} and {share.max():g}"
+        where = f"between fractions of {first:g} and {last:g}, " if s5 else ""
+        return "none", f"{OPEN}: {where}needs {gap.needs}"
+    between = f"between fractions of {share[near].min():g} and {share[near].max():g}"
+    if s5:
+        low, high = S5_GROWTH
+        return e.percent(1), f"{AGREES if e.low <= high and e.high >= low else DISAGREES}: {between}"
+    more = "" if e.low > 0 else "; more seeds are needed"
+    return e.percent(1), f"{AGREES if e.low > 0 else OPEN}: {between}{more}"
 
 
 def _phases(t: Trained, curves: pd.DataFrame) -> list[dict[str, str]]:

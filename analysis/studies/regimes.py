@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from grok.analysis.criteria import usual_length
 from grok.analysis.observations import Observations, floats
 from grok.analysis.populations import Population
 from grok.analysis.statistics.estimate import NotEnoughData, generator, holm
 from grok.analysis.statistics.modes import p_of_one_mode
-from grok.analysis.statistics.proportions import share
+from grok.analysis.statistics.proportions import fisher, share
 from grok.analysis.studies.base import Beside, Question, Study, Table, by_population, has_populations
 from grok.arithmetic.outcome import NORM_FALL
 
@@ -90,11 +89,10 @@ def beside(study: Regimes) -> dict[str, object]:
 
 def compare(reference: Regimes, other: Regimes) -> float | None:
     """Return Fisher's p-value that the norm falls first equally often in both; None where their budgets differ."""
-    budgets = [set(study.population.rows["config.train.steps"]) for study in (reference, other)]
-    if budgets[0] != budgets[1] or len(budgets[0]) > 1:
+    rows = pd.concat([reference.population.rows, other.population.rows])
+    if rows["config.train.steps"].nunique() > 1:
         return None  # a longer budget adds late seeds to those that generalised
-    counts = [(int((done["first"] == BEFORE).sum()), len(done)) for done in map(early, (reference, other))]
-    return float(stats.fisher_exact(np.array([[k, n - k] for k, n in counts])).pvalue)
+    return fisher(*((int((done["first"] == BEFORE).sum()), len(done)) for done in map(early, (reference, other))))
 
 
 def one(observations: Observations, population: Population) -> Regimes:

@@ -702,7 +702,7 @@ def _test(kind: Kind) -> Test:
             "high": c.again.high,
             "other seeds": "" if c.base is None else c.base.percent(),
             "p": None if c.p_more is None else float(f"{c.p_more:.2g}"),
-            "verdict": _WORDS[c.verdict],
+            "verdict": c.verdict.value,
         }
         for unit, (hits, runs), c in zip(kind.candidates, counts, result.candidates, strict=True)
     ]
@@ -710,16 +710,6 @@ def _test(kind: Kind) -> Test:
     ordinary = [kind.hit.counts(unit.repeats) for unit in kind.controls]
     controls = mean_share(ordinary, [unit.line for unit in kind.controls]) if ordinary else None
     return Test(kind, result, units, controls)
-
-
-MOST_REPEATS = "in most repeats"
-MORE_OFTEN = "more often than other seeds"
-_WORDS = {
-    Verdict.MOST: MOST_REPEATS,
-    Verdict.MORE: MORE_OFTEN,
-    Verdict.NO_SIGN: "no sign of it",
-    Verdict.UNKNOWN: "too few repeats to tell",
-}
 
 
 def what_repeats(kind: Kind) -> str:

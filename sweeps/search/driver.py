@@ -191,7 +191,7 @@ class Search:
         if len(trials) < len(earlier) + count:
             proposals = propose(self.study, self.space, self.flat, earlier, round_number, count)
             for proposal in proposals[len(trials) - len(earlier) :]:
-                record.add(proposal, round_number)
+                record.add(proposal)
 
     def settings_of(self, params: dict[str, Value], seeds: Sequence[int]) -> list[Plain]:
         """Return the runs of a setting with these seeds."""
@@ -380,13 +380,9 @@ class Comparison:
         }
         with self.record.changing():
             self.record.set_attribute(COMPARED, runs)
-        sign = 1 if objective.direction == "minimize" else -1
-        gaps = [sign * (a[2] - b[2]) for a, b in zip(runs["default"], runs["best"], strict=True)]
         values = {side: objective.value(outcomes[side], configs[side][0]) for side in SIDES}
         search.tell(
-            f"{objective.name}: {values['best']:.6g} at trial {self.pinned['trial']}'s setting, "
-            f"{values['default']:.6g} at the default; better for {sum(g > 0 for g in gaps)} of {len(gaps)} seeds, "
-            f"worse for {sum(g < 0 for g in gaps)}"
+            f"{objective.name}: {values['best']:.6g} at the best setting, {values['default']:.6g} at the default"
         )
         return True
 

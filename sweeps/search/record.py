@@ -12,7 +12,6 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -41,14 +40,9 @@ SEED_BITS = 2**32 - 1
 """Mask for the seeds of Optuna's samplers, which have 32 bits."""
 
 
-def round_seed(config: SamplerConfig, *address: str | int) -> int:
-    """Return the sampler's seed at one address of the study's search stream."""
-    return Stream("search", config.seed).at(*address).seed64() & SEED_BITS
-
-
 def make_sampler(config: SamplerConfig, round_number: int) -> BaseSampler:
     """Return the sampler of one round."""
-    seed = round_seed(config, "round", round_number)
+    seed = Stream("search", config.seed).at("round", round_number).seed64() & SEED_BITS
     if config.name == "tpe":
         return optuna.samplers.TPESampler(
             seed=seed,
@@ -88,16 +82,6 @@ SAMPLER_STATE: Final = "sampler_state"
 FIXED: Final = "fixed_params"
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """One proposed trial."""
-
-    params: dict[str, Value]
-    distributions: dict[str, Any]
-    system_attrs: dict[str, Any]
-    sampler_state: dict[str, Any] = field(default_factory=dict)
-
-
 def propose(
     study: StudyConfig,
     space: Space,
@@ -105,8 +89,8 @@ def propose(
     history: Sequence[FrozenTrial],
     round_number: int,
     count: int,
-) -> list[Proposal]:
-    """Return the ``count`` trials of a round.
+) -> list[FrozenTrial]:
+    """Return the ``count`` trials of a round, not begun.
 
     Args:
         base: the default's settings, by dotted name.
@@ -129,11 +113,12 @@ def propose(
             space.suggest(memory.ask(), base)
     state = dict(memory._storage.get_study_system_attrs(memory._study_id))
     return [
-        Proposal(
+        optuna.trial.create_trial(
+            state=TrialState.RUNNING,
             params=dict(trial.params),
             distributions=dict(trial.distributions),
             system_attrs={key: value for key, value in trial.system_attrs.items() if key != FIXED},
-            sampler_state=state,
+            user_attrs={ASKED: round_number, SAMPLER_STATE: state},
         )
         for trial in memory.get_trials()[len(history) :]
     ]
@@ -231,20 +216,13 @@ class StudyRecord:
         """Return all trials, in order of their numbers."""
         return self._study.get_trials(deepcopy=False)
 
-    def add(self, proposal: Proposal, round_number: int) -> None:
+    def add(self, proposal: FrozenTrial) -> None:
         """Add a proposed trial in one write."""
-        trial = optuna.trial.create_trial(
-            state=TrialState.RUNNING,
-            params=proposal.params,
-            distributions=proposal.distributions,
-            system_attrs=proposal.system_attrs,
-            user_attrs={ASKED: round_number, SAMPLER_STATE: proposal.sampler_state},
-        )
-        self._study.add_trial(trial)
+        self._study.add_trial(proposal)
 
     def note(self, number: int, name: str, value: Any) -> None:
         """Set the user attribute ``name`` of a trial that has not ended."""
-        self._trial(number).set_user_attr(name, value)
+        Trial(self._study, self.trials()[number]._trial_id).set_user_attr(name, value)
 
     def end(self, number: int, state: TrialState, values: Sequence[float] | None = None) -> None:
         """End a trial."""
@@ -256,12 +234,6 @@ class StudyRecord:
         if not any(trial.state == TrialState.COMPLETE for trial in self.trials()):
             return []
         return [self._study.best_trial] if len(self._study.directions) == 1 else self._study.best_trials
-
-    def _frozen(self, number: int) -> FrozenTrial:
-        return self.trials()[number]
-
-    def _trial(self, number: int) -> Trial:
-        return Trial(self._study, self._frozen(number)._trial_id)
 
 
 class _NoLock:
