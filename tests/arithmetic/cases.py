@@ -74,6 +74,13 @@ def results(*configs: ArithmeticConfig, **how: Any) -> list[RunResult]:
     return [found[f"run{i}"] for i in range(len(configs))]
 
 
+def resumed(config: ArithmeticConfig, checkpoint: Checkpoint, run_id: str = "run0") -> RunResult:
+    """Go on from a checkpoint and return the result."""
+    events = train([Job(run_id=run_id, config=config, resume=checkpoint)])
+    (found,) = [e for e in events if isinstance(e, RunResult)]
+    return found
+
+
 def checkpoints(*configs: ArithmeticConfig, **how: Any) -> list[Checkpoint]:
     return [e for e in events(*configs, **how) if isinstance(e, Checkpoint)]
 

@@ -12,12 +12,13 @@ from torch.nn import functional as F
 
 from grok.arithmetic.engine import train
 from grok.arithmetic.model import Transformer
+from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.task import FIRST_NUMBER, Vocabulary, split
 from grok.arithmetic.weights import initial_parameters
 from grok.config import ArithmeticConfig
 from grok.errors import CheckpointError
-from grok.records import Checkpoint, Job, Progress, RunResult
-from tests.arithmetic.cases import STOPS_AT_40, checkpoints, curve, jobs, results, tiny
+from grok.records import Checkpoint, Progress, RunResult
+from tests.arithmetic.cases import STOPS_AT_40, checkpoints, curve, jobs, results, resumed, tiny
 
 
 def plain_torch_run(config: ArithmeticConfig) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -31,10 +32,7 @@ def plain_torch_run(config: ArithmeticConfig) -> tuple[list[float], dict[str, to
         model.parameters(), lr=optim.lr, betas=tuple(optim.betas), weight_decay=optim.weight_decay, eps=optim.eps
     )
     train_set, _ = split(config.task, config.stream_seeds().split)
-    flight_order = jobs(config)[0]
-    from grok.arithmetic.run import ArithmeticRun
-
-    order = ArithmeticRun(flight_order).order
+    order = ArithmeticRun(jobs(config)[0]).order
     losses = []
     for step in range(1, config.train.steps + 1):
         index = order.batch(step)
@@ -149,9 +147,7 @@ def whole_and_stops(over: str) -> tuple[RunResult, dict[int, Checkpoint]]:
 @pytest.mark.parametrize("over", [*RESUMED[:3], *(pytest.param(o, marks=pytest.mark.slow) for o in RESUMED[3:])])
 def test_resuming_equals_never_having_stopped(over: dict[str, Any], at: int) -> None:
     whole, stops = whole_and_stops(json.dumps(over))
-    (event,) = [
-        e for e in train([Job(run_id="run0", config=tiny(**over), resume=stops[at])]) if isinstance(e, RunResult)
-    ]
+    event = resumed(tiny(**over), stops[at])
     assert event.weights_hash == whole.weights_hash
     assert event.curve == whole.curve
     assert event.stop_reason == whole.stop_reason
@@ -162,21 +158,9 @@ def test_a_resumed_run_keeps_its_early_stop_and_its_clock() -> None:
     checkpoint = checkpoints(config)[0]
     assert checkpoint.step == 30
     checkpoint.state["seconds"] = 5000.0
-    (event,) = [e for e in train([Job(run_id="run0", config=config, resume=checkpoint)]) if isinstance(e, RunResult)]
+    event = resumed(config, checkpoint)
     assert (event.stop_reason, event.steps) == ("generalised", 40)
     assert 5000 < event.seconds < 6000
-
-
-def test_a_finished_run_is_extended_from_its_checkpoint() -> None:
-    (whole,) = results(tiny(train={"steps": 24}))
-    last = checkpoints(tiny(train={"steps": 21}, checkpoint={"every": 20}))[-1]
-    (extended,) = [
-        e
-        for e in train([Job(run_id="run0", config=tiny(train={"steps": 24}), resume=last)])
-        if isinstance(e, RunResult)
-    ]
-    assert extended.weights_hash == whole.weights_hash
-    assert extended.curve == whole.curve
 
 
 def test_a_stop_yields_a_checkpoint_of_every_run_in_flight() -> None:
@@ -186,10 +170,7 @@ def test_a_stop_yields_a_checkpoint_of_every_run_in_flight() -> None:
     assert set(last) == {"run0", "run1"}
     for i, run_id in enumerate(("run0", "run1")):
         (whole,) = results(tiny(seed=i))
-        (resumed,) = [
-            e for e in train([Job(run_id=run_id, config=tiny(seed=i), resume=last[run_id])]) if isinstance(e, RunResult)
-        ]
-        assert resumed.weights_hash == whole.weights_hash
+        assert resumed(tiny(seed=i), last[run_id], run_id).weights_hash == whole.weights_hash
 
 
 def test_a_run_that_is_not_finite_is_diverged_and_its_neighbours_go_on() -> None:
@@ -203,26 +184,13 @@ def test_a_run_that_is_not_finite_is_diverged_and_its_neighbours_go_on() -> None
 
 @pytest.mark.slow
 def test_early_stop_is_for_good_and_never_before_the_horizon() -> None:
+    stopping = {"stop_when_generalised": True, "stop_horizon": 500, "stop_every": 50}
     easy: dict[str, Any] = {
         "seed": 2,
         "task": {"modulus": 31, "train_fraction": 0.6, "sequence": "a b ="},
-        "model": {
-            "layers": 1,
-            "d_model": 48,
-            "heads": 4,
-            "d_ff": 192,
-            "norm": "none",
-            "final_norm": False,
-            "init": "nanda",
-        },
+        "model": {"layers": 1, "d_model": 48, "d_ff": 192, "norm": "none", "final_norm": False, "init": "nanda"},
         "optim": {"lr": 5e-3, "weight_decay": 1.0},
-        "train": {
-            "steps": 900,
-            "batch_size": 256,
-            "stop_when_generalised": True,
-            "stop_horizon": 500,
-            "stop_every": 50,
-        },
+        "train": {"steps": 900, "batch_size": 256} | stopping,
     }
     a, b = results(tiny(**easy, eval={"every": 100}), tiny(**easy, eval={"every": 900}))
     assert a.stop_reason == b.stop_reason == "generalised"
@@ -240,19 +208,11 @@ def test_an_update_that_breaks_the_weights_is_a_divergence() -> None:
 def test_a_resumed_run_says_what_computed_it_and_strict_refuses_another() -> None:
     own, other = {"path": "plain"}, {"path": "onednn"}  # what a machine takes by itself depends on its processor
     saved = checkpoints(tiny(checkpoint={"every": 8}, numerics=own))[0]
-    (mixed,) = [
-        e for e in train([Job(run_id="run0", config=tiny(numerics=other), resume=saved)]) if isinstance(e, RunResult)
-    ]
-    first, second = mixed.numerics.split(" | ")
+    first, second = resumed(tiny(numerics=other), saved).numerics.split(" | ")
     assert "products=plain" in first and "products=onednn" in second
     with pytest.raises(CheckpointError, match=r"numerics\.strict"):
-        list(train([Job(run_id="run0", config=tiny(numerics={**other, "strict": True}), resume=saved)]))
-    (same,) = [
-        e
-        for e in train([Job(run_id="run0", config=tiny(numerics={**own, "strict": True}), resume=saved)])
-        if isinstance(e, RunResult)
-    ]
-    assert " | " not in same.numerics
+        resumed(tiny(numerics={**other, "strict": True}), saved)
+    assert " | " not in resumed(tiny(numerics={**own, "strict": True}), saved).numerics
 
 
 def test_bf16_is_bf16_on_every_path() -> None:

@@ -35,8 +35,6 @@ from grok.store import open_store
 from tests.arithmetic.cases import curve, results, tiny
 from tests.arithmetic.test_model_parity import reference
 
-# Restricted and excluded loss by the final weights' key frequencies, against a direct calculation.
-
 
 def generator_of(p: int) -> int:
     """Return a number whose powers are all nonzero residues."""

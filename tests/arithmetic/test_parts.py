@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from grok.arithmetic.outcome import event_times, first_lasting, peak
+from grok.arithmetic.outcome import event_times, peak
 from grok.arithmetic.task import S5, BatchOrder, Vocabulary, all_equations, answers, split
 from grok.arithmetic.weights import initial_parameters, parameter_shapes
 from grok.config import ArithmeticConfig, load_config
@@ -27,8 +27,6 @@ from grok.numerics import move_by_ulps
 from grok.records import CurvePoint
 from grok.streams import Stream, layer_seeds
 from tests.arithmetic.cases import tiny
-
-# Every operation against brute-force integer arithmetic.
 
 PRIMES = (2, 3, 5, 7, 11, 13, 31)
 
@@ -157,20 +155,6 @@ NAN, INF = math.nan, math.inf
 )
 def test_peak(values: list[float], expected: int | None) -> None:
     assert peak(range(1, len(values) + 1), values, 0.1) == expected
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([0.1, 0.96, 0.97], 2),
-        ([0.96, 0.1, 0.97], 3),  # a single good evaluation does not last; at the end it is all there is
-        ([0.96, 0.96, 0.1], 1),
-        ([0.1, 0.2], None),
-        ([NAN, 0.99], 2),
-    ],
-)
-def test_first_lasting(values: list[float], expected: int | None) -> None:
-    assert first_lasting(range(1, len(values) + 1), values, 0.95) == expected
 
 
 def test_event_times_of_a_slow_run() -> None:

@@ -12,8 +12,9 @@ from grok.arithmetic.gpu import train_stacked
 from grok.arithmetic.gpu.engine import Stack
 from grok.arithmetic.gpu.step import TrainingStep
 from grok.arithmetic.optimizer import move_weights
-from grok.arithmetic.run import ArithmeticRun, Lane
+from grok.arithmetic.run import Lane
 from grok.arithmetic.task import BatchOrder
+from grok.arithmetic.weights import parameter_shapes
 from grok.config import ArithmeticConfig, identify
 from grok.errors import ConfigError
 from grok.records import Checkpoint, Event, Job, RunResult
@@ -147,20 +148,13 @@ def test_ulps_move_all_tensors_at_an_address_of_their_own() -> None:
         move_weights(weights, tiny(switch=switch))
         return weights
 
-    run = ArithmeticRun(Job(run_id="run", config=tiny()))
-    start = {n: torch.full((64,), 1.0 + i) for i, n in enumerate(cases_names(run))}
+    start = {n: torch.full((64,), 1.0 + i) for i, n in enumerate(parameter_shapes(tiny()))}
     at_8 = moved(step=8, ulps=3)
     for name, tensor in start.items():
         units = (at_8[name].view(torch.int32) - tensor.view(torch.int32)).tolist()
         assert set(units) == set(range(-3, 4)), name
     assert all(torch.equal(moved(step=8, ulps=3)[n], t) for n, t in at_8.items())
     assert not any(torch.equal(moved(step=9, ulps=3)[n], t) for n, t in at_8.items())
-
-
-def cases_names(run: ArithmeticRun) -> list[str]:
-    from grok.arithmetic.weights import parameter_shapes
-
-    return list(parameter_shapes(run.config))
 
 
 def test_switched_and_plain_lanes_share_a_stack() -> None:

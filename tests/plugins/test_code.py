@@ -18,7 +18,7 @@ from grok.__main__ import main
 from grok.analysis.answers import own_studies
 from grok.analysis.observations import Observations
 from grok.analysis.writing import write_studies
-from grok.arithmetic.engine import seat, train
+from grok.arithmetic.engine import seat
 from grok.arithmetic.lanes import no_noise
 from grok.arithmetic.model import MLP, Transformer
 from grok.arithmetic.program import OneLaneProgram
@@ -34,10 +34,8 @@ from grok.records import Checkpoint, Job, RunResult
 from grok.store import Purpose, Purposes, StoreWriter
 from grok.store.contract import example_rows
 from tests.analysis.simulate import census, simulate
-from tests.arithmetic.cases import curve, events, results, tiny
+from tests.arithmetic.cases import curve, events, results, resumed, tiny
 from tests.plugins.conftest import Write
-
-# Code of the user's own: found in a folder, named by its text, imported from that text alone.
 
 
 def fingerprint(folder: Path, target: str = "mine.f") -> str:
@@ -284,7 +282,7 @@ def test_it_goes_on_from_a_checkpoint_with_the_same_bits() -> None:
     whole = events(config)
     (result,) = [e for e in whole if isinstance(e, RunResult)]
     middle = next(e for e in whole if isinstance(e, Checkpoint) and e.step == 10)
-    (again,) = [e for e in train([Job(run_id="run0", config=config, resume=middle)]) if isinstance(e, RunResult)]
+    again = resumed(config, middle)
     assert (again.weights_hash, curve(again)) == (result.weights_hash, curve(result))
 
 
@@ -317,21 +315,6 @@ import pandas as pd
 from grok.analysis.figures.style import Drawing, canvas
 from grok.analysis.studies import Finding, Study
 
-def picture(observations):
-    "How many runs are there?"
-    figure, axes = canvas()
-    axes.plot([0, 1], [0, len(observations.arithmetic)])
-    return Drawing("picture", "Runs", "All of them.", figure, pd.DataFrame({"runs": [len(observations.arithmetic)]}))
-
-def study(observations):
-    return Study(name="mine", title="Mine", question="?", findings=[Finding("runs", "3", "Three.", headline=True)])
-
-def nothing(observations):
-    return None
-
-def broken(observations):
-    return observations.absent
-
 def number(observations):
     return 3
 
@@ -339,14 +322,8 @@ def named(name, data=None):
     figure, axes = canvas()
     return Drawing(name, "Title", "Caption.", figure, pd.DataFrame({"x": [1]}) if data is None else data)
 
-def spaces(observations):
-    return named("my figure/1")
-
 def escape(observations):
     return named("../../escape")
-
-def builtin(observations):
-    return named("Accuracy_histogram")
 
 def twice(observations):
     return [named("same"), named("same")]
@@ -393,15 +370,14 @@ def store(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> Path
         ("own.absent", "own has no 'absent'"),
         ("absent.f", "there is no module 'absent' in"),
         ("own.escape", "gave the figure name '../../escape': expected a plain name"),
-        ("own.spaces", "gave the figure name 'my figure/1': expected a plain name"),
         ("own.outside", "gave the file name '../outside': expected a plain name"),
         ("own.census", "gave the section name 'census', which the report uses itself"),
         ("own.mapping", "gave a dict as the numbers of the figure 'mapped': expected a pandas DataFrame"),
         (
             "own.unpictured",
-            "at own.py:50 (the figure of the Drawing 'none' is a NoneType: expected a matplotlib Figure",
+            "at own.py:29 (the figure of the Drawing 'none' is a NoneType: expected a matplotlib Figure",
         ),
-        ("own.on_axes", "at own.py:53 (the figure of the Drawing 'axes' is a Axes: expected a matplotlib Figure"),
+        ("own.on_axes", "at own.py:32 (the figure of the Drawing 'axes' is a Axes: expected a matplotlib Figure"),
         ("own.one_text", "gave a str as element 1 of its list: expected a grok.analysis.figures.style.Drawing"),
         ("own.without", "--with own.without fails at"),
         ("own.twice", "two figures of the report have the name 'same': give yours another name"),

@@ -17,7 +17,7 @@ from grok.errors import ConfigError, GrokError
 from grok.records import Checkpoint, Job, RunResult
 from grok.streams import Stream
 from grok.user import own_code_of
-from tests.arithmetic.cases import curve, events, results, tiny
+from tests.arithmetic.cases import curve, events, results, resumed, tiny
 from tests.plugins.conftest import Write
 from tests.plugins.mine import MINE, PLAIN, own
 
@@ -101,10 +101,8 @@ def test_a_run_that_goes_on_from_a_checkpoint_has_the_same_bits(case: str) -> No
     whole = events(config)
     (result,) = [e for e in whole if isinstance(e, RunResult)]
     middle = next(e for e in whole if isinstance(e, Checkpoint) and e.step == 10)
-    from grok.arithmetic.engine import train
-
-    again = [e for e in train([Job(run_id="run0", config=config, resume=middle)]) if isinstance(e, RunResult)]
-    assert (again[0].weights_hash, curve(again[0])) == (result.weights_hash, curve(result))
+    again = resumed(config, middle)
+    assert (again.weights_hash, curve(again)) == (result.weights_hash, curve(result))
 
 
 def test_dropout_is_drawn_anew_at_each_step() -> None:
