@@ -1,5 +1,6 @@
 """A small corpus of characters, small settings, and a run from start to end."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,7 @@ from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
 
 Settings = dict[str, Any]
+Build = Callable[..., GptConfig]
 WORDS = "the cat sat on a mat and saw one red hen run to its barn where ten mice ate corn by night".split()
 
 
@@ -37,33 +39,33 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return prepare_text(tmp_path_factory.mktemp("words"), text_of(4000))
 
 
+def small(data: Path, **changes: Any) -> GptConfig:
+    """Return settings of a run of a second on a corpus; every change is a dotted name with ``__`` for the dot."""
+    settings: Settings = {
+        "mode": "gpt",
+        "experiment": "gpt/small",
+        "data": {"path": str(data)},
+        "model": {"layers": 2, "d_model": 24, "heads": 3, "context": 16},
+        "optim": {"lr": 3e-3, "warmup_steps": 4},
+        "train": {"steps": 12, "batch_size": 6, "threads": 1},
+        "eval": {"every": 5, "windows": 8, "sample_tokens": 8},
+        "numerics": {"compile": False},
+        "log": {"quiet": True},
+    }
+    for name, value in changes.items():
+        *groups, key = name.split("__")
+        place = settings
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[key] = value
+    config = load_config(settings)
+    assert isinstance(config, GptConfig)
+    return config
+
+
 @pytest.fixture
-def settings(corpus: Corpus) -> Callable[..., GptConfig]:
-    """Build small settings; every argument is a dotted name with ``__`` for the dot."""
-
-    def build(**changes: Any) -> GptConfig:
-        data: Settings = {
-            "mode": "gpt",
-            "experiment": "gpt/small",
-            "data": {"path": str(corpus.path)},
-            "model": {"layers": 2, "d_model": 24, "heads": 3, "context": 16},
-            "optim": {"lr": 3e-3, "warmup_steps": 4},
-            "train": {"steps": 12, "batch_size": 6, "threads": 1},
-            "eval": {"every": 5, "windows": 8, "sample_tokens": 8},
-            "numerics": {"compile": False},
-            "log": {"quiet": True},
-        }
-        for name, value in changes.items():
-            *groups, key = name.split("__")
-            place = data
-            for group in groups:
-                place = place.setdefault(group, {})
-            place[key] = value
-        config = load_config(data)
-        assert isinstance(config, GptConfig)
-        return config
-
-    return build
+def settings(corpus: Corpus) -> Build:
+    return functools.partial(small, corpus.path)
 
 
 RUN = "0123456789abcdef0123"
@@ -80,6 +82,13 @@ def run(config: GptConfig, resume: Checkpoint | None = None, stop_at: int | None
         return stop_at is not None and first + asked - 2 >= stop_at
 
     return list(train([Job(run_id=RUN, config=config, resume=resume)], stop=stop))
+
+
+def stopped(config: GptConfig, at: int, resume: Checkpoint | None = None) -> Checkpoint:
+    """Train until ``at`` updates are made and return the checkpoint that is left."""
+    checkpoint = run(config, resume, at)[-1]
+    assert isinstance(checkpoint, Checkpoint)
+    return checkpoint
 
 
 def result_of(events: Sequence[Event]) -> RunResult:

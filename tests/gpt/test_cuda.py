@@ -1,6 +1,5 @@
 """What only a CUDA device can show of language models: bits that repeat, numbers near the processor's."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,11 +7,10 @@ import pytest
 from grok.config.gpt import GptConfig
 from grok.gpt.training.engine import train
 from grok.records import Checkpoint, Event, Job
-from tests.gpt.conftest import RUN, differences, result_of, run
+from tests.gpt.conftest import RUN, Build, differences, result_of, run
 
 pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("ignore")]
 
-Build = Callable[..., GptConfig]
 PATHS: dict[str, dict[str, Any]] = {
     "float32": {},
     "bf16": {"precision": "bf16"},

@@ -1,6 +1,5 @@
 """Several corpora as one training set, further validation sets, and documents as texts of their own."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,11 @@ from grok.gpt.model import GPT
 from grok.gpt.training.batches import open_data
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
-from grok.records import Checkpoint
 from grok.store.provenance import overrides
 from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
 from grok.text.windows import BlockOrder, MixtureOrder, shares_by_hash
-from tests.gpt.conftest import differences, prepare_text, result_of, run, text_of
-
-# Several corpora as one training set, and further validation sets.
-
-Build = Callable[..., GptConfig]
+from tests.gpt.conftest import Build, differences, prepare_text, result_of, run, stopped, text_of
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +122,7 @@ def test_stratified_sequences_have_no_fixed_place_in_their_batch() -> None:
 def test_a_stratified_mixture_is_another_run_and_goes_on(mixed: Build) -> None:
     config = named(mixed({"main": 0.7, "other": 0.3}, data__sampling="stratified", train__batch_size=10))
     assert run_id(config) != run_id(mixed({"main": 0.7, "other": 0.3}, train__batch_size=10))
-    half = run(config, stop_at=5)[-1]
-    assert isinstance(half, Checkpoint)
+    half = stopped(config, 5)
     assert differences(result_of(run(config)), result_of(run(config, half))) == []
     with pytest.raises(ConfigError, match="no effect without"):
         mixed({}, data__sampling="stratified")
@@ -161,13 +154,6 @@ def test_the_mixture_names_the_run_and_folders_do_not(mixed: Build, corpora: dic
     assert {"data.mixture={main:1.0,other:3.0}"} <= set(overrides(named(config)))
 
 
-def test_a_mixture_goes_on_as_if_it_had_never_stopped(mixed: Build) -> None:
-    config = mixed({"main": 1, "other": 3}, model__dropout=0.1)
-    half = run(config, stop_at=5)[-1]
-    assert isinstance(half, Checkpoint)
-    assert differences(result_of(run(config)), result_of(run(config, resume=half))) == []
-
-
 def test_further_validation_sets_have_losses_of_their_own(
     mixed: Build, settings: Build, corpora: dict[str, Corpus], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,7 +164,6 @@ def test_further_validation_sets_have_losses_of_their_own(
     assert all(p.metrics["val_loss.main"] == p.val_loss and p.metrics["val_acc.main"] == p.val_acc for p in points)
     losses = {s: points[-1].metrics[f"val_loss.{s}"] for s in sets}
     assert len(set(losses.values())) == 3
-    assert f"other {losses['other']:.4f}, other@train {losses['other@train']:.4f}" in capsys.readouterr().err
     plain = settings(data__path=str(corpora["1"].path), eval__sample_tokens=0)
     assert result_of(run(plain)).weights_hash == result_of(run(config)).weights_hash
     (with_sets,), (without,) = prepare_runs([config]), prepare_runs([plain])

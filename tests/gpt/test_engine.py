@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import torch
 
 from grok.config import identify
-from grok.config.gpt import EvalConfig, GptConfig, StabilityConfig
+from grok.config.gpt import EvalConfig, StabilityConfig
 from grok.errors import ConfigError, TrainingError
 from grok.gpt.initial import build_model
 from grok.gpt.training import trainer as gradient
@@ -19,9 +18,7 @@ from grok.gpt.training.optimizer import learning_rate
 from grok.gpt.training.trainer import Trainer
 from grok.records import Progress
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import differences, result_of, run
-
-Build = Callable[..., GptConfig]
+from tests.gpt.conftest import Build, differences, result_of, run
 
 
 def test_a_run_learns_and_says_so(settings: Build) -> None:

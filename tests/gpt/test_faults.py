@@ -10,12 +10,13 @@ import pytest
 
 from grok.checkpoints import save_checkpoint
 from grok.config import load_config
+from grok.config.gpt import GptConfig
 from grok.execute.resume import StoredCheckpoints
 from grok.gpt.training import engine
 from grok.gpt.training.engine import train
 from grok.records import Checkpoint, Job, RunResult, StepPoint
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import RUN, differences, prepare_text, result_of, run, text_of
+from tests.gpt.conftest import RUN, differences, prepare_text, result_of, run, small, stopped, text_of
 from tests.gpt.faults import (
     AT,
     FAULTS,
@@ -90,8 +91,7 @@ def test_a_resumed_run_rolls_back(corpus: Corpus) -> None:
     with injected():
         *_, diverged = run(load_config(stops))
         assert isinstance(diverged, RunResult) and (diverged.status, diverged.steps) == ("diverged", AT - 1)
-        checkpoint = run(load_config(stops), stop_at=AT - 3)[-1]
-        assert isinstance(checkpoint, Checkpoint)
+        checkpoint = stopped(load_config(stops), AT - 3)
         settings["resume"] = {"run": "a" * 20, "step": AT - 3, "changes": ["stability.policy"]}
         abandoned, end = (
             e for e in run(load_config(settings), replace(checkpoint, run_id="a" * 20)) if isinstance(e, RunResult)
@@ -117,20 +117,13 @@ def test_the_page_lists_every_fault() -> None:
     assert len(FAULTS) >= 12
 
 
-def noisy(data: str, **changes: Any) -> dict[str, Any]:
+def noisy(data: Path, **changes: Any) -> GptConfig:
     """Return the settings of a small run with the checks of every run, all of which are acted on."""
-    settings: dict[str, Any] = {
-        "mode": "gpt", "experiment": "gpt/noisy", "data": {"path": data}, "numerics": {"compile": False},
-        "model": {"layers": 1, "d_model": 16, "heads": 2, "context": 16}, "log": {"quiet": True},
-        "optim": {"lr": 1e-2, "schedule": "constant", "warmup_steps": 20},
-        "train": {"steps": 5000, "batch_size": 2, "threads": 1},
-        "eval": {"every": 5000, "windows": 4, "sample_tokens": 0},
-        "stability": {"policy": "new_data_seed", "signals": "all"},
-    }  # fmt: skip
-    for name, value in changes.items():
-        group, key = name.split("__")
-        settings[group] = {**settings.get(group, {}), key: value}
-    return settings
+    tiny = {"model__layers": 1, "model__d_model": 16, "model__heads": 2, "train__batch_size": 2, "train__steps": 5000}
+    rate = {"optim__lr": 1e-2, "optim__schedule": "constant", "optim__warmup_steps": 20}
+    seldom = {"eval__every": 5000, "eval__windows": 4, "eval__sample_tokens": 0}
+    acts = {"stability__policy": "new_data_seed", "stability__signals": "all"}
+    return small(data, **{**tiny, **rate, **seldom, **acts, **changes})
 
 
 @pytest.mark.slow
@@ -156,12 +149,10 @@ def test_a_resumed_run_survives_twenty_faults_over_5000_steps(corpus: Corpus) ->
                 self.__class__ = TwentyFaults
 
     met: list[int] = []
-    stops = noisy(str(corpus.path), stability__policy="stop")
-    half = run(load_config(stops), stop_at=400)[-1]
-    assert isinstance(half, Checkpoint)
-    settings = noisy(str(corpus.path), resume__run="a" * 20, resume__step=400, resume__changes=["stability.policy"])
+    half = stopped(noisy(corpus.path, stability__policy="stop"), 400)
+    settings = noisy(corpus.path, resume__run="a" * 20, resume__step=400, resume__changes=["stability.policy"])
     with mock.patch.object(engine, "Trainer", TwentyFaults):
-        events = run(load_config(settings), replace(half, run_id="a" * 20))
+        events = run(settings, replace(half, run_id="a" * 20))
     *abandoned, end = [e for e in events if isinstance(e, RunResult)]
     assert len(struck) == len(met) == 20 and (end.status, end.steps) == ("completed", 5000)
     caught_at = [r.step_log[-1].step for r in abandoned]
@@ -190,8 +181,7 @@ def test_healthy_runs_give_no_alarm(corpus: Corpus, tmp_path: Path, text: str) -
     data = corpus if text == "long" else prepare_text(tmp_path, text_of(90))
     alarms = {}
     for seed, changes in enumerate(HEALTHY):
-        config = load_config({**noisy(str(data.path), train__steps=500, **changes), "seed": seed})
-        made = result_of(run(config))
+        made = result_of(run(noisy(data.path, seed=seed, train__steps=500, **changes)))
         events = [(p.step, p.event) for p in made.step_log if p.event]
         if events or made.status != "completed":
             alarms[repr(changes)] = made.status, events

@@ -22,9 +22,8 @@ from grok.gpt.generate import Sampler, generate  # noqa: E402
 from grok.gpt.harness import OFFLINE, Predictions, TaskScore, _adapter, load_tasks, score_tasks  # noqa: E402
 from grok.gpt.hf import save_hf_folder  # noqa: E402
 from grok.gpt.model import GPT  # noqa: E402
-from grok.records import Checkpoint  # noqa: E402
 from grok.text.corpus import Corpus  # noqa: E402
-from tests.gpt.conftest import prepare_text, result_of, run, text_of  # noqa: E402
+from tests.gpt.conftest import prepare_text, result_of, run, stopped, text_of  # noqa: E402
 
 CONTEXT = 32
 PAGES = """task: wikitext_sample
@@ -128,9 +127,7 @@ def test_tasks_are_scored_while_a_run_trains(
     model.load_state_dict({**weights, "head.weight": weights["token_embedding.weight"]})
     for s in score_tasks(model, corpus.tokenizer, load_tasks([file])):
         assert scored[11][f"task.wikitext_sample.{s.metric}"] == pytest.approx(s.value, rel=1e-6)
-    assert "tasks: wikitext_sample.word_perplexity " in capsys.readouterr().err
-    half = run(config, stop_at=5)[-1]
-    assert isinstance(half, Checkpoint)
+    half = stopped(config, 5)
     assert {p.step: p.metrics for p in result_of(run(config, resume=half)).curve if p.metrics} == scored
     one = result_of(run(settings(**common, eval__tasks=[file], eval__task_documents=1))).curve[-1].metrics
     assert one != scored[11]

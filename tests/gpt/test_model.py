@@ -1,7 +1,6 @@
 """The model is GPT-2 exactly; every option keeps causality, the cache and its own formula."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from grok.gpt.model import GPT, parameter_count
 from grok.gpt.parts import alibi, alibi_slopes, attend, rounded_softmax
 from grok.numerics import move_by_ulps
 from grok.streams import Stream
+from tests.gpt.conftest import Build
 
 CPU = torch.device("cpu")
 OPTIONS: list[dict[str, Any]] = [
@@ -30,7 +30,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"softmax": "float32", "positions": "alibi", "vocab_multiple": 64, "activation": "gelu"},
     {"positions": "rotary", "norm_type": "rmsnorm", "activation": "swiglu", "kv_heads": 1, "bias": False},
 ]
-Build = Callable[..., GptConfig]
 
 
 def tokens(b: int, t: int, v: int = 29) -> torch.Tensor:

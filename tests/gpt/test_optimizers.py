@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,14 +23,11 @@ from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.optimizer import build_optimizer, learning_rate, second_moments
 from grok.gpt.training.schedules import Ramp
 from grok.gpt.training.trainer import Trainer, Usage
-from grok.records import Checkpoint, RunResult
+from grok.records import RunResult
 from grok.streams import Stream
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import differences, result_of, run
+from tests.gpt.conftest import Build, differences, result_of, run, stopped
 
-# Every optimiser goes on from a checkpoint to the bit, and its parts do what their papers say.
-
-Build = Callable[..., GptConfig]
 WIDE = {"model__d_model": 72, "model__heads": 2}
 """Matrices of more than 4,096 elements: bitsandbytes keeps smaller ones' moments in 32 bits."""
 
@@ -57,9 +53,7 @@ def test_stopped_and_gone_on_with_equals_never_stopped(
         request.getfixturevalue("eight_bits")
     config = settings(**WIDE, **changes)
     whole = result_of(run(config))
-    stopped = run(config, stop_at=5)[-1]
-    assert isinstance(stopped, Checkpoint)
-    save_checkpoint(tmp_path, stopped)
+    save_checkpoint(tmp_path, stopped(config, 5))
     assert not differences(whole, result_of(run(config, load_checkpoint(tmp_path))))
     assert whole.curve[-1].val_loss < whole.curve[0].val_loss
 
@@ -98,11 +92,9 @@ def test_a_second_moment_of_eight_bits_is_shown_as_numbers() -> None:
     """What the log shows is AdamW's own second moment, but for the rounding of 8 bits."""
     torch.manual_seed(0)
     models = [torch.nn.Linear(100, 60) for _ in range(2)]
-    options = {"lr": 1e-3, "decay": "all"}
-    optimizers = [
-        build_optimizer(m, GptConfig(mode="gpt", optim=_optim(kind, options)).optim)
-        for m, kind in zip(models, ("adamw", "adamw8bit"), strict=True)
-    ]
+    kinds = ("adamw", "adamw8bit")
+    options = [GptConfig(mode="gpt", optim=OptimConfig(kind=kind, lr=1e-3, decay="all")).optim for kind in kinds]
+    optimizers = [build_optimizer(model, optim) for model, optim in zip(models, options, strict=True)]
     for _ in range(5):
         gradient = torch.randn(60, 100)
         for model, optimizer in zip(models, optimizers, strict=True):
@@ -115,12 +107,6 @@ def test_a_second_moment_of_eight_bits_is_shown_as_numbers() -> None:
         assert b.dtype == torch.float32 and a.shape == b.shape
         assert (a - b).abs().max() < 0.02 * a.max()
         assert b.sum().item() == pytest.approx(a.sum().item(), rel=0.02)
-
-
-def _optim(kind: str, options: dict[str, Any]) -> Any:
-    from grok.config.gpt import OptimConfig
-
-    return OptimConfig(kind=kind, **options)
 
 
 # Schedules equal their closed forms and never jump.

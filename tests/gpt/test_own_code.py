@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,13 @@ from grok.execute.groups import prepare_runs
 from grok.execute.refusals import refuse_unusable_code
 from grok.gpt import initial
 from grok.gpt.initial import build_model
-from grok.records import Checkpoint, RunResult
+from grok.records import RunResult
 from grok.store import open_store
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import differences, result_of, run
+from tests.gpt.conftest import Build, differences, result_of, run, stopped
 from tests.plugins.conftest import Write
 from tests.plugins.conftest import _no_code_is_left as _no_code_is_left
 from tests.plugins.conftest import write as write
-
-Build = Callable[..., GptConfig]
 
 MINE = """
     import torch
@@ -173,8 +170,7 @@ def test_stopped_and_resumed_is_never_stopped(own: Build) -> None:
     """Its module draws dropout, its optimiser counts in a group, its intervention draws and has a state."""
     config = own(**ALL)
     whole = result_of(run(config))
-    half = run(config, stop_at=5)[-1]
-    assert isinstance(half, Checkpoint)
+    half = stopped(config, 5)
     assert differences(whole, result_of(run(config, half))) == []
     other = result_of(run(own(**ALL, seeds__dropout=11)))
     assert other.weights_hash != whole.weights_hash

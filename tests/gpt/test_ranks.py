@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,13 +27,12 @@ from grok.gpt.planning.planner import layout
 from grok.gpt.training.checkpoint import from_checkpoint
 from grok.gpt.training.schedules import pieces
 from grok.processes import Rank
-from grok.records import Checkpoint, RunResult
+from grok.records import RunResult
 from grok.streams import Stream
 from grok.text.corpus import open_corpus
-from tests.gpt.conftest import prepare_text, result_of, run, text_of
+from tests.gpt.conftest import Build, prepare_text, result_of, run, small, stopped, text_of
 from tests.gpt.faults import FAULTS, SMALL, injected, settings_of
 
-Build = Callable[..., GptConfig]
 TIMINGS = ("tokens_per_second", "mfu", "peak_memory", "data_wait")
 BOTH: dict[str, Any] = {"train__micro_batch": 3, "model__dropout": 0.1, "optim__clip": 0.3}
 """Two micro-batches a step: a sum of two terms has one value, whoever adds."""
@@ -108,33 +106,16 @@ def to_rounding(a: dict[str, Any], b: dict[str, Any], rel: float = 1e-4) -> bool
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Build small settings, as the fixture ``settings`` does, for a whole module."""
+    """Build small settings for a whole module."""
     corpus = prepare_text(tmp_path_factory.mktemp("text"), text_of(4000))
-
-    def build(**changes: Any) -> GptConfig:
-        data: dict[str, Any] = {
-            "mode": "gpt", "experiment": "gpt/small", "data": {"path": str(corpus.path)},
-            "model": {"layers": 2, "d_model": 24, "heads": 3, "context": 16},
-            "optim": {"lr": 3e-3, "warmup_steps": 4}, "train": {"steps": 12, "batch_size": 6, "threads": 1},
-            "eval": {"every": 5, "windows": 8, "sample_tokens": 4}, "numerics": {"compile": False},
-            "log": {"quiet": True}, "save": "final", "stability": {}, "checkpoint": {},
-        }  # fmt: skip
-        for name, value in changes.items():
-            group, key = name.split("__")
-            data[group] = {**data[group], key: value}
-        config = load_config(data)
-        assert isinstance(config, GptConfig)
-        return config
-
-    return build
+    return lambda **changes: small(corpus.path, **{"eval__sample_tokens": 4, "save": "final", **changes})
 
 
 @pytest.fixture(scope="module")
 def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Runs of two processes, all in one launch, and a checkpoint of one process that they go on from."""
     folder = tmp_path_factory.mktemp("together")
-    half = run(build(**BOTH), stop_at=5)[-1]
-    assert isinstance(half, Checkpoint)
+    half = stopped(build(**BOTH), 5)
     save_checkpoint(folder / "one", half)
     runs: list[dict[str, Any]] = [
         {"name": "ddp, first half", "config": build(**BOTH), "stop_at": 5, "checkpoint": str(folder / "ddp")},
@@ -161,8 +142,7 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 def more_results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Runs of two processes whose paths the runs of ``results`` take in part: those of slow tests."""
     folder = tmp_path_factory.mktemp("together, slow")
-    half = run(build(**BOTH), stop_at=5)[-1]
-    assert isinstance(half, Checkpoint)
+    half = stopped(build(**BOTH), 5)
     save_checkpoint(folder / "one", half)
     runs: list[dict[str, Any]] = [
         {"name": "Muon, half", "config": build(**MUON), "stop_at": 5, "checkpoint": str(folder / "muon")},
@@ -310,8 +290,7 @@ def test_checkpoints_in_shares_have_their_common_states_once(build: Build, resul
     files = list(folder.glob("*/part-*/shard-*.safetensors"))
     assert len(files) == 2 * (4 + 3 + 2) and len({path.stat().st_ino for path in files}) == 2 * 4
     checkpoint = load_checkpoint(folder)
-    alone = run(build(**ROLLS_BACK | {"train__parallel": "ddp"}), stop_at=7)[-1]
-    assert isinstance(alone, Checkpoint)
+    alone = stopped(build(**ROLLS_BACK | {"train__parallel": "ddp"}), 7)
     (now, kept), (now_alone, kept_alone) = map(from_checkpoint, (checkpoint, alone))
     for ours, theirs in zip([now, *kept], [now_alone, *kept_alone], strict=True):
         assert ours.step == theirs.step

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from grok.config.gpt import EvalConfig, GptConfig
 from grok.errors import CheckpointError, DataError
 from grok.execute.resume import named_checkpoint
 from grok.gpt import parts
+from grok.gpt.initial import build_model
 from grok.gpt.log import Log
 from grok.gpt.training.checkpoint import from_checkpoint
 from grok.gpt.training.engine import train
@@ -25,20 +25,12 @@ from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, Job, Progress, RunResult, StepPoint
 from grok.store import StoreWriter
-from tests.gpt.conftest import RUN, differences, prepare_text, result_of, run, text_of
-
-Build = Callable[..., GptConfig]
+from tests.gpt.conftest import RUN, Build, differences, prepare_text, result_of, run, stopped, text_of
 
 
 def through_the_disk(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
     save_checkpoint(folder, checkpoint)
     return load_checkpoint(folder)
-
-
-def last_checkpoint(config: GptConfig, stop_at: int, resume: Checkpoint | None = None) -> Checkpoint:
-    checkpoint = run(config, resume, stop_at)[-1]
-    assert isinstance(checkpoint, Checkpoint)
-    return checkpoint
 
 
 @pytest.mark.parametrize(
@@ -57,7 +49,7 @@ def test_stopped_three_times_equals_never_stopped(settings: Build, tmp_path: Pat
     whole = result_of(run(config))
     checkpoint = None
     for i, stop_at in enumerate((1, 5, 8)):
-        checkpoint = through_the_disk(last_checkpoint(config, stop_at, checkpoint), tmp_path / str(i))
+        checkpoint = through_the_disk(stopped(config, stop_at, checkpoint), tmp_path / str(i))
         assert checkpoint.step == stop_at
     resumed = result_of(run(config, checkpoint))
     assert differences(whole, resumed) == []
@@ -73,7 +65,7 @@ def test_a_run_goes_on_without_damaged_best_and_averaged_weights(
     monkeypatch.setattr(EvalConfig, "average_points", 3)
     config = settings(save="final", eval__average_share=0.25)
     whole = result_of(run(config))
-    checkpoint = last_checkpoint(config, 11)
+    checkpoint = stopped(config, 11)
     assert checkpoint.state["moments"][0]["history"]["averaged_at"] == [10, 11]
     for part in save_checkpoint(tmp_path / "a", checkpoint).glob("part-*/*"):
         part.write_bytes(part.read_bytes()[:-1] + b"x")
@@ -86,22 +78,12 @@ def test_a_run_goes_on_without_damaged_best_and_averaged_weights(
 
 def test_a_lost_part_is_lost_in_the_states_that_share_it(settings: Build) -> None:
     config = settings(stability__policy="new_data_seed", stability__snapshot_every=2, save="final")
-    checkpoint = last_checkpoint(config, 8)
+    checkpoint = stopped(config, 8)
     shared = [n for n, first in checkpoint.state["same"].items() if first.startswith("best.")]
     assert shared
     without = {n: t for n, t in checkpoint.tensors.items() if not n.startswith("best.")}
     now, older = from_checkpoint(replace(checkpoint, tensors=without, lost=("best.",)))
     assert now.history.best is None and older and older[-1].history.best is None
-
-
-def test_a_longer_run_goes_on_from_a_finished_one(settings: Build) -> None:
-    """3k to 100k steps: the same trajectory where no schedule ends with the run."""
-    free = {"optim__schedule": "constant"}
-    longer = settings(train__steps=20, **free)
-    *_, checkpoint, _ = [e for e in run(settings(checkpoint__keep=True, **free)) if not hasattr(e, "val_acc")]
-    assert isinstance(checkpoint, Checkpoint) and checkpoint.step == 12
-    checkpoint.run_id = "another"
-    assert differences(result_of(run(longer)), result_of(run(longer, checkpoint))) == []
 
 
 def test_a_longer_run_keeps_no_average_and_no_best_of_the_shorter_one(settings: Build) -> None:
@@ -122,9 +104,9 @@ def test_a_longer_run_keeps_no_average_and_no_best_of_the_shorter_one(settings: 
 def test_a_resumed_run_keeps_its_early_stop_and_its_clock(settings: Build) -> None:
     """A checkpoint between the evaluations at 10 and 15, the first two of three without improvement."""
     config = settings(train__steps=40, train__early_stop=3)
-    perfect = last_checkpoint(config, 6)
+    perfect = stopped(config, 6)
     perfect.state["moments"][0]["history"]["best_loss"] = 0.0  # no later evaluation is better
-    checkpoint = last_checkpoint(config, 12, perfect)
+    checkpoint = stopped(config, 12, perfect)
     checkpoint.state["seconds"] = 5000.0
     result = result_of(run(config, checkpoint))
     assert (result.stop_reason, result.steps) == ("early_stop", 20)
@@ -134,7 +116,7 @@ def test_a_resumed_run_keeps_its_early_stop_and_its_clock(settings: Build) -> No
 def test_a_run_killed_between_its_early_stop_and_its_row_ends_there(settings: Build, tmp_path: Path) -> None:
     """Its last checkpoint is that of its end; a new run from it under other settings trains on."""
     config = settings(train__steps=40, train__early_stop=2, checkpoint__keep=True, eval__every=2)
-    start = last_checkpoint(config, 3)
+    start = stopped(config, 3)
     start.state["moments"][0]["history"]["best_loss"] = 0.0  # no later evaluation is better
     *_, checkpoint, whole = (e for e in run(config, start) if isinstance(e, Checkpoint | RunResult))
     assert isinstance(checkpoint, Checkpoint) and isinstance(whole, RunResult)
@@ -154,7 +136,7 @@ def branch_job(config: GptConfig) -> Job:
 def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Path) -> None:
     """`1e-05 and 3e-05 do not match` is said before anything is trained, and how to mean it."""
     config = settings(optim__lr=3e-5)
-    checkpoint = last_checkpoint(config, 6)
+    checkpoint = stopped(config, 6)
     with pytest.raises(CheckpointError, match=r"optim.lr: checkpoint 3e-05, now 1e-05.*resume.changes"):
         run(settings(optim__lr=1e-5), checkpoint)
     with pytest.raises(CheckpointError, match=r"model.d_model: checkpoint 24, now 27"):
@@ -187,7 +169,7 @@ def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Pa
 def test_what_the_loss_did_before_does_not_end_a_run_under_other_settings(settings: Build, tmp_path: Path) -> None:
     """A checkpoint on the way up is one step from the end of its own run, and a start for another."""
     config = settings(optim__lr=3e-3)
-    checkpoint = last_checkpoint(config, 6)
+    checkpoint = stopped(config, 6)
     watch = checkpoint.state["moments"][0]["state"]["watch"]
     watch["smooth"], watch["above"] = 1000.0, config.stability.rise_steps - 1
     ended = result_of(run(config, checkpoint))
@@ -200,7 +182,7 @@ def test_what_the_loss_did_before_does_not_end_a_run_under_other_settings(settin
 
 def test_another_tag_is_shown_or_refused(settings: Build) -> None:
     config = settings(numerics={"compile": False})
-    checkpoint = last_checkpoint(config, 6)
+    checkpoint = stopped(config, 6)
     checkpoint.state["numerics"] = ["another machine"]
     assert result_of(run(config, checkpoint)).numerics.startswith("another machine | device=cpu;")
     with pytest.raises(CheckpointError, match=r"numerics.strict=true.*another machine"):
@@ -217,7 +199,7 @@ def test_compiled_runs_resume_to_the_bit_and_agree_with_eager_ones(
     config = settings(numerics__compile=True, model__dropout=0.1)
     whole = result_of(run(config))
     assert ";compiled=whole;" in whole.numerics
-    assert differences(whole, result_of(run(config, last_checkpoint(config, 7)))) == []
+    assert differences(whole, result_of(run(config, stopped(config, 7)))) == []
     eager = result_of(run(settings(model__dropout=0.1)))
     for p, q in zip(eager.step_log, whole.step_log, strict=True):
         assert q.train_loss == pytest.approx(p.train_loss, rel=1e-4)
@@ -257,13 +239,9 @@ def test_the_compiled_gradient_is_the_gradient(
         torch.testing.assert_close(a, b, rtol=10 * near, atol=near)
 
 
-def stopped_at_4(settings: Build) -> Checkpoint:
-    return next(e for e in run(settings(train__steps=8), stop_at=4) if isinstance(e, Checkpoint))
-
-
 def test_settings_that_reshape_the_weights_cannot_change_on_the_way(settings: Build) -> None:
     """It was a KeyError in a worker, tried again and again."""
-    checkpoint = stopped_at_4(settings)
+    checkpoint = stopped(settings(train__steps=8), 4)
     grown = settings(train__steps=8, model__layers=3, resume={"run": RUN, "step": 4, "changes": ["model.layers"]})
     with pytest.raises(CheckpointError, match=r"weights of other shapes \(model\.layers: checkpoint 2, now 3\)"):
         run(grown, resume=checkpoint)
@@ -272,9 +250,7 @@ def test_settings_that_reshape_the_weights_cannot_change_on_the_way(settings: Bu
 @pytest.mark.parametrize(("before", "now"), [("muon", "adamw"), ("adamw", "muon")])
 def test_the_optimiser_cannot_change_on_the_way(settings: Build, before: str, now: str) -> None:
     """From Muon to AdamW it was a KeyError in a worker; the other way AdamW's moments stayed unused."""
-    checkpoint = next(
-        e for e in run(settings(train__steps=8, optim__kind=before), stop_at=4) if isinstance(e, Checkpoint)
-    )
+    checkpoint = stopped(settings(train__steps=8, optim__kind=before), 4)
     resume = {"run": RUN, "step": 4, "changes": ["optim.kind"]}
     with pytest.raises(CheckpointError, match=rf"optim\.kind: checkpoint {before}, now {now}\): optim\.kind cannot"):
         run(settings(train__steps=8, optim__kind=now, resume=resume), resume=checkpoint)
@@ -285,7 +261,7 @@ def test_the_optimiser_cannot_change_on_the_way(settings: Build, before: str, no
 def test_the_moments_change_their_precision_with_the_weights(settings: Build, before: str, now: str, kind: str) -> None:
     """They kept their dtype, and the optimiser refused them with a traceback."""
     same: dict[str, Any] = {"train__steps": 8, "optim__kind": kind}
-    checkpoint = last_checkpoint(settings(precision=before, **same), 4)
+    checkpoint = stopped(settings(precision=before, **same), 4)
     resume = {"run": RUN, "step": 4, "changes": ["precision"]}
     result = result_of(run(settings(precision=now, resume=resume, **same), checkpoint))
     whole = result_of(run(settings(precision=before, **same)))
@@ -305,8 +281,6 @@ def test_the_same_bits(settings: Build, what: str) -> None:
 
 def test_less_is_kept(settings: Build) -> None:
     """Fewer bytes between the passes, the fewest with whole blocks."""
-    from grok.gpt.initial import build_model
-
     config = settings().model
     kept = {}
     for what in ("none", "attention", "blocks"):
@@ -403,9 +377,7 @@ def test_late_numbers_are_the_same_numbers(
 def test_a_checkpoint_holds_a_whole_log(settings: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole = result_of(run(settings()))
     monkeypatch.setattr(trainer_module, "logs_late", lambda numerics: True)
-    checkpoint = run(settings(), stop_at=4)[-1]
-    assert isinstance(checkpoint, Checkpoint)
-    assert differences(whole, result_of(run(settings(), checkpoint))) == []
+    assert differences(whole, result_of(run(settings(), stopped(settings(), 4)))) == []
 
 
 # The mean of kept checkpoints is a checkpoint that evaluation, sampling and export read.
@@ -473,8 +445,6 @@ def test_checkpoints_of_an_abandoned_branch_are_left_out(
     branch["moments"][0]["state"]["branch"] |= {"number": 1, "step": 4}
     save_checkpoint(folder, replace(made[6], state=branch), keep=1, keep_every=3)
     assert average.main([RUN, "--store", str(tmp_path), "--last", "2"]) == 0
-    told = capsys.readouterr().out
-    assert "the mean of run" in told and "at 2 steps, 3, 6; those at steps 9 are of a branch that a rollback" in told
+    assert "at 2 steps, 3, 6; those at steps 9 are of a branch that a rollback" in capsys.readouterr().out
     assert average.main([RUN, "--store", str(tmp_path), "--steps", "6,9"]) == 2
-    assert "no checkpoint of step 9; checkpoints of run" in (told := capsys.readouterr().err)
-    assert "kept at steps 3, 6; those at steps 9 are of a branch" in told
+    assert "kept at steps 3, 6; those at steps 9 are of a branch" in capsys.readouterr().err

@@ -1,24 +1,22 @@
 """Each sink's own reader reads back what the run logged, under names that stay."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grok.config.gpt import GptConfig
 from grok.gpt.flops import count_parameters, train_flops_per_token
 from grok.gpt.sinks import EVALUATION_NAMES, STEP_NAMES, USED_NAMES, TensorBoard
 from grok.gpt.training.engine import train
 from grok.plugins import Code, activate, code_of, load
 from grok.records import Checkpoint, Job, StepPoint
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import RUN, differences, result_of, run
+from tests.gpt.conftest import RUN, Build, differences, result_of, run, stopped
 from tests.gpt.test_stability import dirty as dirty  # the corpus with a spike in it
 from tests.gpt.test_stability import of
 
-Build = Callable[..., GptConfig]
+pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
 
 
 def test_names_are_stable() -> None:
@@ -72,7 +70,6 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_tensorboard_reads_it_back(settings: Build, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
     result = result_of(run(settings(log__tensorboard=str(tmp_path))))
     read = scalars(folder(tmp_path))
     on_a_cpu = set(STEP_NAMES.values()) - {"speed/mfu"}
@@ -87,10 +84,8 @@ RAMPED: dict[str, Any] = {"train__batch_ramp": [2, 2, 20], "train__context_ramp"
 
 def test_a_loss_is_drawn_by_what_was_used(settings: Build, corpus: Corpus, tmp_path: Path) -> None:
     """Of a run whose batches and sequences grow; a resumed one counts on."""
-    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
     config = settings(log__tensorboard=str(tmp_path), **RAMPED)
-    half = run(config, stop_at=7)[-1]
-    assert isinstance(half, Checkpoint)
+    half = stopped(config, 7)
     time.sleep(1.1)  # names of TensorBoard's files begin with the second, and are read in order
     log = result_of(run(config, half)).step_log
     read = scalars(folder(tmp_path))
@@ -113,7 +108,6 @@ def test_a_loss_is_drawn_by_what_was_used(settings: Build, corpus: Corpus, tmp_p
 
 
 def test_tensorboard_of_a_resumed_run_has_every_step_once(settings: Build, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
     config = settings(log__tensorboard=str(tmp_path), checkpoint__every=4)
     events = train([Job(run_id=RUN, config=config)])
     checkpoint = next(e for e in events if isinstance(e, Checkpoint))
@@ -126,7 +120,6 @@ def test_tensorboard_of_a_resumed_run_has_every_step_once(settings: Build, tmp_p
 
 def test_a_checkpoint_finds_everything_before_it_on_the_disk(settings: Build, tmp_path: Path) -> None:
     """A killed process writes nothing more, and the run goes on from its checkpoint: what came before must be there."""
-    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
     events = train([Job(run_id=RUN, config=settings(log__tensorboard=str(tmp_path), checkpoint__every=4))])
     checkpoint = next(e for e in events if isinstance(e, Checkpoint))
     assert [step for step, _ in scalars(folder(tmp_path))["train/loss"]] == list(range(1, checkpoint.step + 1))
@@ -137,7 +130,6 @@ def test_a_sink_that_fails_costs_no_run(
     settings: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A full disk under TensorBoard's files, at step 5: the run ends with the bits of one without a log."""
-    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
     plain = result_of(run(settings()))
     write = TensorBoard.step
 
@@ -156,7 +148,6 @@ def test_a_sink_that_fails_costs_no_run(
 def test_tensorboard_of_a_run_killed_before_its_first_checkpoint_has_every_step_once(
     settings: Build, tmp_path: Path
 ) -> None:
-    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
     config = settings(log__tensorboard=str(tmp_path), eval__every=4)
     events = train([Job(run_id=RUN, config=config)])
     next(events)  # the evaluation of step 4
@@ -169,7 +160,6 @@ def test_a_run_resumed_on_a_branch_goes_on_in_the_logs_of_that_branch(
     settings: Build, dirty: Corpus, tmp_path: Path
 ) -> None:
     """Also the abandoned branch keeps its last step, and a branch that a killed process began has no step twice."""
-    pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
     (tmp_path / "kept.py").write_text(OWN)
     activate(code_of(tmp_path, ["kept.Kept"]))
     try:

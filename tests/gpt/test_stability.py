@@ -1,7 +1,6 @@
 """Spikes are caught in their step; rollbacks are branches that keep the model seed and lose nothing."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grok.checkpoints import load_checkpoint, save_checkpoint
-from grok.config.gpt import EVENTS, GptConfig, StabilityConfig
+from grok.config.gpt import EVENTS, StabilityConfig
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.stability import Branch, Incident, Signal, Watch, return_step
 from grok.gpt.training.stability import onset as onset_of
 from grok.gpt.training.trainer import Trainer
-from grok.records import Checkpoint, RunResult, StepPoint
+from grok.records import RunResult, StepPoint
 from grok.streams import Stream
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import RUN, differences, prepare_text, result_of, run, text_of
-
-Build = Callable[..., GptConfig]
+from tests.gpt.conftest import RUN, Build, differences, prepare_text, result_of, run, stopped, text_of
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +73,8 @@ def test_a_resumed_run_rolls_back_the_same(settings: Build, dirty: Corpus, tmp_p
     """Also from a checkpoint of before, which has the states that a rollback may return to inside."""
     config = settings(**of(dirty, stability__policy="skip_data", save="final"))
     whole, first = run(config), onset(settings, dirty)
-    checkpoint = run(config, stop_at=first - 2)[-1]
-    assert isinstance(checkpoint, Checkpoint) and checkpoint.parts
+    checkpoint = stopped(config, first - 2)
+    assert checkpoint.parts
     loaded = []
     for parts in (checkpoint.parts, ()):
         save_checkpoint(tmp_path / RUN, replace(checkpoint, parts=parts))
@@ -90,8 +87,7 @@ def test_a_resumed_run_rolls_back_the_same(settings: Build, dirty: Corpus, tmp_p
     assert [r.run_id for r in ours] == [r.run_id for r in theirs] and len(ours) == 2
     assert [differences(a, b) for a, b in zip(ours, theirs, strict=True)] == [[], []]
 
-    later = run(config, stop_at=first + 12)[-1]
-    assert isinstance(later, Checkpoint)
+    later = stopped(config, first + 12)
     assert differences(result_of(whole), result_of(run(config, later))) == []
 
 
@@ -135,13 +131,6 @@ def test_a_calm_stretch_ends_an_incident() -> None:
     assert not incident.another_try(250, config) and late.another_try(251, config)
     assert (late.tries, late.margin(config)) == (1, 50)
     assert all(late.another_try(1000 * n, config) for n in range(1, 500))
-
-
-def test_the_chronicles_spike() -> None:
-    """6.44 to 14 in one step."""
-    watch = Watch(StabilityConfig())
-    assert all(watch.see(6.5 - 0.001 * k, 1.0) is None for k in range(60))
-    assert watch.see(14.0, 98_000.0) == "spike"
 
 
 def test_weights_that_are_not_finite_at_an_evaluation_end_the_run(settings: Build) -> None:
