@@ -16,8 +16,6 @@ from grok.numerics import OneGraph, choose_path, linear_onednn, product_precisio
 from grok.streams import MAX_SEED, STREAMS, Stream, StreamSeeds, derive_seed
 from tests.arithmetic.cases import jobs, tiny
 
-# Every stream is its own: drawing from one, or adding one, moves no other.
-
 seeds = st.integers(0, MAX_SEED)
 names = st.lists(st.one_of(st.text(max_size=8), st.integers(0, 99)), max_size=3)
 

@@ -28,8 +28,6 @@ from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
 from tests.docs.pages import ROOT
 
-# The CUDA code that the compiler generates for the real step, examined where no device is.
-
 PYTHON = Path(os.environ.get("GROK_CUDA_PYTHON", ROOT / ".venv-cuda/bin/python"))
 
 needs_cuda_build = pytest.mark.skipif(

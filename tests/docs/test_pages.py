@@ -16,7 +16,6 @@ from docs import generate
 from docs.generate import FOLDER
 from docs.generate import PAGES as MADE
 from grok import run
-from grok.__main__ import COMMANDS as CONSOLE
 from grok.arithmetic import outcome
 from grok.commands.reference import run_help
 from grok.store import StoreWriter
@@ -25,8 +24,6 @@ from grok.store.schema import CONFIG, DESCRIPTIONS, describe, schema
 from grok.sweeps.search import __main__ as search
 from grok.text.preparation import Request, prepare
 from tests.docs.pages import PAGES, ROOT, blocks, commands, links
-
-# Commands, links and Python of the documentation are true: commands are planned or parsed, links lead somewhere.
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 COMMANDS = sorted({command.words for page in PAGES for command in commands(page)})
@@ -148,38 +145,6 @@ def test_every_module_of_a_command_exists() -> None:
     assert sorted(name for name in names if importlib.util.find_spec(module_of(name)) is None) == []
 
 
-MODULE = re.compile(r"python3? -m ((?:grok\.analysis|grok\.sweeps|grok|analysis|sweeps|benchmarks)(?:\.\w+)?)")
-"""A command by its module's name."""
-
-NAMES_MODULES = {
-    "docs/running.md",
-    "docs/reference/census.md",
-    "grok/store/provenance.py",
-    "analysis/proposals.py",
-    "Makefile",
-}
-"""The table of modules, and what must run where ``grok`` is not on the path."""
-
-
-def test_commands_are_written_as_they_are_typed() -> None:
-    """Pages, settings files, help and messages say ``grok NAME``; the modules' names stand in one table."""
-    entries = [entry for group in CONSOLE.values() for entry in group.values()]
-    modules = {"grok.store", "grok.sweeps.search", *(entry.module for entry in entries)}
-    files = [file for place in ("grok", "analysis", "sweeps", "conf", "docs") for file in (ROOT / place).rglob("*.*")]
-    texts = [file for file in [*ROOT.glob("*.*"), *files] if file.suffix in (".md", ".py", ".yaml", ".js", ".html")]
-    wrong = {
-        f"{file.relative_to(ROOT)}: {found}"
-        for file in texts
-        if file.name != "CHANGELOG.md" and str(file.relative_to(ROOT)) not in NAMES_MODULES
-        for found in MODULE.findall(file.read_text(encoding="utf-8"))
-        if found in modules
-    }
-    assert wrong == set()
-    assert {"grok.run", "grok.analysis.report", "grok.sweeps.search"} <= set(
-        MODULE.findall((ROOT / "docs/running.md").read_text())
-    )
-
-
 def test_every_named_sweep_and_target_of_make_exists() -> None:
     sweeps = {word.partition("=")[2] for words in COMMANDS for word in words if word.startswith("sweep=")}
     assert {name for name in sweeps - {"NAME"} if not (ROOT / f"conf/sweep/{name}.yaml").exists()} == set()
@@ -265,25 +230,6 @@ def test_the_thresholds_of_the_events_are_those_of_the_code() -> None:
     assert outcome.PERSISTENCE == 2, "the descriptions say: of two evaluations in a row"
 
 
-_CAPITALS = re.compile(r"\b([A-Z]{3,})\.md\b")
-
-
-def test_nothing_cites_a_document_that_is_not_in_the_project() -> None:
-    folders = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
-    below = [path for folder in folders for path in folder.rglob("*")]
-    files = [path for path in (*ROOT.iterdir(), *below) if path.suffix in (".py", ".yaml", ".md")]
-    documents = {path.stem for path in files if path.suffix == ".md"}
-    cited = [(path, name) for path in files for name in _CAPITALS.findall(path.read_text(encoding="utf-8"))]
-    assert [f"{path.relative_to(ROOT)}: {name}" for path, name in cited if name not in documents] == []
-
-
-def test_names_are_nouns_of_the_field() -> None:
-    word = "(?:found|given|there|asked|told|said)"
-    bound = re.compile(rf"^ +{word}(?: =|: [^=\n]+ =)|\bfor {word} in\b|[(,] ?{word}: \w", re.MULTILINE)
-    files = [path for place in ("grok", "analysis", "sweeps", "hydra_plugins") for path in (ROOT / place).rglob("*.py")]
-    assert [f"{p.relative_to(ROOT)}: {m}" for p in files for m in bound.findall(p.read_text(encoding="utf-8"))] == []
-
-
 # Every ``>>>`` line of the code runs and gives what it says.
 
 ROOT = Path(__file__).parents[2]
@@ -294,10 +240,6 @@ MODULES = [
     for path in sorted((ROOT / package).rglob("*.py"))
     if ">>> " in path.read_text(encoding="utf-8")
 ]
-
-
-def test_there_are_examples() -> None:
-    assert MODULES
 
 
 @pytest.mark.parametrize("name", MODULES)

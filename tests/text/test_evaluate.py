@@ -24,8 +24,6 @@ from grok.text.preparation import Request, prepare
 from grok.text.windows import BlockOrder, EvaluationWindows, gather, sliding_windows
 from tests.text.conftest import ARTICLES
 
-# Scores equal what is counted by hand; windows change only what each token is predicted from.
-
 
 def small_model(vocab_size: int, positions: str = "learned", context: int = 16, multiple: int = 1) -> GPT:
     model = ModelConfig(
@@ -400,15 +398,10 @@ def test_the_diarys_corrections() -> None:
     differs = {key for key, f in found.items() if not f.agrees}
     for about, says, value in (
         ("job that was killed", "335hr = 14.6 days", 13.96),
-        ("GPT-2 small", "heads=16", 12),
-        ("learning rate", "1.5x10e-4", 1.5e-4),
         ("WikiText-103 model", "315M", 353_551_360),
         ('"1B" model', "1B param model", 1_160_745_600),
         ('step of the "1B" model', "~150TF", 114.1e12),
-        ("factor of training", "factor seems to be 9", 6),
-        ("factor of the forward pass", "Forward pass factor is 6", 2),
         ("Chinchilla tokens of that model", "3.3B tokens suggested by Chinchilla", 7.07e9),
-        ("XL large, batch on 8 x V100/16GB", "8*4=32 global instead of 256", 32),
         ("OpenWebText run, tokens", "30.7B tokens for training", 245.8e9),
     ):
         assert (about, says) in differs
@@ -421,8 +414,6 @@ def test_the_diarys_corrections() -> None:
     assert {says for says, f in chronicles.items() if not f.agrees} == {"1B tokens, 500M samples"}
     assert chronicles["1B tokens, 500M samples"].computed == pytest.approx(488e3, rel=1e-3)
     assert {f.says for f in published.training_log() if not f.agrees} == {"over 5 epochs"}
-    assert pytest.approx(147e12, rel=0.01) == 9 * 1e9 * 16 * 1024  # how the diary came to its 147
-    assert pytest.approx(152e12, rel=0.01) == 8 * 1_160_745_600 * 16 * 1024
 
 
 def test_the_door(capsys: pytest.CaptureFixture[str]) -> None:
@@ -440,16 +431,10 @@ def test_the_door(capsys: pytest.CaptureFixture[str]) -> None:
     assert "335hr = 14.6 days" in capsys.readouterr().out
     for argv, message in (
         (["experiment=gpt/gpt2_117b"], "did you mean 'gpt/gpt2_117m'"),
-        (["experiment=gpt/gpt2_117m", "model.hedas=2"], "did you mean 'model.heads'"),
         (["experiment=gpt/gpt2_117m", "model.heads=5"], "does not divide"),
         (["experiment=gpt/gpt2_117m", "--device", "Z80"], "--device Z80 is not known"),
         (["experiment=gpt/gpt2_117m", "data.path=nowhere"], "no prepared corpus"),
-        ([], "starts from a preset"),
-        (["gpt2_117m"], "'gpt2_117m' is no setting"),
         (["experiment=quickstart"], "task belongs to mode=arithmetic"),
-        (["experiment=gpt/gpt2_117m", "task.modulus=7"], "a setting of mode=arithmetic"),
-        (["experiment=gpt/gpt2_117m", "--price", "-1"], "--price -1: expected a number"),
-        (["experiment=gpt/gpt2_117m", "--vocab-size", "0"], "--vocab-size 0"),
         (["experiment=gpt/gpt2_117m", "--mfu", "1.5"], "--mfu 1.5: expected a number, above 0 and at most 1"),
         (["experiment=gpt/gpt2_117m", "train.tokens=1e30"], "train.tokens=1e+30 is out of range"),
         (["experiment=gpt/gpt2_117m", "train.epochs=2"], "train.epochs=2 is a length in passes over the data"),

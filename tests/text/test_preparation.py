@@ -31,8 +31,6 @@ from grok.text.sources.documents import write_fables
 from grok.text.tokenizers import END_OF_TEXT, train_bpe
 from tests.text.conftest import ARTICLES
 
-# Text becomes the same tokens whatever its form, size, path or the number of workers; a changed cause rebuilds.
-
 
 def request(tmp_path: Path, *inputs: Path | str, out: str = "out", form: str = "text", **settings: Any) -> Request:
     given = {"tokenizer": "byte"} | settings
@@ -167,7 +165,6 @@ def test_the_report_sees_what_is_wrong(tmp_path: Path) -> None:
     assert text["shortest_document"] == {"number": 62, "bytes": 1}
     sizes = [len(d.encode()) for d in documents if d.strip()]
     assert text["bytes"] == sum(sizes) and text["longest_document"]["bytes"] == max(sizes)
-    assert text["top_characters"][0] == [" ", sum(d.count(" ") for d in documents if d.strip())]
     warnings = " ".join(report["warnings"])
     for part in (
         "not UTF-8",
@@ -177,8 +174,6 @@ def test_the_report_sees_what_is_wrong(tmp_path: Path) -> None:
         "val: 1 of 2 documents are also",
     ):
         assert part in warnings, part
-    page = (corpus.path / "corpus.md").read_text()
-    assert good[0].splitlines()[0][:40] in page and "4.62%" in page
 
 
 FILTERS = {

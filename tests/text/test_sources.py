@@ -1,17 +1,19 @@
 """Documents out of every published form, in a fixed order; ruined corpora are said to be."""
 
+import functools
 import gzip
 import itertools
 import json
 import lzma
 import random
+import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grok.errors import DataError
@@ -19,6 +21,7 @@ from grok.text.preparation import Request, prepare
 from grok.text.quality import BANDS, EVERY, Quality, measure, near_duplicates, signature
 from grok.text.sources import documents, open_source
 from grok.text.sources.documents import (
+    Piece,
     articles,
     detokenize,
     documents_of,
@@ -30,10 +33,8 @@ from grok.text.sources.documents import (
     word_count,
     write_fables,
 )
-from grok.text.tokenizers import END_OF_TEXT
+from grok.text.tokenizers import END_OF_TEXT, SubwordTokenizer, train_bpe
 from tests.text.conftest import ARTICLES
-
-# Documents out of every published form, in a fixed order, however the text is chunked on the way.
 
 
 def read(form: str, *inputs: Path | str, field: str | None = None) -> list[str]:
@@ -50,41 +51,6 @@ def read(form: str, *inputs: Path | str, field: str | None = None) -> list[str]:
 def chunked(text: str, cuts: list[int]) -> list[str]:
     edges = [0, *sorted({c for c in cuts if c < len(text)}), len(text)]
     return [text[a:b] for a, b in itertools.pairwise(edges)]
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    parts=st.lists(st.text("ab \n<|é", max_size=30), min_size=1, max_size=5),
-    cuts=st.lists(st.integers(0, 200), max_size=8),
-    strip=st.booleans(),
-    longest=st.integers(3, 40),
-)
-def test_documents_do_not_depend_on_chunks(parts: list[str], cuts: list[int], strip: bool, longest: int) -> None:
-    text = f"\n{END_OF_TEXT}\n".join(parts)
-    if text.count(END_OF_TEXT) != len(parts) - 1:
-        return
-    whole = [p.text for p in documents_of([text], strip=strip)]
-    monkey = pytest.MonkeyPatch()
-    monkey.setattr(documents, "PIECE_CHARACTERS", longest)
-    found, open_text = [], ""
-    for piece in documents_of(chunked(text, cuts), strip=strip):
-        open_text += piece.text
-        if piece.ends_document:
-            found.append(open_text)
-            open_text = ""
-    monkey.undo()
-    assert [t for t in found if t.strip()] == [t for t in whole if t.strip()]
-    kept = [p.strip() if strip else p for p in parts if p.strip()]
-    assert [t for t in whole if t.strip()] == kept
-
-
-def test_long_documents_come_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "PIECE_CHARACTERS", 1000)
-    text = "\n".join(f"line {i} of a long text" for i in range(2000))
-    found = list(documents_of(chunked(text, list(range(0, len(text), 700)))))
-    assert "".join(p.text for p in found) == text
-    assert len(found) > 30 and max(len(p.text) for p in found) < 2000
-    assert [p.ends_document for p in found] == [False] * (len(found) - 1) + [True]
 
 
 def test_one_story_list_from_every_form(tmp_path: Path) -> None:
@@ -272,6 +238,91 @@ def test_hugging_face_datasets_from_a_local_folder(tmp_path: Path, monkeypatch: 
     assert digest.bytes == sum(len(s.encode()) for s in stories)
     with pytest.raises(DataError, match=r"cannot be loaded.*--input FILE"):
         open_source("tinystories", [f"hf://{folder}/absent"]).digests(1)
+
+
+# Long documents come in pieces that have the ids of the whole, wherever the chunks of the file happen to end.
+
+WORDS = [
+    "cat",
+    "don't",
+    "1,000",
+    "naïve",
+    "猫",
+    "。",
+    "!",
+    " ",
+    "  ",
+    "\n",
+    "\r\n",
+    "\n\n",
+    "'s",
+    "<",
+    "e\u0301",
+    "x_y",
+]
+
+
+@functools.cache
+def bpe() -> SubwordTokenizer:
+    return train_bpe(["the cat's 1,000 naïve don't 猫。犬 x_y\r\n!\n\n" * 20], 320)
+
+
+def of(text: str, size: int, *, strip: bool = False) -> list[Piece]:
+    return list(documents_of(chunked(text, list(range(size, len(text), size))), strip=strip))
+
+
+def joined(cut: list[Piece]) -> list[str]:
+    documents = [""]
+    for piece in cut:
+        documents[-1] += piece.text
+        if piece.ends_document:
+            documents.append("")
+    return documents[:-1]
+
+
+@pytest.fixture
+def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "PIECE_CHARACTERS", 24)
+
+
+@pytest.mark.usefixtures("short_pieces")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from([*WORDS, "<|endoftext|>"]), max_size=60), st.integers(1, 40), st.booleans())
+def test_the_pieces_of_a_document_are_the_document(words: list[str], size: int, strip: bool) -> None:
+    text = "".join(words)
+    with pytest.MonkeyPatch.context() as whole:
+        whole.setattr(documents, "PIECE_CHARACTERS", 10**9)
+        expected = [piece.text for piece in of(text, 10**9, strip=strip)]
+    assert joined(of(text, size, strip=strip)) == expected
+
+
+@pytest.mark.usefixtures("short_pieces")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sampled_from(WORDS), max_size=60), st.integers(17, 40))
+def test_the_ids_of_the_pieces_are_the_ids_of_the_whole(words: list[str], size: int) -> None:
+    text = "".join(words)
+    cut = of(text, size)
+    ids = [i for piece in cut for i in bpe().encode_plain([piece.text])[0].tolist()]
+    assert ids == bpe().encode_plain([text])[0].tolist()
+    assert sum(len(piece.text.split()) for piece in cut) == len(text.split())
+
+
+@pytest.mark.usefixtures("short_pieces")
+@pytest.mark.parametrize("unit", ["a b", "a\r\nb", "a\nb"])
+def test_a_long_document_is_cut_at_any_kind_of_word_end(unit: str) -> None:
+    assert max(len(piece.text) for piece in of(unit * 200, 50)) <= 50
+
+
+@pytest.mark.usefixtures("short_pieces")
+def test_a_text_that_cannot_be_cut_is_read_in_linear_time() -> None:
+    def seconds(n: int) -> float:
+        began = time.process_time()
+        (piece,) = of("x" * n, 1000)
+        assert len(piece.text) == n
+        return time.process_time() - began
+
+    seconds(10_000)
+    assert seconds(2_000_000) < 40 * max(seconds(200_000), 1e-3)  # ten times the text; quadratic would be a hundred
 
 
 # A corpus that is ruined is said to be; real ones are not.
