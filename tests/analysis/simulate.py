@@ -24,8 +24,6 @@ from grok.store.reader import to_pandas
 from grok.store.rows import to_shard
 from grok.store.schema import schema
 
-# Simulated stores with a known truth, written by the store's own code.
-
 NUMERICS = "cpu/plain/float32/1 thread/torch 2.13.0"
 MACHINE = Provenance(
     git_commit="0" * 40,

@@ -20,7 +20,7 @@ from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.halfway import halfway, isotonic
 from grok.analysis.studies.fate import FORWARD, MOVED, REVERSE, START, Fate, equal_bits
 from grok.store.designs import Purpose
-from tests.analysis.simulate import Planned, Truth, ask, needs, run_ids, simulate, sweep, write
+from tests.analysis.simulate import Planned, Truth, ask, needs, run_ids, simulate, sweep
 
 STEPS = (49, 98, 196, 392, 784, 1568)
 SHARED = {"eval.every": 250}
@@ -102,27 +102,6 @@ def test_half_fate_is_recovered_in_both_directions_and_super_parents_stand_apart
     assert set(halves.loc[halves["parents"] == "ordinary", "half-fate step"]) == {"cannot be told"}
 
 
-def test_a_reader_with_pandas_alone_gets_the_same_numbers(study: Fate, planned: Families, tmp_path: Path) -> None:
-    store = write(planned[0], tmp_path / "store", *planned[1])
-    curves, designs = (pd.read_parquet(store / table) for table in ("curves", "designs"))
-    accuracy = curves[curves["step"] == 3000].set_index("run_id")["val_acc"]
-    rows = designs[(designs["kind"] == "branch") & (designs["role"] == "child")]
-    rows = rows[accuracy[rows["parent_run_id"]].to_numpy() > 0.98]
-    back = rows["unit"].map(lambda unit: "reverse" in json.loads(unit))
-    change = np.where(rows["redrawn"] == "[]", MOVED, np.where(back, REVERSE, FORWARD))
-    rows = rows.assign(
-        change=np.where(rows["from_step"].isna(), START, change),
-        step=rows["from_step"].fillna(0),
-        hit=accuracy[rows["run_id"]].to_numpy() > 0.98,
-    )
-    by_step = rows.groupby(["change", "step"])["hit"].agg(["sum", "size"])
-    of_lines = rows.groupby(["change", "step", "line"])["hit"].mean().groupby(level=[0, 1]).mean()
-    numbers = study.steps[study.steps["parents"] == "super"].set_index(["change", "step"])
-    assert len(numbers) == len(by_step) == 1 + 3 * len(STEPS)
-    assert (numbers.loc[by_step.index, ["hits", "runs"]].to_numpy() == by_step.to_numpy()).all()
-    np.testing.assert_allclose(numbers["value"][of_lines.index], of_lines)
-
-
 def test_two_tags_are_alike_if_every_run_that_both_trained_has_equal_weights() -> None:
     columns = ["trajectory_id", "steps", "numerics", "weights_hash"]
     rows = [("one", 9, "a", "1"), ("one", 9, "b", "1"), ("one", 9, "c", "1"), ("own", 9, "d", "5")]
@@ -148,8 +127,7 @@ def test_no_run_that_changes_in_mid_run_is_a_random_seed(planned: Families) -> N
 def test_what_cannot_be_told_is_said(planned: Families) -> None:
     truths, designs = planned
     few = simulate([truth for truth in truths if truth.overrides["seed"] in (0, 1, 2, 8)], *designs)
-    forward, reverse = ask("fate", few).headlines
-    assert forward.shown == reverse.shown == "cannot be told" and "5 lines of descent" in forward.text
+    assert [finding.shown for finding in ask("fate", few).headlines] == ["cannot be told"] * 2
     plain = simulate([truth for truth in truths if "switch.step" not in truth.overrides], *designs)
     assert "the store has none" in needs("fate", plain)
 

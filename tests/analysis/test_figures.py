@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,8 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from grok.analysis.figures import drawings
+from grok.analysis.figures import drawings, evidence
 from grok.analysis.figures.curves import seed_curves, time_histogram
-from grok.analysis.figures.evidence import census_iconic
 from grok.analysis.figures.style import LIGHT, PALETTE, Drawing
 from grok.analysis.observations import Observations, as_text, differing_settings
 from grok.analysis.statistics.estimate import NotEnoughData, generator
@@ -23,8 +23,7 @@ from grok.commands.compose import compose
 from grok.config import flatten, load_config
 from grok.store import StoreWriter
 from tests.analysis.simulate import BY_NAME, Truth, ask, simulate
-
-# Colours that stay apart for every eye; pictures that say what they are; charts that hold the same numbers.
+from tests.analysis.simulate import census as census_of_seeds
 
 SERIES = ("grey", "blue", "amber", "teal", "rose", "violet")
 Floats = NDArray[np.float64]
@@ -60,7 +59,7 @@ def test_a_figure_says_how_many_seeds_it_draws() -> None:
     """Figures drew 200 of 1,984 curves under "n = 1,984 seeds"."""
     store = simulate([Truth({"seed": seed, "eval.every": 500}, 900 + 20 * seed) for seed in range(240)])
     census = ask("census", store)
-    for drawing in (census_iconic(census), seed_curves(census)):
+    for drawing in (evidence.census_iconic(census), seed_curves(census)):
         assert drawing is not None
         assert titled(drawing) == drawing.data["run_id"].nunique() < 240, drawing.name
         assert "var(" not in drawing.standalone_svg(), "programs without CSS variables draw it black"
@@ -89,6 +88,39 @@ def test_seeds_that_diverged_stand_where_they_ended_and_no_seed_is_late_without_
     assert list(ended["not by their last step"]) == [1, 17]
     assert ended["step from"].iloc[0] < 1000 <= ended["step to"].iloc[0]
     assert census.by_time is None and "late" not in data and data["generalised"].sum() == 3
+
+
+def test_the_iconic_figure_picks_out_the_chosen_and_keeps_all_others() -> None:
+    store = simulate(census_of_seeds(24, np.random.default_rng(1), steps=20_000, every=500))
+    curves = store.curves_of(store.arithmetic.index)
+    times = store.arithmetic["grokked_step"].astype(float).sort_values()
+    chosen = {str(times.index[0]): "super", str(times.index[3]): "fast"}
+    drawing = evidence.iconic(curves, chosen)
+    assert drawing.png().startswith(b"\x89PNG")
+    assert drawing.data["run_id"].nunique() == 24
+    assert set(drawing.data["name"]) == {"super", "fast", "other"}
+    assert (drawing.data["step"] > 0).all()
+    assert drawing.figure.axes[0].get_xscale() == "log"
+    assert titled(drawing) == 24
+    with pytest.raises(ValueError, match="without a curve"):
+        evidence.iconic(curves, {"nobody": "nobody"})
+
+
+def test_the_histogram_counts_every_seed_in_its_class() -> None:
+    rng = np.random.default_rng(4)
+    accuracy = pd.Series(1 / (1 + np.exp(-rng.normal(-3, 3, 500))))
+    accuracy.iloc[:2] = [0.0, 1.0]
+    label = np.select([accuracy > 0.98, accuracy < 0.25], ["super", "normal"], "fast")
+    task = {"config.task.modulus": 223, "config.task.train_fraction": 0.5}
+    rows = pd.DataFrame({"accuracy": accuracy, "label": label}).assign(**task)
+    census: Any = SimpleNamespace(rows=rows, has_diary_task=True, horizon=3000)
+    drawing = evidence.accuracy_histogram(census)
+    assert drawing is not None
+    data = drawing.data
+    assert data["super"].sum() == (accuracy > 0.98).sum()
+    assert data["normal"].sum() == (accuracy < 0.25).sum()
+    assert data[["normal", "fast", "super"]].to_numpy().sum() == 500
+    assert ((data[["normal", "fast", "super"]] > 0).sum(axis=1) <= 1).all(), "a bar has one class"
 
 
 # Runs at the settings of papers: which count, and what the verdicts say of long, short and cut ones.
@@ -279,7 +311,6 @@ def test_a_real_difference_and_a_null_one(tmp_path: Path) -> None:
 
 def test_without_a_comparison_the_best_is_not_called_better(tmp_path: Path) -> None:
     study = ask("search", store_of(tmp_path / "store", trials(12, second=True)))
-    assert "study.compare=32" in " ".join(study.notes)
     assert "too optimistic" in study.findings[0].text
 
 
@@ -311,11 +342,8 @@ def test_what_late_seeds_leave_open_has_no_end(tmp_path: Path) -> None:
     e = finding.estimate
     assert e is not None and (e.value, e.low, e.high) == (-18.75, -325, np.inf)
     assert finding.shown == "-18.75 (-325 and above)"
-    assert "Hodges-Lehmann" in finding.text and "7 seeds of the default and 10 of the best" in finding.text
     sides = {t.name: t.frame for t in study.tables}["comparison_quickstart"].set_index("setting")
     assert list(sides["high"]) == [850.0, np.inf]
-    page = (SEARCH / "README.md").read_text()
-    assert "Hodges-Lehmann estimate) is -18.75 steps (95%: -325 and above" in page
     assert all(drawing.png() for drawing in drawings(study))
 
 

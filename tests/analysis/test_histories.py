@@ -37,8 +37,6 @@ from grok.sweeps.choosing import redrawn_seeds
 from grok.sweeps.search.__main__ import main as search
 from tests.analysis.simulate import MACHINE, NUMERICS, Truth, curve
 
-# Random histories of a store: commands in any order, and the truth of what each of their runs was for.
-
 STEPS, LONGER, EVERY, AT = 3000, 6000, 500, 1500
 STREAMS = ("split", "init", "order")
 

@@ -28,8 +28,6 @@ from grok.store.reader import to_pandas
 from grok.store.rows import to_shard
 from tests.analysis.simulate import ask, language_row, needs
 
-# The language-model section: perplexities, spread over seeds, samples, and what it refuses to claim.
-
 SAMPLE = "ROMEO:\nWhat <b>light</b> through yonder window breaks?"
 
 
@@ -88,7 +86,6 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     (table,) = [t.frame for t in study.tables if t.name == "runs"]
     assert table["MFU"].tolist() == [0.25] * 4
     assert table["peak GB"].tolist() == [1.4] * 4
-    assert "4 spike" in " ".join(study.notes)
     assert not any(t.name.startswith("published") for t in study.tables)
     assert len(study.steps.groupby("run_id").size()) == 4
     assert study.steps.groupby("run_id").size().max() <= 301
@@ -135,7 +132,6 @@ def test_one_seed_has_no_interval() -> None:
     study = ask("gpt", store_of([run(0, "gpt/shakespeare_char", 1.5)]))
     (finding,) = [f for f in study.findings if f.headline]
     assert finding.estimate is None
-    assert "no interval" in finding.text
 
 
 def test_published_results_stand_beside_a_wikitext_run_and_claim_nothing_for_it(tmp_path: Path) -> None:
@@ -145,7 +141,6 @@ def test_published_results_stand_beside_a_wikitext_run_and_claim_nothing_for_it(
     found = store_of(rows)
     study = ask("gpt", found)
     assert {"published", "published_on_the_way", "branches"} <= {t.name for t in study.tables}
-    assert "not a WikiText-103 result" in " ".join(study.notes)
     assert set(WIKITEXT_103["perplexity"]) == {37.5, 26.37, 23.24, 18.18, 22.6}
     assert dict(zip(WIKITEXT_103["perplexity"], WIKITEXT_103["per"], strict=True))[22.6] == "BPE of 50,304"
     page = write_report(compile_report(found), tmp_path).read_text()
@@ -192,8 +187,6 @@ def test_the_shares_of_the_final_loss_hold_the_truth() -> None:
     (needed,) = [t.frame for t in study.tables if t.name == "seeds_needed"]
     first = needed.iloc[0]
     assert first["low"] <= seeds_needed(total**0.5, 0.01) <= first["high"]
-    words = " ".join(f.text for f in study.findings)
-    assert "diary" not in words and "lowest loss" in words and "split" not in words
 
 
 def test_a_store_of_language_models_says_nothing_of_splits_and_no_interval_over_shared_seeds() -> None:

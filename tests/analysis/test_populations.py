@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,8 +37,6 @@ from tests.analysis.simulate import (
     write,
 )
 
-# Which runs of a store are counted together, and what is said of their streams.
-
 
 def of(truths: Sequence[Truth]) -> Populations:
     return populations(simulate(truths))
@@ -56,10 +53,6 @@ def test_master_seeds_are_one_population_that_draws_every_stream() -> None:
     assert p.fixed == {}
     assert p.name == ""
     assert list(p.seeds) == list(range(12))
-    assert p.scope == (
-        "12 seeds (split, init and order drawn anew in each); x/y mod 223, 50% of the table; "
-        "the default settings (the diary's regime)."
-    )
 
 
 def test_init_at_one_order_says_which_streams_stay_and_at_which_seeds() -> None:
@@ -67,14 +60,12 @@ def test_init_at_one_order_says_which_streams_stay_and_at_which_seeds() -> None:
     assert p.varies == ("init",)
     assert p.fixed == {"split": derive_seed(0, "split"), "order": 8}
     assert list(p.seeds) == list(range(30))
-    assert "30 init seeds (one per run, split of seed 0, order seed 8 fixed)" in p.scope
 
 
 def test_master_seeds_at_one_order_draw_the_other_two_streams() -> None:
     (p,) = of([Truth({"seed": i, "seeds.order": 8}, 900) for i in range(9)]).every
     assert p.varies == ("split", "init")
     assert p.fixed == {"order": 8}
-    assert "9 seeds (split and init drawn anew in each, order seed 8 fixed)" in p.scope
 
 
 def test_a_layers_seed_is_a_stream_of_its_own() -> None:
@@ -83,7 +74,6 @@ def test_a_layers_seed_is_a_stream_of_its_own() -> None:
     assert p.varies == ("layers.head",)
     assert p.fixed["layers.blocks.0"] == 7
     assert list(p.seeds) == list(range(100, 108))
-    assert p.unit == "seeds of layer head"
 
 
 def test_every_value_of_a_setting_is_a_population_the_default_first() -> None:
@@ -259,17 +249,6 @@ def test_random_seeds_are_told_by_their_streams_not_by_how_they_were_typed() -> 
     assert is_random_seed(rows).tolist() == [True, True, False, False, False]
 
 
-def test_a_store_is_read_once(tmp_path) -> None:
-    from grok.errors import StoreError
-
-    write(census(3, np.random.default_rng(0)), tmp_path / "store")
-    found = Observations.read(tmp_path / "store")
-    assert len(found.arithmetic) == 3
-    assert len(found.curves) == 3 * 31
-    with pytest.raises(StoreError):
-        Observations.read(tmp_path / "nothing")
-
-
 # Every run is listed with its seeds, whatever was scanned, and the page's table says the same in fewer columns.
 
 RNG = np.random.default_rng
@@ -333,7 +312,6 @@ def test_every_run_of_a_mixed_store_is_in_the_file(tmp_path: Path) -> None:
     assert table.loc[table["status"] == "failed", "class_accuracy"].isna().all()
     assert (table["seed_init"] == [derive_seed(s, "init") for s in table["seed"]]).all(), "no seed went through a float"
     assert table["rerun"].str.startswith("python -m grok.run").all()
-    assert "Every seed" in page.read_text(encoding="utf-8")
 
 
 def test_short_commands_leave_out_what_the_master_seed_gives() -> None:

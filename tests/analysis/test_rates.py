@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -34,8 +33,6 @@ from grok.analysis.statistics.repeatability import (
     replication,
 )
 
-# Shares: intervals cover at their nominal rate, known values, and the planner inverts them.
-
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 10), (3, 10), (18, 2073), (2073, 2073), (1, 1)])
 def test_intervals_are_those_of_their_definitions(hits: int, n: int) -> None:
@@ -53,8 +50,6 @@ def test_intervals_are_those_of_their_definitions(hits: int, n: int) -> None:
 def test_few_misses_have_the_exact_interval_too_as_the_guide_says() -> None:
     methods = [share(hits, 150).method for hits in (RARE - 1, RARE, 150 - RARE, 151 - RARE)]
     assert methods == ["Clopper-Pearson", "Wilson", "Wilson", "Clopper-Pearson"]
-    guide = (Path(__file__).parents[2] / "docs/reading-the-report.md").read_text(encoding="utf-8")
-    assert RARE == 5 and "fewer than five hits or fewer than five misses, and all shares of repeats" in guide
 
 
 def exact_coverage(interval, shares: np.ndarray, n: int) -> np.ndarray:
@@ -73,36 +68,26 @@ def test_coverage_is_nominal() -> None:
     assert exact_coverage(share, shares, 60).mean() >= 0.945
 
 
-def test_a_ratio_of_shares_covers() -> None:
-    rng = generator("ratio covers")
-    inside = 0
-    draws = 2000
-    for _ in range(draws):
-        r = ratio(int(rng.binomial(150, 0.3)), 150, int(rng.binomial(120, 0.2)), 120)
-        inside += r.low <= 1.5 <= r.high
-    assert 0.935 < inside / draws < 0.97
-
-
-def held(rate: float, other: float, n: int, m: int) -> tuple[float, float, float]:
-    """Return how often the interval of the ratio holds it, is above it, and below, given a hit on either side."""
+def held(rate: float, other: float, n: int, m: int) -> float:
+    """Return how often the interval of the ratio holds it, given a hit on either side."""
     weight = np.outer(stats.binom.pmf(range(n + 1), n, rate), stats.binom.pmf(range(m + 1), m, other))
     cells = [(a, b) for a, b in np.argwhere(weight > 1e-6).tolist() if a + b]
     intervals = [ratio(a, n, b, m) for a, b in cells]
     chance = np.array([weight[a, b] for a, b in cells])
-    above = chance[[e.low > rate / other for e in intervals]].sum() / chance.sum()
-    below = chance[[e.high < rate / other for e in intervals]].sum() / chance.sum()
-    return 1 - above - below, above, below
+    return float(chance[[e.low <= rate / other <= e.high for e in intervals]].sum() / chance.sum())
 
 
-@pytest.mark.slow
-def test_a_ratio_of_rates_covers_counted_exactly() -> None:
-    for rate, other, n, m in [
-        *itertools.product((0.001, 0.01, 0.1, 0.3), (0.001, 0.01, 0.1, 0.3), (150,), (150,)),
-        (0.01, 0.02, 40, 400), (0.1, 0.3, 20, 20), (0.009, 0.009, 2000, 2000), (0.001, 0.01, 2000, 2000),
-    ]:  # fmt: skip
-        inside, above, below = held(rate, other, n, m)
-        print(f"{rate:.1%} of {n} over {other:.1%} of {m}: held {inside:.3f}, above {above:.3f}, below {below:.3f}")
-        assert inside >= 0.94
+RATES = [
+    *itertools.product((0.001, 0.01, 0.1, 0.3), (0.001, 0.01, 0.1, 0.3), (150,), (150,)),
+    (0.01, 0.02, 40, 400), (0.009, 0.009, 2000, 2000), (0.001, 0.01, 2000, 2000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rate", "other", "n", "m"), [(0.1, 0.3, 20, 20), *(pytest.param(*r, marks=pytest.mark.slow) for r in RATES)]
+)
+def test_a_ratio_of_rates_covers_counted_exactly(rate: float, other: float, n: int, m: int) -> None:
+    assert held(rate, other, n, m) >= 0.94
 
 
 def test_heterogeneity_is_silent_under_the_null_and_sees_a_real_difference() -> None:
@@ -360,7 +345,7 @@ def test_false_discoveries_stay_below_the_rate() -> None:
 
 def test_the_interval_of_a_median_covers() -> None:
     rng = generator("medians")
-    for n in (8, 9, 15, 30):
+    for n in (8, 9, 15, 30, 50):
         inside = 0
         for _ in range(500):
             e = median_interval(rng.exponential(1.0, n))

@@ -9,7 +9,6 @@ import pytest
 
 from grok.analysis.observations import Observations
 from grok.analysis.populations import populations
-from grok.analysis.statistics.prediction import median_interval
 from grok.analysis.statistics.repeatability import Verdict, between_parents, normal_scores, replication
 from grok.analysis.studies.conditions import decay_families
 from grok.analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_margin, verdict
@@ -31,9 +30,8 @@ from tests.analysis.simulate import (
     sweep,
 )
 
-# Branching: families are found, what kept streams hand on is recovered, and intervals cover.
-
 STREAMS = ("split", "init", "order")
+LENGTH = {"train.steps": 3000, "eval.every": 500}
 
 
 def related(truths: Sequence[Truth], best: Sequence[int] = ()) -> list[Planned]:
@@ -66,39 +64,37 @@ def branched(
         return float(total)
 
     truths = []
-    shared = {"train.steps": 3000, "eval.every": 500}
     for seed in range(max(parents, census)):
         own = {s: f"{s} of {seed}" for s in STREAMS}
-        truths.append(Truth({"seed": seed, **shared}, np.exp(log_time(own))))
+        truths.append(Truth({"seed": seed, **LENGTH}, np.exp(log_time(own))))
         if seed >= parents:
             continue
         for redrawn in [*itertools.combinations(STREAMS, 1), *itertools.combinations(STREAMS, 2)]:
             for k in range(times):
                 new = {s: 1_000_000 + 1000 * seed + 100 * STREAMS.index(s) + 10 * len(redrawn) + k for s in redrawn}
                 values = {**own, **{s: f"{s} {redrawn} {seed} {k}" for s in redrawn}}
-                given = {"seed": seed, **shared, **{f"seeds.{s}": v for s, v in new.items()}}
+                given = {"seed": seed, **LENGTH, **{f"seeds.{s}": v for s, v in new.items()}}
                 truths.append(Truth(given, np.exp(log_time(values))))
     return truths
 
 
 def test_a_second_generation_has_lines_and_a_class_of_its_own() -> None:
     """Three children are parents in their turn: for all such parents they are one draw, not three."""
-    shared = {"train.steps": 3000, "eval.every": 500}
     streams = {"seeds.split": 21, "seeds.init": 22, "seeds.order": 23}
-    parent = Truth({"seed": 0, **streams, **shared}, 2000)
-    children = [Truth({"seed": 0, **streams, "seeds.order": 30 + k, **shared}, 2001 + k) for k in range(4)]
+    parent = Truth({"seed": 0, **streams, **LENGTH}, 2000)
+    children = [Truth({"seed": 0, **streams, "seeds.order": 30 + k, **LENGTH}, 2001 + k) for k in range(4)]
     late = itertools.count(9000)
     grandchildren = {
         1 + k: [
             Truth(
-                {"seed": 0, **streams, "seeds.order": 30 + k, "seeds.split": 100 * k + i, **shared},
+                {"seed": 0, **streams, "seeds.order": 30 + k, "seeds.split": 100 * k + i, **LENGTH},
                 2100 + 10 * k + i if i < 2 else next(late),
             )
             for i in range(4)
         ]
         for k in range(3)
     }
-    census = [Truth({"seed": s, **shared}, 20_000 + s) for s in range(30)]
+    census = [Truth({"seed": s, **LENGTH}, 20_000 + s) for s in range(30)]
     truths = [parent, *children, *itertools.chain(*grandchildren.values()), *census]
     (first,) = run_ids([parent])
     lines = dict.fromkeys(run_ids(children), first)
@@ -120,10 +116,9 @@ def test_a_second_generation_has_lines_and_a_class_of_its_own() -> None:
 
 def test_a_child_counts_in_every_class_by_which_a_design_asked_for_it() -> None:
     """A best parent that is super is named later: it does not leave its class, and its new children do not enter it."""
-    shared = {"train.steps": 3000, "eval.every": 500}
-    census = [Truth({"seed": s, **shared}, 1800 if s == 7 else 9000 + s) for s in range(30)]
-    first = [Truth({"seed": 7, "seeds.order": 40 + k, **shared}, 8000 + k) for k in range(4)]
-    later = [Truth({"seed": 7, "seeds.order": 50 + k, **shared}, 2000 + k) for k in range(5)]
+    census = [Truth({"seed": s, **LENGTH}, 1800 if s == 7 else 9000 + s) for s in range(30)]
+    first = [Truth({"seed": 7, "seeds.order": 40 + k, **LENGTH}, 8000 + k) for k in range(4)]
+    later = [Truth({"seed": 7, "seeds.order": 50 + k, **LENGTH}, 2000 + k) for k in range(5)]
     truths = [*census, *first, *later]
     apart = simulate(truths, branch({7: first}, truths, "best"), branch({7: later}, truths, "named"))
     shares = ask("branching", apart).tables[0].frame.set_index("parents")["super"]
@@ -149,8 +144,6 @@ def test_what_a_pair_carries_is_recovered() -> None:
     assert order_less_init.low <= 0.6 <= order_less_init.high
     said = {f.label: f for f in study.findings}
     assert said["variance between parents, order less init redrawn"].estimate == order_less_init
-    assert "more is kept with a new order" in said["variance between parents, order less init redrawn"].text
-    assert "random parents" in said["variance between parents, order redrawn"].text
 
 
 def test_lines_are_the_units_and_random_parents_stand_apart() -> None:
@@ -246,7 +239,6 @@ def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_
     ulp, order = study.tests
     assert (ulp.name, order.name) == ("ulp", "split + init")
     assert (ulp.result.pooled.value, ulp.result.pooled.n) == (1, 48)
-    assert "a property of the seed's streams" in study.findings[0].text
     (accuracy,) = [f.shown for f in study.findings if f.label == "accuracy of repeats, ulp"]
     lowest = min(curve(t, [3000])[0].val_acc for t in repeats)
     assert accuracy.endswith(f"{lowest:.1%} at least") and accuracy in study.findings[0].text
@@ -257,10 +249,9 @@ def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_
 
 def test_many_seeds_that_come_back_now_and_then_are_told_from_chance_together() -> None:
     """A tenth of the children are super, of other seeds one in thirty: no single candidate shows it, all of them do."""
-    length = {"train.steps": 3000, "eval.every": 500}
-    seeds = [Truth({"seed": s, **length}, 2000.0 if s < 10 else 9000.0) for s in range(300)]
+    seeds = [Truth({"seed": s, **LENGTH}, 2000.0 if s < 10 else 9000.0) for s in range(300)]
     children = [
-        Truth({"seed": s, "seeds.order": 5000 + 10 * s + k, **length}, 2000.0 if k == 0 and s < 6 else 9000.0)
+        Truth({"seed": s, "seeds.order": 5000 + 10 * s + k, **LENGTH}, 2000.0 if k == 0 and s < 6 else 9000.0)
         for s in range(10)
         for k in range(4)
     ]
@@ -319,8 +310,7 @@ def test_equal_bits_are_no_repeat_and_another_processor_is_one(path: str, kind: 
 
 def test_a_seed_that_grok_repeat_trained_longer_stays_in_the_census() -> None:
     """Where the longest run of a trajectory stood for it, the best seeds left the census: 0 of 96 for 4 of 100."""
-    short = {"train.steps": 3000, "eval.every": 500}
-    seeds = [Truth({"seed": s, **short}, 2000.0 if s < 4 else 9000.0) for s in range(50)]
+    seeds = [Truth({"seed": s, **LENGTH}, 2000.0 if s < 4 else 9000.0) for s in range(50)]
     longer = [Truth({"seed": s, "train.steps": 20_000, "eval.every": 500}, 2000.0) for s in range(4)]
     (parents, again) = seeds[:4], longer
     repeats = [repeat(own, [run], "train.steps=20000", "best") for own, run in zip(parents, again, strict=True)]
@@ -347,11 +337,11 @@ def test_cells_of_a_cross_beside_repeated_seeds_are_neither_candidates_nor_contr
 
 def test_runs_a_unit_apart_are_compared_at_every_step_for_candidates_and_for_seeds_that_nobody_chose() -> None:
     """One step says nothing of the others: 88% super again, and 0.1% of chaos, were shares at step 3,000 only."""
-    rng, length = np.random.default_rng(21), {"train.steps": 3000, "eval.every": 500}
-    seeds = [Truth({"seed": s, **length}, 2000.0 if s < 8 else 9000.0) for s in range(60)]
+    rng = np.random.default_rng(21)
+    seeds = [Truth({"seed": s, **LENGTH}, 2000.0 if s < 8 else 9000.0) for s in range(60)]
     repeats = again(seeds[:8], 2, 0.1, rng)
     cells = crossed((2, 2, 2), rng, {"chaos": 1e-4})
-    cells = [Truth({**t.overrides, **length}, 3 * t.time) for t in cells]
+    cells = [Truth({**t.overrides, **LENGTH}, 3 * t.time) for t in cells]
     study = ask("repeatability", simulate(seeds + repeats + cells))
     drift = next(t.frame for t in study.tables if t.name == "divergence").set_index(["seeds", "step"])
     for name, runs in (("candidates", repeats), ("unchosen seeds", cells)):
@@ -359,14 +349,12 @@ def test_runs_a_unit_apart_are_compared_at_every_step_for_candidates_and_for_see
             loss = np.log([curve(t, [step])[0].val_loss for t in runs]).reshape(8, 2)
             assert drift.loc[(name, step), "median"] == pytest.approx(np.median(np.abs(loss[:, 0] - loss[:, 1])))
             assert drift.loc[(name, step), "n"] == 8
-    assert "at step 1,000" in next(f.text for f in study.findings if f.label == "divergence by step")
 
 
 @pytest.mark.parametrize("n", [1, 5, 6])
 def test_the_distance_of_fewer_than_six_seeds_has_no_interval(n: int) -> None:
     """The median of five lies outside the range of five in 6%: at 95% they have no interval."""
-    length = {"train.steps": 3000, "eval.every": 500}
-    seeds = [Truth({"seed": s, **length}, 2000.0 if s < n else 9000.0) for s in range(60)]
+    seeds = [Truth({"seed": s, **LENGTH}, 2000.0 if s < n else 9000.0) for s in range(60)]
     study = ask("repeatability", simulate(seeds + again(seeds[:n], 2, 0.1, np.random.default_rng(22))))
     drift = next(t.frame for t in study.tables if t.name == "divergence")
     assert set(drift["n"]) == {n}
@@ -376,19 +364,11 @@ def test_the_distance_of_fewer_than_six_seeds_has_no_interval(n: int) -> None:
     )
 
 
-@pytest.mark.parametrize("n", [8, 22, 50])
-def test_the_median_of_any_values_is_covered(n: int) -> None:
-    rng = np.random.default_rng(n)
-    made = [median_interval(np.exp(2 * rng.normal(size=n))) for _ in range(1000)]
-    assert 0.94 < np.mean([e.low <= 1 <= e.high for e in made]) < 0.995
-
-
 def test_a_recipient_of_layers_is_no_ordinary_control() -> None:
     """It was given by name, as one of the best, and its repeats with all layers its own are super again."""
-    length = {"train.steps": 3000, "eval.every": 500}
-    seeds = [Truth({"seed": s, **length}, {7: 2000.0, 8: 2900.0}.get(s, 9000.0 + s)) for s in range(40)]
+    seeds = [Truth({"seed": s, **LENGTH}, {7: 2000.0, 8: 2900.0}.get(s, 9000.0 + s)) for s in range(40)]
     again = [
-        Truth({"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **length}, 2000.0 if s in (7, 8) else 9500.0)
+        Truth({"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **LENGTH}, 2000.0 if s in (7, 8) else 9500.0)
         for s in (7, 8, 20)
         for k in range(4)
     ]
@@ -402,9 +382,8 @@ def test_a_recipient_of_layers_is_no_ordinary_control() -> None:
 
 def test_seeds_that_were_listed_after_their_results_are_no_ordinary_controls() -> None:
     """Nobody said how they were chosen: they may have been chosen by the results."""
-    length = {"train.steps": 3000, "eval.every": 500}
-    seeds = [Truth({"seed": s, **length}, 2000.0 if s < 3 else 9000.0) for s in range(30)]
-    again = {s: [Truth({"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **length}, seeds[s].time) for k in range(4)]
+    seeds = [Truth({"seed": s, **LENGTH}, 2000.0 if s < 3 else 9000.0) for s in range(30)]
+    again = {s: [Truth({"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **LENGTH}, seeds[s].time) for k in range(4)]
              for s in (1, 20)}  # fmt: skip
     listed = [repeat(seeds[s], its, "ulp", "given") for s, its in again.items()]
     (test,) = ask("repeatability", simulate([*seeds, *again[1], *again[20]], *listed)).tests

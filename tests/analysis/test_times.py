@@ -1,7 +1,6 @@
 """Times of events: censoring and spacing do not bias, intervals cover, and runs are judged as defined."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -26,8 +25,6 @@ from grok.analysis.statistics.survival import (
 )
 from grok.analysis.statistics.variance_shares import Cells, variance_shares
 from tests.analysis.simulate import Truth, census, simulate
-
-# Times: censoring and evaluation spacing do not bias, bands and intervals cover.
 
 
 def observe(t: np.ndarray, budget: float, every: float) -> Times:
@@ -299,8 +296,6 @@ def test_accuracy_is_read_at_the_step_of_the_classes_also_in_longer_runs() -> No
     truths = [Truth({"seed": s, "train.steps": 20_000, "eval.every": 500}, 2500.0 + 200 * s) for s in range(10)]
     observations = simulate(truths)
     assert wrong_log_odds(observations, observations.arithmetic).horizon == DIARY.horizon == 3000
-    guide = (Path(__file__).parents[2] / "docs/reading-the-report.md").read_text(encoding="utf-8")
-    assert "log odds of a wrong answer at the step of the classes (3,000, or earlier" in guide
 
 
 # The definitions of super, fast and normal, and what is not judged.
