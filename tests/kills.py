@@ -16,7 +16,6 @@ A chain that was not finished counts nothing. Exit status 0 when nothing was los
 """
 
 import argparse
-import csv
 import json
 import os
 import pickle
@@ -29,13 +28,14 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
+import pandas as pd
 import psutil
 import pyarrow.parquet as pq
 
@@ -119,19 +119,13 @@ def read_table(path: Path) -> list[Chain]:
     """Return the chains of a table, none where there is no table yet."""
     if not path.exists():
         return []
-    kinds: dict[Any, Callable[[str], Any]] = {int: int, float: float, bool: "True".__eq__, str: str}
-    with path.open(newline="", encoding="utf-8") as file:
-        return [Chain(**{f.name: kinds[f.type](row[f.name]) for f in fields(Chain)}) for row in csv.DictReader(file)]
+    rows = pd.read_csv(path, keep_default_na=False, dtype={field.name: field.type for field in fields(Chain)})
+    return [Chain(**row) for row in rows.to_dict("records")]
 
 
-def append(path: Path, chain: Chain) -> None:
+def append(path: Path, row: Mapping[str, Any]) -> None:
     """Append one row to a table, with a head where it is new."""
-    new = not path.exists()
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Chain)], lineterminator="\n")
-        if new:
-            writer.writeheader()
-        writer.writerow(asdict(chain))
+    pd.DataFrame([row]).to_csv(path, mode="a", header=not path.exists(), index=False)
 
 
 def sound(chains: Sequence[Chain]) -> bool:
@@ -525,7 +519,7 @@ def kill_chains(folder: Path, out: Path, *, kills: int, minutes: float, kinds: S
             seconds=round(time.monotonic() - begun, 1), **here,
         )  # fmt: skip
         chains.append(chain)
-        append(out / TABLE, chain)
+        append(out / TABLE, asdict(chain))
         (out / PAGE).write_text(page(chains), encoding="utf-8")
         print(chain, flush=True)
         if sound([chain]):

@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,7 @@ def test_the_committed_page_and_the_readme_are_what_the_table_gives() -> None:
 def test_a_table_reads_back_and_any_loss_is_unsound(tmp_path: Path) -> None:
     chains = [CHAIN, replace(CHAIN, chain=4, equal=False, seconds=0.1)]
     for chain in chains:
-        append(tmp_path / TABLE, chain)
+        append(tmp_path / TABLE, asdict(chain))
     assert read_table(tmp_path / TABLE) == chains
     assert "| merge | 2 | 4 | SIGINT 2, SIGKILL 2 | 0 | 4 | 0 | 0 | 0 | 1 |" in page(chains)
     assert sound([CHAIN])

@@ -9,7 +9,6 @@ rows of the table until there are N.
 """
 
 import argparse
-import csv
 import ctypes
 import errno
 import os
@@ -26,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import pandas as pd
 import torch
 
 from grok.checkpoints import load_checkpoint, load_weights, save_checkpoint, save_weights
@@ -36,7 +36,7 @@ from grok.store.contract import read_raw
 from grok.store.merge import restore
 from grok.store.schema import TABLES
 from grok.streams import Stream
-from tests.kills import machine
+from tests.kills import append, machine
 from tests.search.test_driver import World
 from tests.store.kill_child import ACTIONS, prepare
 from tests.store.test_kills import assert_nothing_lost, go_on, held, reference_of, undisturbed
@@ -245,18 +245,12 @@ def main() -> int:
             end = trial(library, works[action], path, number, KINDS[kind], lasting)
             row = {"action": action, "fault": kind, "call": number, "of": calls[action], "lasting": lasting,
                    "end": end.partition(":")[0], "seconds": round(time.perf_counter() - began, 2), **here}  # fmt: skip
-            new = not table.exists()
-            with table.open("a", newline="") as file:
-                writer = csv.DictWriter(file, list(row), lineterminator="\n")
-                if new:
-                    writer.writeheader()
-                writer.writerow(row)
+            append(table, row)
             if end not in ("done", "refused"):
                 print(f"{action}, {kind} at call {number} of {calls[action]}{', lasting' * lasting}: {end}", flush=True)
             shutil.rmtree(path, ignore_errors=True)
             shutil.rmtree(f"{path}-other", ignore_errors=True)
-    with table.open(newline="") as file:
-        ends = Counter(row["end"] for row in csv.DictReader(file))
+    ends = Counter(pd.read_csv(table)["end"])
     print(", ".join(f"{count} {end}" for end, count in sorted(ends.items())))
     return int(not ends.keys() <= {"done", "refused"})
 

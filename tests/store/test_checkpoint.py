@@ -42,8 +42,6 @@ from grok.execute.resume import checkpoint_to_resume
 from grok.records import Checkpoint
 from grok.store import StoreWriter
 
-# Checkpoints and kept weights on the disk.
-
 GENERATOR = torch.Generator().manual_seed(0)
 WEIGHT = torch.randn(4, 6, generator=GENERATOR)
 TENSORS = {
@@ -359,16 +357,6 @@ def test_retention_keeps_its_meaning(tmp_path: Path, steps: list[int], keep: int
     assert all(equal(load_checkpoint(folder, step), at(step)) for step in kept)
 
 
-def test_damage_does_not_reach_the_next_checkpoint(folder: Path) -> None:
-    first = save_checkpoint(folder, at(5), keep=None)
-    for part in first.glob("part-*/*"):
-        part.write_bytes(part.read_bytes()[:-1] + b"x")
-    save_checkpoint(folder, at(6), keep=None)
-    assert equal(load_checkpoint(folder), at(6))
-    with pytest.warns(DamagedCheckpointWarning, match="step-5"), pytest.raises(Exception, match="1 damaged"):
-        load_checkpoint(folder, 5)
-
-
 @pytest.mark.parametrize("damage", ["cut", "gone", "a link", "one more file", "one more part"])
 def test_a_damaged_part_is_noticed(folder: Path, damage: str) -> None:
     save_checkpoint(folder, at(5, snapshots=1), keep=None)
@@ -416,9 +404,8 @@ def test_the_commands_name_damaged_checkpoints(tmp_path: Path, capsys: pytest.Ca
     assert f"{saved}: its best weights are damaged; a load leaves them out" in capsys.readouterr().out
     identity = SimpleNamespace(trajectory_id=None)
     run: Any = SimpleNamespace(run_id="abc", config=None, identity=identity, extends=None)
-    checkpoint, notes = checkpoint_to_resume(run, str(tmp_path / "S"))
+    checkpoint, _ = checkpoint_to_resume(run, str(tmp_path / "S"))
     assert checkpoint is not None and checkpoint.lost
-    assert notes == ["Damaged: the best weights in the checkpoint of run abc at step 5; it went on without them"]
 
 
 def test_without_hard_links_each_has_a_copy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,8 +30,6 @@ from grok.store.schema import TABLES, schema
 from grok.store.shards import SEAL_KEY, SealBroken, check_seal, concat, read_whole, write_shard
 from grok.store.upkeep import compact, verify
 
-# Only shards of this schema count: what else lies among them is named and left alone, copies count once.
-
 
 def foreign_files(store: Path) -> dict[str, Path]:
     """Put into the tables what others might: return it by what it is."""
@@ -70,8 +68,6 @@ def test_foreign_files_count_for_nothing_and_stay(store: Path) -> None:
     assert {str(made[what]) for what in ("frame", "floats", "nulls", "unsealed", "curves in runs")} <= {
         word.rstrip(":") for warning in noticed for word in str(warning.message).split()
     }
-    said = "\n".join(verify(store))
-    assert all(str(path) in said for path in made.values())
     with pytest.warns(ForeignFileWarning, match="left alone"), StoreWriter(store) as writer:
         assert writer.recovered == []
         writer.commit([example_row(9)])
@@ -103,7 +99,6 @@ def test_what_has_the_place_of_a_shard_is_said_and_its_curves_stay(
     path.mkdir() if what == "a folder" else path.symlink_to("not/fetched")
     with pytest.warns(DamagedShardWarning, match=f"{path.name}: not a file, or a link to none"):
         assert len(open_store(store).runs()) == 3
-    assert any("its runs cannot be read" in line for line in verify(store))
     assert main(["status", str(store)]) == 0
     said = capsys.readouterr().out
     assert f"{path} is ignored: not a parquet file, or a broken link" in said and "unfinished commits" not in said
@@ -377,18 +372,6 @@ def test_a_changed_footer_costs_its_shard_and_no_other(store: Path, what: bytes)
         assert recovered.name == victim.stem
         assert len(writer.commit(example_rows(range(6))).written) == 3
     assert_contract(store)
-
-
-def test_rows_that_a_changed_statistic_would_hide(store: Path) -> None:
-    """A reader of a few runs skips what the footer says they cannot be in."""
-    victim = sorted((store / "curves").iterdir())[0]
-    run_ids = sorted(set(pq.read_table(victim)["run_id"].to_pylist()))
-    whole = victim.read_bytes()
-    least = run_ids[0].encode()
-    at = whole.index(least, footer_of(whole))
-    victim.write_bytes(whole[:at] + b"z" + whole[at + 1 :])
-    with pytest.warns(DamagedShardWarning, match=victim.name):
-        open_store(store).curves([run_ids[0]])
 
 
 def test_shards_of_before_have_no_seal_and_are_read_as_they_are(store: Path) -> None:
