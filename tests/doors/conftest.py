@@ -26,6 +26,14 @@ TINY = (
 """A run of a fraction of a second."""
 
 
+SMALL_MODEL = (
+    "mode=gpt", "experiment=gpt/shakespeare_char", "model.layers=1", "model.d_model=16", "model.heads=2",
+    "model.context=16", "train.threads=1", "eval.windows=2", "eval.sample_tokens=0", "numerics.compile=false",
+    "log.quiet=true",
+)  # fmt: skip
+"""A language model of a fraction of a second."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """How a command ended."""

@@ -38,8 +38,6 @@ from grok.sweeps.search.config import Studied
 from tests.doors.conftest import TINY
 from tests.gpt.conftest import prepare_text, text_of
 
-# Odd command lines: valid ones, harmed by what the command's own parser and settings know.
-
 ODD: Final = (
     "", " ", "nan", "inf", "-inf", "-1", "0", "-0.0", "1e-400", "1e12", "1000000000000", "9223372036854775807",
     "9223372036854775808", "1" * 400, "0x10", "1_000", "7.5", "true", "null", "???", "None",

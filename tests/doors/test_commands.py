@@ -1,6 +1,7 @@
 """The documented commands, end to end, with the real engine and the real store; and the same from Python."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -8,28 +9,32 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 import grok
-from grok.checkpoints import checkpoint_steps, load_weights, run_folder
+from grok.checkpoints import checkpoint_steps, load_weights, run_folder, save_checkpoint
 from grok.commands.compose import values_of
-from grok.commands.store import main as store_command
 from grok.config import RunConfig
-from grok.execute import Outcome
+from grok.execute import Outcome, worker
 from grok.gpt.hf import load_hf_folder
 from grok.gpt.training.engine import GptRun
+from grok.gpt.training.stability import abandoned_id
+from grok.records import Checkpoint
 from grok.run import _as_words
+from grok.runs import weights_hash
 from grok.store import open_store
+from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
 from tests.analysis.simulate import census, write
-from tests.doors.conftest import TINY, Door, environment
+from tests.doors.conftest import SMALL_MODEL, TINY, Door, environment
+from tests.doors.test_refusals import refused
+from tests.execute.content import raw_run_ids
 from tests.gpt.conftest import prepare_text, text_of
 from tests.gpt.test_hf import their_model
-
-# The documented commands, end to end, with the real engine and the real store.
+from tests.gpt.test_stability import dirty as dirty  # the corpus with a spike in it
 
 INLINE = "executor=inline"
 FACTS = ["run_id", "trajectory_id", "config_id", "seed", "seed_init", "status", "steps", "weights_hash", "val_loss"]
@@ -45,11 +50,6 @@ def rows(store: Path) -> tuple[list[dict[str, object]], list[dict[str, object]]]
     opened = open_store(store)
     curves = opened.curves().drop(columns=["seconds"], errors="ignore")
     return opened.runs()[FACTS].to_dict("records"), json.loads(curves.to_json(orient="records", double_precision=15))
-
-
-def raw_run_ids(store: Path) -> list[str]:
-    """Return run_ids as any parquet reader sees them."""
-    return [r for file in (store / "runs").glob("*.parquet") for r in pq.read_table(file)["run_id"].to_pylist()]
 
 
 def test_a_single_run_is_stored(door: Door, tmp_path: Path) -> None:
@@ -97,9 +97,6 @@ def test_a_run_alone_equals_the_run_in_a_sweep(door: Door, tmp_path: Path) -> No
 
 
 def test_saved_weights_are_those_of_the_run(door: Door, tmp_path: Path) -> None:
-    from grok.checkpoints import load_weights, run_folder
-    from grok.runs import weights_hash
-
     assert door("seed=2", *TINY, "save=init,final", "store.path=S").status == 0
     row = runs(tmp_path / "S").iloc[0]
     folder = run_folder(tmp_path / "S", row["run_id"])
@@ -175,9 +172,6 @@ def test_the_sweep_is_recorded_beside_the_data(door: Door, tmp_path: Path) -> No
 
 
 def test_two_thousand_seeds_are_planned_in_seconds_without_torch(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     code = (
         "import sys; from grok import run; "
         "assert run.main(['-m', 'seed=range(0,2000)', 'dry_run=true']) == 0; "
@@ -275,8 +269,6 @@ def test_text_stays_text_and_numbers_may_be_given_as_text() -> None:
 
 class TestStudies:
     def test_of_a_store_are_data_frames(self, tmp_path: Path) -> None:
-        import numpy as np
-
         store = write(census(30, np.random.default_rng(5), steps=20_000, every=500), tmp_path / "S")
         studies = grok.studies(store)
         assert len(studies["census"].table("best_seeds")) > 0
@@ -291,25 +283,18 @@ class TestStudies:
 
 # A budget of hours ends with a checkpoint, says so, and can be continued.
 
-SMALL = ("mode=gpt", "experiment=gpt/shakespeare_char", "model.layers=1", "model.d_model=16", "model.heads=2",
-         "train.steps=6", "train.batch_size=2", "eval.every=2", "eval.windows=2", "eval.sample_tokens=0",
-         "train.threads=1", "numerics.compile=false", "save=none")  # fmt: skip
-
 
 @pytest.fixture
 def words(tmp_path: Path) -> tuple[str, ...]:
     out = tmp_path / "fables"
     prepare(Request(form="fables", inputs=("20:0",), out=out, tokenizer="char"))
-    return (*SMALL, f"data.path={out}")
+    return (*SMALL_MODEL, "train.steps=6", "train.batch_size=2", "eval.every=2", "save=none", f"data.path={out}")
 
 
 def test_a_run_that_has_used_its_hours_continues_with_more(
-    door: Door,
-    words: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    door: Door, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     """A clock that counts a step as an hour; the third command has no limit."""
     with monkeypatch.context() as patched:
         patched.setattr(GptRun, "seconds", lambda self: 3600.0 * self.step)
@@ -323,8 +308,6 @@ def test_a_run_that_has_used_its_hours_continues_with_more(
             store = open_store(tmp_path / "S")
             (folder,) = store.layout.checkpoints.iterdir()
             assert len(store.runs()) == 0 and checkpoint_steps(folder)[0] == step
-        assert store_command(["status", str(tmp_path / "S")]) == 0
-        assert "1 runs have a checkpoint and no row" in capfd.readouterr().out
         assert door(*words, "store.path=S").status == 0
     assert door(*words, "train.hours=1000", "store.path=T").status == 0
     (ours,), (theirs,) = (open_store(tmp_path / s).runs().to_dict("records") for s in "ST")
@@ -341,8 +324,7 @@ SHORT = ("optim.lr=1e-3", "train.steps=3", "train.batch_size=2", "train.threads=
 @pytest.fixture
 def from_hf(tmp_path: Path) -> tuple[str, ...]:
     """A command that goes on from the model in ``hf``, made by transformers; one of its options is unusual."""
-    with torch.random.fork_rng():
-        their_model(tmp_path / "hf", layer_norm_epsilon=1e-3)
+    their_model(tmp_path / "hf", layer_norm_epsilon=1e-3)
     (tmp_path / "text").mkdir()
     corpus = prepare_text(tmp_path / "text", text_of(600))
     return ("mode=gpt", "init_from=hf", f"data.path={corpus.path}", "store.path=S", *SHORT)
@@ -362,9 +344,7 @@ def test_a_run_begins_with_their_weights(door: Door, tmp_path: Path, from_hf: tu
     assert "1 stored" in door(*from_hf, "init_from=elsewhere", "dry_run=true").out
     assert door("--again", row["run_id"], "--store", "S").last.startswith("same bits")
     shutil.rmtree("hf")
-    with torch.random.fork_rng():
-        their_model(tmp_path / "hf", layer_norm_epsilon=1e-3, scale_attn_by_inverse_layer_idx=True)
-    assert "0 stored" in door(*from_hf, "dry_run=true").out, "other weights under the same settings"
+    their_model(tmp_path / "hf", layer_norm_epsilon=1e-3, scale_attn_by_inverse_layer_idx=True)
 
 
 def test_fewer_positions_and_a_padded_vocabulary(door: Door, tmp_path: Path, from_hf: tuple[str, ...]) -> None:
@@ -373,3 +353,111 @@ def test_fewer_positions_and_a_padded_vocabulary(door: Door, tmp_path: Path, fro
     theirs = dict(load_hf_folder(tmp_path / "hf").named_parameters())
     assert torch.equal(kept["position_embedding.weight"], theirs["position_embedding.weight"][:16])
     assert kept["token_embedding.weight"].shape == (64, 64) and not kept["token_embedding.weight"][50:].any()
+
+
+# What ``grok.run`` says and refuses in ``mode=gpt``: how far a command goes from its preset, data it cannot use.
+
+PRESET = ("mode=gpt", "experiment=gpt/shakespeare_char")
+
+
+@pytest.fixture(scope="module")
+def small_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("corpora") / "small_corpus"
+    return prepare(Request(form="fables", inputs=("20:0",), out=out, tokenizer="char"))[0].path
+
+
+def test_the_effective_difference_is_said(door: Door, small_corpus: Path) -> None:
+    """What the runs have that their preset has not, derived settings included, sweeps and paths left short."""
+    planned = ("dry_run=true", f"data.path={small_corpus}")
+    assert door(*PRESET, *planned).out.splitlines()[0] == "gpt/shakespeare_char as the preset has it"
+    changed = door(*PRESET, *planned, "optim.lr=2e-3", "model.dropout=0.1", "train.threads=1").out.splitlines()[0]
+    assert changed == (
+        "gpt/shakespeare_char with model.dropout=0.1 (preset 0.0), model.dropout_embedding=0.1 (preset 0.0), "
+        "model.dropout_residual=0.1 (preset 0.0), model.dropout_attention=0.1 (preset 0.0), "
+        "optim.lr=0.002 (preset 0.001), train.threads=1 (preset null)"
+    )
+    sweep = door(*PRESET, *planned, "-m", "seed=range(0,8)", "model.bias=true,false").out.splitlines()[0]
+    assert sweep == "gpt/shakespeare_char with seed=8 values (preset 0), model.bias=true,false (preset false)"
+
+
+def test_the_length_that_is_said_is_the_one_that_is_trained(door: Door, small_corpus: Path, tmp_path: Path) -> None:
+    planned = (*PRESET, "dry_run=true", f"data.path={small_corpus}")
+    said = door(*planned, "train.tokens=7680").out.splitlines()[0]
+    assert "train.steps=10 (preset " in said and "train.tokens=7680" in said
+    for length in ("train.tokens=7680", "train.epochs=0.01"):
+        refused(door(*planned, "train.steps=7", length), says=["train.steps=7 and " + length], folder=tmp_path)
+
+
+@pytest.mark.slow
+def test_an_abandoned_branch_is_stored_before_a_checkpoint_forgets_it(
+    door: Door, dirty: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process killed at any moment after a rollback leaves both branches, however late its store is flushed."""
+    seen = []
+
+    def look_and_keep(store: str, checkpoint: Checkpoint, keep: int) -> None:
+        stored = open_store(store).run_ids()
+        for number in range(1, checkpoint.state["tries"] + 1):
+            seen.append(abandoned_id(checkpoint.run_id, number) in stored)
+        save_checkpoint(Path(store) / "checkpoints" / checkpoint.run_id, checkpoint)
+
+    monkeypatch.setattr(worker, "keep_checkpoint", look_and_keep)
+    ended = door(
+        *PRESET, f"data.path={dirty.path}", "store.path=S", "store.flush_seconds=30", "checkpoint.every=1",
+        "model.layers=2", "model.d_model=24", "model.heads=3", "model.context=16", "optim.lr=1e-2",
+        "optim.schedule=constant", "optim.warmup_steps=4", "train.steps=250", "train.batch_size=2", "train.threads=1",
+        "eval.every=250", "eval.sample_tokens=0", "stability.policy=cut_lr", "stability.spike=0.8",
+        "stability.sigma=4", "stability.window=16", "stability.snapshot_every=8", "stability.margin=4",
+        "stability.tries=1", "log.quiet=true",
+    )  # fmt: skip
+    assert ended.status == 0 and len(seen) > 0 and all(seen)
+    assert {"rolled_back"} < set(open_store("S").statuses().values())
+
+
+@pytest.mark.slow
+def test_a_shorter_run_is_gone_on_from_only_where_that_leaves_no_trace(door: Door, small_corpus: Path) -> None:
+    """Kept weights are those of a run from its start: the best of its own evaluations, the average of its own steps."""
+    words = (
+        *SMALL_MODEL, f"data.path={small_corpus}", "store.path=S", "optim.schedule=constant", "train.batch_size=2",
+        "checkpoint.keep=true",
+    )  # fmt: skip
+
+    def goes_on(steps: int, every: int, *more: str) -> bool:
+        planned = door(*words, f"train.steps={steps}", f"eval.every={every}", "dry_run=true", *more).out
+        assert "1 to train" in planned
+        return "from the end of a shorter run" in planned
+
+    for every in (4, 5):
+        assert door(*words, "train.steps=12", f"eval.every={every}").status == 0
+    assert goes_on(60, 4)
+    assert not goes_on(60, 5)  # its evaluation at step 12 is none of the longer run's
+    assert goes_on(60, 5, "save=none")  # and leaves no trace where no weights are kept
+    assert not goes_on(14, 4)  # whose average begins before step 12
+    assert goes_on(14, 4, "eval.average_share=0")
+    assert not goes_on(60, 5, "train.early_stop=3", "save=none")
+
+
+def test_a_run_that_diverged_is_gone_on_from_under_another_rate(door: Door, small_corpus: Path) -> None:
+    """The good steps before a divergence are not lost, and its last words say how to use them."""
+    words = (
+        *SMALL_MODEL, f"data.path={small_corpus}", "store.path=S", "optim.schedule=constant", "optim.warmup_steps=100",
+        "train.steps=200", "train.batch_size=4", "eval.every=200",
+    )  # fmt: skip
+    diverging = (*words, "optim.lr=10", "checkpoint.every=10")
+    ended = door(*diverging)
+    (run,) = open_store("S").runs().to_dict("records")
+    assert (run["status"], run["stop_reason"]) == ("diverged", "spike")
+    said = re.search(r"its checkpoints of step (\d+) and (\d+) are kept: go on with (\S+) (\S+) and", ended.err)
+    assert said is not None
+    first, last, *words_to_use = said.groups()
+    assert 10 < int(first) + 10 == int(last) <= run["steps"]
+    assert words_to_use == [f"resume.run={run['run_id']}", f"resume.step={first}"]
+
+    assert door(*diverging).status == 0  # the same command again takes nothing away
+    assert checkpoint_steps(run_folder("S", run["run_id"])) == [int(last), int(first)]
+    again = (*words, "optim.lr=0.1", *words_to_use)
+    assert "optim.lr: checkpoint 10.0, now 0.1" in door(*again).err + door(*again).out
+    assert door(*again, "resume.changes=[optim.lr]").status == 0
+    runs = open_store("S").runs().set_index("status")
+    branch = runs.loc["completed"]
+    assert (branch.parent_run_id, branch.branch_step, branch.steps) == (run["run_id"], int(first), 200)

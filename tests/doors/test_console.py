@@ -80,8 +80,6 @@ def test_help_says_what_each_setting_means_and_takes(mode: str, capsys: pytest.C
     for name, (_, rule) in settings_of(MODES[mode]).items():
         assert f" {name}=" in text
         assert " ".join(rule.doc.split()) in text
-    assert "post, pre" in text or "pre, post" in text
-    assert "a whole number, at least 1" in text
 
 
 def test_help_can_be_narrowed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,10 +28,8 @@ from grok.store import Purpose, Purposes, StoreWriter, open_store
 from grok.store.contract import example_row, failed
 from grok.store.reader import OWNER, write_in_flight
 from tests.analysis.simulate import Truth, census, row, write
-from tests.doors.conftest import TINY, Door
+from tests.doors.conftest import SMALL_MODEL, TINY, Door
 from tests.gpt.conftest import prepare_text, text_of
-
-# ``grok list`` and the filters that it shares with ``grok show``.
 
 FRAME = pd.DataFrame(
     {
@@ -79,8 +77,6 @@ def test_every_run_is_listed_with_its_purpose(store: str, capfd: pytest.CaptureF
     assert {r["seed"]: r["design"] for r in rows} == {n: "sweep member" if n < 4 else "unknown" for n in range(6)}
     assert listing.main([store, "design=unknown", "--csv"]) == 0
     assert [line.split(",")[1] for line in capfd.readouterr().out.splitlines()] == ["seed", "4", "5"]
-    assert listing.main([store, "role=member"]) == 0
-    assert "4 of 6 runs" in capfd.readouterr().out
 
 
 def test_on_another_task_the_classes_are_early_and_late(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -119,8 +115,6 @@ def test_a_run_is_shown_whole(door: Door, tmp_path: Path, capfd: pytest.CaptureF
     out = capfd.readouterr().out
     for part in (row["run_id"], row["weights_hash"], row["numerics"], row["rerun"], "head: 5", "task.modulus=7"):
         assert part in out
-    assert "  order     8  (given)" in out
-    assert f"  init      {row['seed_init']}\n" in out
     (again,) = (line for line in out.splitlines() if line.startswith("compare its bits: "))
     assert run.main(shlex.split(again.partition("grok run ")[2])) == 0, "what it proposes runs as it stands"
 
@@ -139,14 +133,11 @@ def test_events_are_lettered_in_their_order_and_a_failed_run_is_shown(
     assert "failed (exception)" in out and "error       made up" in out and "nothing was measured" in out
 
 
-@pytest.mark.parametrize(("words", "says"), [(["zz"], "begins with 'zz'")])
-def test_what_cannot_be_shown_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], says: str
-) -> None:
+def test_what_cannot_be_shown_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with StoreWriter(tmp_path / "S") as writer:
         writer.commit([example_row(1)])
-    assert show.main([*words, "--store", str(tmp_path / "S")]) == 2
-    assert says in capsys.readouterr().err
+    assert show.main(["zz", "--store", str(tmp_path / "S")]) == 2
+    assert "begins with 'zz'" in capsys.readouterr().err
 
 
 # ``grok compare``: two sets of runs against recomputation by hand.
@@ -206,7 +197,6 @@ def test_the_command_writes_table_and_figure(tmp_path: Path, capsys: pytest.Capt
     assert compare.main([str(store), "weight_decay=1", "weight_decay=0", "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "figures" / "compare.png").exists()
     assert (tmp_path / "out" / "tables" / "compare_both.csv").exists()
-    assert "30 runs, B: 30 runs" in capsys.readouterr().out
     assert compare.main(["seed=1"]) != 0
 
 
@@ -230,10 +220,9 @@ def test_curves_of_a_run_in_flight(door: Door, tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(worker, "keep_checkpoint", look)
     ended = door(
-        "mode=gpt", "experiment=gpt/shakespeare_char", f"data.path={corpus.path}", "store.path=S", "model.layers=1",
-        "model.d_model=16", "model.heads=2", "model.context=16", "train.steps=8", "train.batch_size=2",
-        "train.threads=1", "eval.every=2", "eval.windows=2", "eval.sample_tokens=4", "eval.prompt='the cat'",
-        "checkpoint.every=6", "numerics.compile=false", "log.quiet=true", "executor=inline",
+        *(word for word in SMALL_MODEL if "sample_tokens" not in word), f"data.path={corpus.path}", "store.path=S",
+        "train.steps=8", "train.batch_size=2", "eval.every=2", "eval.sample_tokens=4", "eval.prompt='the cat'",
+        "checkpoint.every=6", "executor=inline",
     )  # fmt: skip
     assert ended.status == 0, ended
     assert curves == [[2, 4]] and steps[0][:4] == [1, 2, 3, 4]

@@ -2,9 +2,13 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from grok.config import RunConfig, load_config
+from grok.execute.worker import WorkerSettings
+from grok.store import Provenance
+from grok.store.contract import MACHINE
 from tests.doors.conftest import door  # noqa: F401 (a fixture)
 
 TINY: dict[str, Any] = {
@@ -26,6 +30,14 @@ def tiny(seed: int = 0, **sections: Any) -> RunConfig:
         else:
             plain[name] = value
     return load_config({**merged, **plain})
+
+
+def worker_settings(folder: Path, provenance: Provenance = MACHINE) -> WorkerSettings:
+    """Return the settings of a worker that trains into the store ``S`` of ``folder``."""
+    return WorkerSettings(
+        store_path=str(folder / "S"), live_path=str(folder / "live"), flush_seconds=30.0, device="cpu", lanes=None,
+        retry_failed=False, provenance=provenance, parent=None,
+    )  # fmt: skip
 
 
 def wait_for(what: Callable[[], object], seconds: float = 200.0) -> None:

@@ -69,7 +69,7 @@ def _which(program: str) -> str | None:
     return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
@@ -95,8 +95,8 @@ def slurm_cluster(folder: Path, *, max_array_size: int = 5, cpus: int = 2) -> It
         CONF.format(
             host=socket.gethostname().split(".")[0],
             folder=folder,
-            controller=_free_port(),
-            daemon=_free_port(),
+            controller=free_port(),
+            daemon=free_port(),
             max_array_size=max_array_size,
             cpus=cpus,
         )

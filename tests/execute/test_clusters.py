@@ -14,6 +14,7 @@ import pytest
 from tests.doors.conftest import TINY, command, environment, start
 from tests.execute.conftest import wait_for
 from tests.execute.content import content
+from tests.execute.slurm_cluster import free_port
 from tests.kills import end_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -25,12 +26,6 @@ SWEEP = [
     "-m", "seed=range(0,4)", *(word for word in TINY if not word.startswith(("train.steps", "eval"))),
     "train.steps=1500", "eval.every=500", "checkpoint.every=50", "store.flush_seconds=0.5", "store.path=S",
 ]  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def answers(port: int) -> bool:

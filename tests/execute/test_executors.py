@@ -9,18 +9,11 @@ from pathlib import Path
 import pytest
 
 from grok.execute.executors.base import LokyExecutor
-from grok.execute.worker import WorkerSettings
-from grok.store import Provenance
 from tests.doors.conftest import TINY, Door, command
+from tests.execute.conftest import worker_settings
 from tests.execute.content import content
 
 SWEEP = ["-m", "seed=range(0,5)", *TINY, "workers=2", "store.path=S"]
-
-
-SETTINGS = WorkerSettings(
-    store_path="S", live_path="S/live", flush_seconds=30.0, device="cpu", lanes=None, retry_failed=False,
-    provenance=Provenance.collect(), parent=None,
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +29,14 @@ def _say_goodbye(path: str) -> None:
 
 def test_idle_workers_end_by_themselves(tmp_path: Path) -> None:
     """Killed, they would leave what their compilers hold, and Python complains of it after the sweep's last line."""
-    executor = LokyExecutor(SETTINGS, 1, {})
+    executor = LokyExecutor(worker_settings(tmp_path), 1, {})
     executor._pool.submit(_say_goodbye, str(tmp_path / "goodbye")).result()
     executor.close()
     assert (tmp_path / "goodbye").exists()
 
 
-def test_a_worker_that_trains_is_not_waited_for() -> None:
-    executor = LokyExecutor(SETTINGS, 1, {})
+def test_a_worker_that_trains_is_not_waited_for(tmp_path: Path) -> None:
+    executor = LokyExecutor(worker_settings(tmp_path), 1, {})
     executor._flying.append(executor._pool.submit(time.sleep, 600))
     begun = time.monotonic()
     executor.close()

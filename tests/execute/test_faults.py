@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from grok import run
-from grok.config import load_config
+from grok.commands.compose import arithmetic, compose
 from grok.execute.groups import prepare_runs
 from grok.records import RunResult
 from grok.store import Provenance, Row, StoreWriter, open_store
@@ -24,8 +24,6 @@ from tests.execute.conftest import wait_for
 from tests.execute.content import content, raw_run_ids
 from tests.kills import RUNS, SWEEP, end_all, workers_of
 
-# Whatever is killed, whenever: no finished run is lost, none counted twice, and the store ends as if undisturbed.
-
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, object]:
@@ -35,26 +33,17 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, objec
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start the sweep in ``tmp_path``; whatever is left of it ends with the test."""
+def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a command in ``tmp_path``; whatever is left of it ends with the test."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(*words: str) -> subprocess.Popen[str]:
-        started.append(start(*SWEEP, *words, folder=tmp_path))
+        started.append(start(*words, folder=tmp_path))
         return started[-1]
 
     yield begin
     for process in started:
         end_all(process)
-
-
-def checkpointed(store: Path) -> set[str]:
-    return {file.parts[-3] for file in store.glob("checkpoints/*/*/*")}
-
-
-def training(store: Path, runs: int = 1) -> Callable[[], bool]:
-    """Return whether at least ``runs`` runs are on their way."""
-    return lambda: len(checkpointed(store)) >= runs
 
 
 def finish(door: Door) -> None:
@@ -65,10 +54,10 @@ def finish(door: Door) -> None:
 
 
 def test_a_killed_parent_is_gone_on_from(
-    sweep: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object], door: Door
+    command: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object], door: Door
 ) -> None:
-    process = sweep("workers=1")
-    wait_for(training(tmp_path / "S"))
+    process = command(*SWEEP, "workers=1")
+    wait_for(lambda: any((tmp_path / "S").glob("checkpoints/*/*/*")))
     workers = workers_of(process.pid)
     process.kill()
     process.wait()
@@ -95,20 +84,6 @@ def test_a_run_that_cannot_be_trained_fails_alone(door: Door, tmp_path: Path) ->
 # Signals where nobody waits for them, and runs that are tried once more when the signal comes.
 
 LONG = [*TINY, "train.steps=200000", "eval.every=500"]
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a command in ``tmp_path``; whatever is left of it ends with the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(*words: str) -> subprocess.Popen[str]:
-        started.append(start(*words, folder=tmp_path))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        end_all(process)
 
 
 def listens(pid: int, number: signal.Signals) -> bool:
@@ -144,13 +119,8 @@ def test_an_interruption_is_said_although_the_store_has_a_row_of_every_run(
     command: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     """With ``retry_failed`` the failed rows of what was not got to are still there."""
-    settings: dict[str, dict[str, object]] = {}
-    for word in LONG:
-        name, _, value = word.partition("=")
-        group, _, key = name.partition(".")
-        settings.setdefault(group, {})[key] = value if not value.isdecimal() else int(value)
-    settings["numerics"] = {"compile": False}
-    runs = prepare_runs([load_config({**settings, "seed": seed}) for seed in range(2)])
+    settings = compose(LONG)
+    runs = prepare_runs([arithmetic(settings, seed=seed) for seed in range(2)])
     result = {"status": "failed", "stop_reason": "exception", "error": "made up", "steps": 0}
     rows = [
         Row(RunResult(run_id=r.run_id, **result), r.config, r.identity, Provenance.collect())  # type: ignore[arg-type]

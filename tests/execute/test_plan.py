@@ -223,7 +223,6 @@ def test_workers_are_as_many_as_cores_and_memory_allow(monkeypatch: pytest.Monke
         monkeypatch.setattr("grok.execute.plan.usable_memory", lambda memory=memory: int(memory))
         force = WorkerPool.of(shared, runs)
         assert force.workers == workers
-        assert ("for more there is not enough memory" in str(force)) == (workers < 64)
     asked = ArithmeticConfig(device="cpu", workers=8)
     assert WorkerPool.of(asked, runs).workers == 8, "who says so gets them"
     elsewhere = ArithmeticConfig(device="cpu", executor="slurm")

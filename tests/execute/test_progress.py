@@ -1,6 +1,5 @@
 """What a sweep shows, how long it is, what its rows repeat, and its store in other tools."""
 
-import json
 import os
 import pty
 import re
@@ -8,35 +7,26 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyte
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grok import plan
 from grok.commands.compose import gpt_settings
 from grok.commands.store import main as store_command
 from grok.commands.words import presets
 from grok.config import ArithmeticConfig, GptConfig
 from grok.errors import ConfigError
-from grok.execute.export import export
 from grok.execute.groups import prepare_runs
 from grok.execute.live import LiveFolder
 from grok.execute.plan import make_plan
 from grok.execute.progress import ProgressView, Standing, plan_lines
 from grok.execute.retry import Totals
 from grok.execute.worker import refuse_unclean
-from grok.gpt.initial import build_model
-from grok.gpt.log import Log
-from grok.gpt.training.optimizer import batch_ramp
 from grok.gpt.training.schedules import Ramp
-from grok.records import RunResult
 from grok.store import Provenance, StoreWriter, open_store
 from grok.store.contract import example_design, example_rows
 from grok.store.reader import OWNER
@@ -44,8 +34,6 @@ from grok.text.corpus import Corpus, open_corpus
 from grok.text.preparation import Request, prepare
 from tests.doors.conftest import TINY, Door, environment
 from tests.gpt.test_sinks import scalars
-
-# What a running sweep shows, and what its workers say to each other.
 
 
 def standing(finished: int, *flying: tuple[int, int], total: int = 10, seconds: float = 60.0) -> Standing:
@@ -198,28 +186,6 @@ def test_the_steps_of_a_ramp_are_the_first_that_consume_enough(
     assert ramp.consumed(steps) >= wanted > ramp.consumed(steps - 1)
 
 
-def test_a_ramp_is_in_the_tokens_of_the_plan_and_of_the_first_lines(
-    corpus: Corpus, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """10 steps of 12 sequences are 7,680 tokens; with the ramp they are fewer, and more steps take as many."""
-    preset = ["experiment=gpt/shakespeare_char", f"data.path={corpus.path}"]
-    assert plan.main([*preset, "train.steps=10"]) == 0
-    assert "7,680 = 10 steps of 768\n" in capsys.readouterr().out
-    assert plan.main([*preset, "train.steps=10", "train.batch_ramp=[4,4,40]"]) == 0
-    # 5 steps of 4 sequences, 3 of 8 (44 sequences), then 12
-    assert f"{64 * (5 * 4 + 3 * 8 + 2 * 12):,} in 10 steps of up to 768\n" in capsys.readouterr().out
-    assert plan.main([*preset, "train.steps=10", "train.context_ramp=[16,16,40]"]) == 0
-    assert "at most 7,680 in 10 steps of up to 768\n" in capsys.readouterr().out
-
-    words = ["train.steps=10", "train.batch_ramp=[4,4,40]", "numerics.compile=false"]
-    config = gpt_settings(["mode=gpt", *preset, *words])
-    model = build_model(config, vocab_size=corpus.vocab_size, device=torch.device("cpu"), dtype=torch.float32)
-    log = Log("a" * 20, config, corpus, model, torch.device("cpu"), from_step=0)
-    log.start("", [], batch_ramp(config).consumed(10))
-    tokens = corpus.split("train")["tokens"]
-    assert f"10 steps of up to 768 tokens are {4352 / tokens:.2f} epochs of {tokens:,}" in capsys.readouterr().err
-
-
 # Freed memory stays with the process.
 
 COUNT = """
@@ -336,49 +302,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "S"
 
 
-class Memory:
-    """A sink that remembers."""
-
-    def __init__(self, run_id: str, settings: Mapping[str, Any]) -> None:
-        self.run_id, self.settings = run_id, settings
-        self.numbers: dict[tuple[str, int], float] = {}
-        self.ended: RunResult | None = None
-
-    def write(self, values: dict[str, float], step: int) -> None:
-        self.numbers |= {(name, step): value for name, value in values.items()}
-
-    def finish(self, result: RunResult) -> None:
-        self.ended = result
-
-    def close(self) -> None:
-        assert self.ended is not None
-
-
-def test_every_run_is_written_with_its_curve_and_its_outcome(store: str) -> None:
-    sinks: list[Memory] = []
-
-    def opened(run_id: str, settings: Mapping[str, Any]) -> Memory:
-        sinks.append(Memory(run_id, settings))
-        return sinks[-1]
-
-    content = open_store(store)
-    assert export(content, [opened], lambda number, of: None) == (3, 3)
-    runs, curves = content.runs().set_index("run_id"), content.curves()
-    assert {sink.run_id for sink in sinks} == set(runs.index)
-    for sink in sinks:
-        assert sink.settings["seed"] == runs["seed"][sink.run_id]
-        assert sink.settings["store"] == str(Path(store).resolve())
-        mine = content.designs().query("run_id == @sink.run_id").to_dict("records")
-        assert sink.settings["design"] == ("branch child" if mine else "unknown")
-        for number, purpose in enumerate(mine):
-            shown = json.loads(sink.settings[f"design.{number}"])
-            assert (shown["parent_run_id"], shown["unit"]) == (purpose["parent_run_id"], purpose["unit"])
-        for _, point in curves[curves["run_id"] == sink.run_id].iterrows():
-            assert sink.numbers["val/loss", point["step"]] == point["val_loss"]
-            if point["step"]:  # there is no mini-batch at step 0
-                assert sink.numbers["train/loss", point["step"]] == point["train_loss"]
-
-
 def test_a_second_export_to_tensorboard_adds_only_what_is_missing(
     store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -404,6 +327,8 @@ def test_tensorboard_has_settings_seeds_outcome_and_the_store(store: str) -> Non
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     assert store_command(["export", store, "--tensorboard", "tb"]) == 0
+    curves = open_store(store).curves().set_index(["run_id", "step"])["val_loss"]
+    children = set(open_store(store).designs().query("role == 'child'")["run_id"])
     for row in open_store(store).table("runs", None, None).to_pylist():
         events = EventAccumulator(f"tb/seed={row['seed']}-{row['run_id']}")
         events.Reload()
@@ -415,6 +340,8 @@ def test_tensorboard_has_settings_seeds_outcome_and_the_store(store: str) -> Non
             ("store", Path(store).resolve()),
         ):
             assert f"| {name} | {value} |" in settings
+        assert f"| design | {'branch child' if row['run_id'] in children else 'unknown'} |" in settings
+        assert {e.step: e.value for e in events.Scalars("val/loss")} == pytest.approx(curves[row["run_id"]].to_dict())
         outcome = events.Tensors("run/outcome/text_summary")[0].tensor_proto.string_val[0].decode()
         assert "| status | completed |" in outcome and f"| seconds | {row['seconds']} |" in outcome
         if row["grokked_step"] is not None:
