@@ -16,7 +16,6 @@ from benchmarks.contenders import PlainModel
 from benchmarks.coverage import END, HEAD, PAGE, START, STUDIES, cases, table
 from benchmarks.device_day import STAGES, run_day
 from benchmarks.gpt import our_config
-from benchmarks.harness import Contender
 from benchmarks.peers import LANES, PEERS, CarefulLoop, JaxLoop, TorchOps, VmapLoop, batches, initial, logits
 from benchmarks.plain_gpt import SHAPES, PlainGPT
 from benchmarks.roofline import COUNT, tables
@@ -114,46 +113,11 @@ def test_both_loops_train_the_same_model(name: str, fables: Corpus) -> None:
         assert f"({bytewise / 1e6:.0f} million parameters" in (device_day.gpt.__doc__ or "")
 
 
-def measured(name: str, ms: float) -> Contender:
-    ours = {"data_wait": 0.004, "checkpoint_seconds": 0.05} if name.startswith("ours") else {}
-    contender = Contender(gpt.Served, [], name=name)
-    contender.times = [9e-3 * ms, 1e-3 * ms, 1e-3 * ms]
-    contender.last = [{"val_loss": 1.7, "memory": 400.0, **ours}]
-    return contender
-
-
-def page(corpus: Corpus, names: dict[str, float], *words: str) -> str:
-    arguments = gpt.arguments_of(["--data", str(corpus.path), *words])
-    return gpt.page([measured(name, ms) for name, ms in names.items()], arguments)
-
-
-def test_the_page_says_what_was_measured_on_which_data(fables: Corpus) -> None:
-    text = page(fables, {"plain loop": 60.0, "ours, float32": 40.0})
-    assert f"Data: fables, {fables.vocab_size} ids, corpus {fables.hash}." in text
-    shape = SHAPES["char"]
-    parameters = parameter_count(our_config(shape, fables, 1, 20, "float32", False).model, vocab_size=fables.vocab_size)
-    assert f"{parameters:,} parameters" in text
-    assert "| ours, float32 | 40.0 | 19,200 |" in text and "| 1.50 (1.50 to 1.50) |" in text
-
-
 def test_only_known_names_with_one_of_ours_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     for names, message in (("ours, flaot32", "'ours, flaot32': expected"), ("plain loop", "needs one of ours")):
         with pytest.raises(SystemExit):
             gpt.arguments_of(["--data", "DIR", "--only", names])
         assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("device", "peak"),
-    [("NVIDIA H100 80GB HBM3", "989"), ("NVIDIA H100 PCIe", None), ("NVIDIA GeForce RTX 4090", "165")],
-)
-def test_a_share_of_the_peak_is_that_of_this_form(
-    device: str, peak: str | None, fables: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpt, "device_model", lambda _: device)
-    text = page(fables, {"plain loop, bf16, compiled": 60.0, "ours, bf16, compiled": 40.0}, "--device", "cuda")
-    assert ("MFU" in text) is (peak is not None)
-    assert peak is None or f"% of {peak} TFLOP/s" in text
 
 
 # The day on a device ends in its time with a whole file, whatever its stages do.

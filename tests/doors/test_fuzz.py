@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.doors.conftest import environment
-from tests.doors.fuzz import Case, World, fingerprint, problems, try_case
+from tests.doors.fuzz import Case, World, problems, try_case
+from tests.store.hostile import outside_state
 
 FEW = 15
 MANY = 2000
@@ -34,7 +35,7 @@ def test_a_broken_promise_is_found(world: World, tmp_path: Path) -> None:
         folder = tmp_path / name
         broken = try_case(Case(1, ("examples",), False, "utf-8", None), world, folder)
         assert not broken
-        before = fingerprint(folder)
+        before = outside_state(folder)
         inside = folder / "a" / "b"
         if harm == "row":
             for shard in (inside / "S" / "runs").glob("*.parquet"):

@@ -45,6 +45,7 @@ from tests.gpt.conftest import corpus as corpus
 from tests.gpt.conftest import settings as settings
 from tests.gpt.test_stability import dirty as dirty
 from tests.gpt.test_stability import of
+from tests.store.hostile import outside_state
 
 KEEP = (*TINY, "store.path=S", "checkpoint.keep=true")
 
@@ -215,10 +216,6 @@ def test_a_late_duplicate_leaves_the_weights_of_the_row_that_stays(door: Door, m
 INLINE = ("executor=inline", "store.path=S")
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
-
-
 def only_run(store: str = "S") -> str:
     (run_id,) = open_store(store).run_ids()
     return run_id
@@ -231,10 +228,10 @@ def verdict(text: str) -> str:
 def test_a_run_has_the_same_bits_and_nothing_is_stored(door: Door, tmp_path: Path) -> None:
     layers = "seeds.layers={head:5}"
     assert door(*TINY, *INLINE, "seed=3", "seeds.order=8", layers, "save=final", "checkpoint.keep=true").status == 0
-    before = contents(tmp_path)
+    before = outside_state(tmp_path)
     ended = door("--again", only_run()[:8], "--store", "S")
     assert (ended.status, verdict(ended.out)) == (0, "same bits"), ended
-    assert contents(tmp_path) == before
+    assert outside_state(tmp_path) == before
 
 
 def store_with(path: str, change: Callable[[RunResult], RunResult]) -> None:
@@ -325,11 +322,11 @@ def test_a_language_model_needs_its_corpus(
     moved = tmp_path / "moved"
     shutil.copytree(corpus.path, moved)
     language_model(settings(train__steps=7, data__path=str(moved)), corpus)
-    before = contents(tmp_path / "S")
+    before = outside_state(tmp_path / "S")
     words = ("--again", only_run()[:6], "--store", "S")
     ended = door(*words)
     assert verdict(ended.out) == "same bits" and ended.status == 0, ended
-    assert contents(tmp_path / "S") == before
+    assert outside_state(tmp_path / "S") == before
     shutil.rmtree(moved)
     ended = door(*words)
     assert ended.status == 2 and f"was trained on the corpus in {moved}, which is not there" in ended.err
