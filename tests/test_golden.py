@@ -34,7 +34,6 @@ def test_bits_and_curve(case: str) -> None:
 
 @pytest.mark.parametrize("case", NAMED)
 def test_names_of_runs(case: str) -> None:
-    """Stores are addressed by these names: a new setting or stream must not change them."""
     kept = json.loads(IDENTITY.read_text())
     assert kept["version"] == NUMERICS_VERSION, HOW
     assert names(case) == kept["names"][case], "a setting that is added needs `neutral=`; see grok/config/fields.py"

@@ -150,7 +150,6 @@ def test_products_and_gradients_are_those_of_float64(rows: int, width: int, feat
 @needs_onednn
 @pytest.mark.parametrize(("width", "features"), [(24, 40), pytest.param(40, 24, marks=pytest.mark.slow)])
 def test_compiled_they_are_the_same(width: int, features: int) -> None:
-    """Whichever operand is the narrower and laid out anew."""
     tensors = normal("x", 50, width), normal("w", features, width), normal("b", features)
     graph = OneGraph(lambda x, weight, bias: loss_and_gradients(x, weight, bias, onednn=True))
     for found, right in zip(graph(*tensors), loss_and_gradients(*tensors, onednn=True), strict=True):

@@ -42,7 +42,6 @@ def test_every_reader_gets_every_row_of_the_stores(built: Path, kind: str) -> No
 
 @pytest.mark.slow
 def test_datasets_loads_each_split(built: Path, tmp_path: Path) -> None:
-    """In a process of its own, which keeps its cache in the test's folder."""
     code = "import datasets, sys\nfor kind in ('runs', 'curves', 'designs'):\n"
     code += "    print(kind, *[f'{n}={len(s)}' for n, s in datasets.load_dataset(sys.argv[1], kind).items()])"
     done = subprocess.run(

@@ -111,7 +111,6 @@ def test_two_tags_are_alike_if_every_run_that_both_trained_has_equal_weights() -
 
 
 def test_no_run_that_changes_in_mid_run_is_a_random_seed(planned: Families) -> None:
-    """Also if a sweep asks for it by its number, and where the parents are random seeds themselves."""
     truths, designs = planned
     switched = [truth for truth in truths if "switch.step" in truth.overrides]
     seeds = [Truth({"seed": k, **SHARED}, LATE + 20 * (k - 130)) for k in range(100, 160)]
@@ -173,7 +172,6 @@ def test_intervals_of_the_half_fate_step_cover_in_a_few_studies() -> None:
 
 
 def test_the_counts_of_the_page_follow_from_its_parquet_files_alone() -> None:
-    """As a reader with pandas would count, from the columns that the documentation states."""
     folder = Path(__file__).parents[2] / "results" / "fate"
     runs, designs = (pd.read_parquet(folder / "store" / kind) for kind in ("runs", "designs"))
     accuracy = runs.set_index("run_id")["val_acc"]

@@ -508,7 +508,6 @@ def test_a_whole_history(tmp_path: Path, number: int) -> None:
 
 
 def test_records_of_commands_decide_nothing(tmp_path: Path) -> None:
-    """Two best and two random parents stay so, whatever became of the words beside the store."""
     history = History(tmp_path / "S", np.random.default_rng(0))
     history.sweep(range(12))
     for options in (["--best", "2", "--random", "0"], ["--best", "0", "--random", "2"]):

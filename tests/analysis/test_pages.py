@@ -69,7 +69,6 @@ def test_the_example_report_is_what_its_store_gives() -> None:
 
 @pytest.mark.parametrize("folder", [f for f in PAGES if f.name != "diary"], ids=lambda p: p.name)
 def test_a_finished_page_lacks_no_figure(folder: Path) -> None:
-    """A figure that was renamed in the code would else be lost without a word; the diary's runs are still trained."""
     assert NOT_DRAWN not in (folder / "README.md").read_text(encoding="utf-8")
 
 
@@ -78,7 +77,6 @@ WRITTEN = sorted(RESULTS.rglob("*.md"))
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda p: str(p.relative_to(RESULTS)))
 def test_what_a_page_cites_is_there(page: Path) -> None:
-    """Figures, tables and data by their names in the text, also with ``*``."""
     text = page.read_text(encoding="utf-8")
     cited = re.findall(r"`((?:figures|tables|store)/[^`\s]+|[\w./-]+\.(?:csv|json|png|svg|html))`", text)
     pages_own = [name for name in cited if not name.startswith(("conf/", "tests/", "results/", "STORE/", "../"))]
@@ -86,7 +84,6 @@ def test_what_a_page_cites_is_there(page: Path) -> None:
 
 
 def test_no_result_names_a_folder_of_the_machine_that_made_it() -> None:
-    """``run --again`` on a committed store would write, or look, where nobody else has anything."""
     folder = re.compile(rb"[\"'=\s](/(?:root|home|tmp|Users|mnt|work)/[\w./-]+)")
     written = [p for p in RESULTS.rglob("*") if p.suffix in (".json", ".md", ".csv", ".html", ".sh") and p.is_file()]
     assert [

@@ -356,7 +356,6 @@ def test_changed_code_is_another_condition() -> None:
 
 
 def test_commands_say_which_version_of_the_code_they_need() -> None:
-    """The code on the disk may have changed; the store has only its hashes."""
     observations = store_of([{"mine.task": "5c27bca497"}, {"mine.task": "3828f112f6"}])
     runs = observations.all_runs.drop(columns="config.own_code")
     runs["started_at"] = pd.to_datetime(["2026-11-20", "2026-11-22"] * 12)

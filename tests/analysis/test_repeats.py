@@ -79,7 +79,6 @@ def branched(
 
 
 def test_a_second_generation_has_lines_and_a_class_of_its_own() -> None:
-    """Three children are parents in their turn: for all such parents they are one draw, not three."""
     streams = {"seeds.split": 21, "seeds.init": 22, "seeds.order": 23}
     parent = Truth({"seed": 0, **streams, **LENGTH}, 2000)
     children = [Truth({"seed": 0, **streams, "seeds.order": 30 + k, **LENGTH}, 2001 + k) for k in range(4)]
@@ -295,7 +294,6 @@ def test_chosen_seeds_under_another_setting_are_repeats_and_no_sample_of_it() ->
 
 @pytest.mark.parametrize(("path", "kind"), [("auto", "processor"), ("onednn", "path")])
 def test_equal_bits_are_no_repeat_and_another_processor_is_one(path: str, kind: str) -> None:
-    """A repeat on the other path is one of that kind, also if another machine computed it."""
     rng = np.random.default_rng(13)
     seeds = [*census(60, rng), Truth({"seed": 60, "train.steps": 3000, "eval.every": 100}, 1900, True)]
     winner = seeds[-1]

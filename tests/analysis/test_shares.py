@@ -60,7 +60,6 @@ def test_intervals_cover_in_a_few_studies(factors: dict[str, np.ndarray], truth:
 
 
 def test_the_spread_over_seeds_covers_and_so_does_the_number_of_seeds() -> None:
-    """Of 6 init × 6 order × 2 dropout seeds, two runs a cell: truth of three kinds, 300 studies each."""
     factors, rng = grid(6, 6, 2), generator("noise floor")
     cells = Cells(factors, rng)
     names = list(factors)
@@ -390,7 +389,6 @@ def test_the_share_of_unchosen_parents_is_the_kept_variance(share: float) -> Non
 
 
 def test_chosen_families_keep_what_is_true_whatever_the_scale() -> None:
-    """Parents that were chosen by their outcomes, and by an early loss that tells more about what they keep."""
     rng, kept = generator("a line misses"), []
     for _ in range(30):
         found = redraws(World("", ADDITIVE), rng)
@@ -413,7 +411,6 @@ def test_a_contrast_is_the_difference_on_common_lines() -> None:
 
 @pytest.mark.parametrize("world", [WORLDS[0], WORLDS[3]], ids=lambda w: w.name)
 def test_what_children_keep_covers_in_a_few_studies(world: World) -> None:
-    """Truth without simulation: split redrawn of unrelated pairs keeps nothing, or the stated share of random seeds."""
     rng = generator(f"few studies {world.name}")
     inside = []
     for _ in range(60):

@@ -145,7 +145,6 @@ def test_one_continuum_is_not_two_regimes_and_two_groups_are() -> None:
 
 @pytest.mark.parametrize(("slow", "diverged"), [(0, 0), (4, 0), (0, 3), (2, 3)])
 def test_the_order_of_events_says_whom_it_is_about(slow: int, diverged: int) -> None:
-    """Seeds that diverged are no late ones, and where all generalised nothing is about early ones."""
     length = {"train.steps": 12_000, "eval.every": 250}
     truths = [Truth({"seed": s, **length}, 4000.0) for s in range(14)]
     truths += [Truth({"seed": 20 + s, **length}, 40_000.0) for s in range(slow)]
@@ -312,7 +311,6 @@ def test_processors_whose_seeds_differ_are_said_and_others_are_not() -> None:
 
 
 def test_runs_that_change_in_mid_run_are_no_census_and_said() -> None:
-    """Twenty orders from step 1,000 on are not one seed, and their census is none of random seeds."""
     switched = [Truth({"seed": k % 2, "switch.step": 1000, "switch.order": 77 + k}, 1800) for k in range(20)]
     assert needs("census", simulate(switched)).count("20 runs change in mid-run") == 1
     both = ask("census", simulate(computed_on(30, 3, "a", 0) + switched))
@@ -346,7 +344,6 @@ def test_equal_bits_under_different_seeds_are_an_error() -> None:
 
 
 def test_equal_bits_under_different_seeds_count_once_in_every_section() -> None:
-    """Sixty seeds with thirty results, of which six generalised, are thirty: no interval is of sixty."""
     store = simulate(computed_on(60, 12, "a", 0))
     runs = store.all_runs.copy()
     twin = runs["seed"].map(lambda seed: seed if seed < 6 else seed - 6 if seed < 12 else 6 + (seed - 12) % 24)

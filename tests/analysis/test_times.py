@@ -123,7 +123,6 @@ def test_intervals_of_quantiles_respect_the_spacing_of_evaluations(n: int, every
 
 @pytest.mark.parametrize("longer", [16, 120])
 def test_a_few_longer_runs_do_not_make_a_tail(longer: int) -> None:
-    """200 runs to step 10,000, some of them twice as long: either enough of those are left, or nothing is said."""
     rng = generator(f"tail {longer}")
     budget = np.where(np.arange(200) < longer, 20_000, 10_000)
     mean = np.minimum(lognormal(generator("truth"), 1_000_000, 6_000), 20_000).mean()

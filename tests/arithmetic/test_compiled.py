@@ -27,7 +27,6 @@ from tests.arithmetic.cases import curve, make_batch, results, tiny
 def test_compiled_runs_equal_the_uncompiled_to_rounding_and_each_other_to_the_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The settings are those of the golden file: whichever test is first compiles the kernels for both."""
     program = OneLaneProgram(tiny(numerics={"compile": True}))  # compiled once for both calls
     plain, compiled = tiny(), tiny(numerics={"compile": True})
     (expected,) = results(plain)

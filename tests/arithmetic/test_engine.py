@@ -84,7 +84,6 @@ neighbours = st.lists(st.integers(0, 20), min_size=0, max_size=3)
 def test_nothing_beside_a_run_moves_its_bits(
     neighbours: list[int], lanes: int, every: int, schedule: str, passes: int, shuffle: bool, sample: int, place: int
 ) -> None:
-    """Any evaluation cadence, order, number of passes, neighbours, lanes and place leave the run alone."""
     alone = run_alone()
     looked_at = tiny(
         seed=9,

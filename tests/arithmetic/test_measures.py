@@ -184,7 +184,6 @@ def test_each_intervention_is_another_run_and_moves_it(over: dict[str, dict[str,
 
 
 def test_the_coupling_is_the_bug_it_shows() -> None:
-    """Coupled, the evaluation's cadence and passes decide the order; uncoupled, they never do."""
     cadences = [{"every": 2}, {"every": 4}, {"every": 4, "passes": 2}]
     coupled = [tiny(eval={**c, "couple_order": True}) for c in cadences]
     plain = [tiny(eval=c) for c in cadences]

@@ -245,7 +245,6 @@ def test_the_longest_match_wins() -> None:
 
 
 def test_laws_are_torch_defaults() -> None:
-    """Compare bounds and spreads with what torch's own modules draw."""
     config = load_config({"mode": "arithmetic"})
     assert isinstance(config, ArithmeticConfig)
     ours = initial_parameters(config)

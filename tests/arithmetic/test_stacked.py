@@ -156,7 +156,6 @@ def test_a_run_with_dense_evaluations_is_extended_and_resumed() -> None:
 
 
 def test_refilling_moves_no_bit_and_no_buffer() -> None:
-    """Runs of different lengths through three lanes: each as if alone, all in the same memory."""
     configs = [tiny(seed=s, train={"steps": 4 + 5 * (s % 4)}) for s in range(8)]
     stack = Stack(jobs(*configs), lanes=3, device=torch.device("cpu"))
     before = {name: tensor.data_ptr() for name, tensor in stack.state.tensors()}

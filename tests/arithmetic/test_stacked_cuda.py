@@ -94,7 +94,6 @@ def test_a_checkpoint_of_the_device_goes_on_with_the_same_bits() -> None:
 
 
 def test_steps_are_queued_without_a_wait() -> None:
-    """CUDA's own check raises at any operation that makes the host wait."""
     stack = Stack(jobs(*[tiny(seed=s) for s in range(8)]), lanes=8, device=torch.device("cuda"), graphs=False)
     for lane in range(8):
         from grok.arithmetic.gpu.engine import Seat

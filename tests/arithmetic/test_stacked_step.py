@@ -191,7 +191,6 @@ def gradients_of(state: LaneState, *, fused: bool) -> list[Tensor]:
 
 @pytest.mark.parametrize("variant", FEW)
 def test_the_form_that_is_compiled_has_the_numbers_of_the_plain_one(variant: str) -> None:
-    """Loss, accuracy and every gradient, uncompiled, in float64."""
     state = seated(2, **{**VARIANTS[variant], "precision": "float64"})
     plain, fused = (gradients_of(state, fused=fused) for fused in (False, True))
     for expected, value in zip(plain, fused, strict=True):

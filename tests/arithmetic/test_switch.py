@@ -111,7 +111,6 @@ def test_each_update_after_the_step_takes_the_other_seeds_batch(
 def test_it_equals_the_trunk_to_the_bit_and_goes_on_from_any_checkpoint(
     engine: Engine, change: dict[str, int], at: int
 ) -> None:
-    """A checkpoint of the trunk at the step, or of its own before, at and after it."""
     over: dict[str, Any] = {"train": {"steps": 12}, "eval": {"every": 2}}
     steps = [at - 1, at, at + 1]
     trunk = trained(engine, tiny(**over, checkpoint={"keep_steps": steps}))
@@ -158,7 +157,6 @@ def test_ulps_move_all_tensors_at_an_address_of_their_own() -> None:
 
 
 def test_switched_and_plain_lanes_share_a_stack() -> None:
-    """Lanes with switches at other steps beside them change nothing, and neither does a refill."""
     configs = [tiny(seed=s, train={"steps": 9 + s}, switch={"step": s, "order": OTHER, "ulps": s}) for s in (1, 4, 7)]
     configs += [tiny(seed=9), tiny(seed=10, switch={"step": 23, "ulps": 1})]
     stack = Stack(cases.jobs(*configs), lanes=3, device=torch.device("cpu"))
@@ -184,7 +182,6 @@ def test_a_trunk_of_other_numerics_is_not_gone_on_from(engine: Engine) -> None:
 
 
 def test_names() -> None:
-    """The seed is a stream, the step and the size are settings; without a switch nothing has another name."""
     plain = identify(tiny())
     one, two = (identify(tiny(switch={"step": 4, "order": order})) for order in (5, 6))
     assert one.config_id == two.config_id != plain.config_id

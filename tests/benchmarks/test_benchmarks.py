@@ -69,7 +69,6 @@ def test_every_kernel_compiles_for_the_device_in_one_way_and_without_spills() ->
 @needs_cuda_build
 @pytest.mark.timeout(3600)
 def test_the_generated_step_has_the_numbers_of_the_plain_one() -> None:
-    """Also with what a device may hold outside masks and in fresh buffers."""
     result, real = generated("interpret"), json.loads(COUNT.read_text())["graphs"]
     for precision, bound in {"float32": 1e-6, "float64": 1e-9}.items():
         assert result[precision]["difference"] < bound
@@ -170,7 +169,6 @@ def test_the_peers_model_is_the_plain_one_in_float64() -> None:
 
 @pytest.mark.slow
 def test_every_peer_trains_alike() -> None:
-    """From equal weights, with equal batches: the losses of three steps agree, whatever compiles them."""
     pytest.importorskip("jax", reason="an extra of the benchmark alone: pip install jax")
     config = default_config(**REGIME)
     losses = [[peer.step() for _ in range(3)] for peer in (CarefulLoop(config, 0), JaxLoop(config, 0))]

@@ -170,7 +170,6 @@ PYTHON = [(b.page, b.body) for page in PAGES for b in blocks(page) if b.kind == 
 
 @pytest.mark.parametrize("page, body", PYTHON, ids=[f"{page} {i}" for i, (page, _) in enumerate(PYTHON)])
 def test_python_runs(page: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Python of the pages runs on a store of made-up runs."""
     monkeypatch.chdir(tmp_path)
     rows = list(example_rows(range(3)))
     with StoreWriter("results/store") as writer:

@@ -61,7 +61,6 @@ def form(text: str) -> set[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_seed_is_followed_to_the_report_and_trained_again(tmp_path: Path) -> None:
-    """The third walk takes the first one's store."""
     walk(SEED, tmp_path)
     walk(AGAIN, tmp_path)
 

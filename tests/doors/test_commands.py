@@ -79,7 +79,6 @@ def test_a_sweep_twice_trains_once(door: Door, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [(INLINE, "lanes=3"), pytest.param(("workers=2",), marks=pytest.mark.slow)])
 def test_where_and_how_runs_are_trained_changes_nothing(door: Door, tmp_path: Path, how: tuple[str, ...]) -> None:
-    """A pool beside the command's own process is compared by the fast test of a killed parent, too."""
     sweep = ["-m", "seed=range(0,4)", *TINY]
     assert door(*sweep, *how, "store.path=S").status == 0
     assert door(*sweep, INLINE, "store.path=inline").status == 0
@@ -295,7 +294,6 @@ def test_a_run_that_has_used_its_hours_continues_with_more(
     door: Door, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """A clock that counts a step as an hour; the third command has no limit."""
     with monkeypatch.context() as patched:
         patched.setattr(GptRun, "seconds", lambda self: 3600.0 * self.step)
         for hours, step in ((2, 2), (2, 2), (5, 5)):
@@ -331,7 +329,6 @@ def from_hf(tmp_path: Path) -> tuple[str, ...]:
 
 
 def test_a_run_begins_with_their_weights(door: Door, tmp_path: Path, from_hf: tuple[str, ...]) -> None:
-    """Nothing of the model is typed. A change of the weights is another run, their place is none."""
     assert door(*from_hf).status == 0
     (row,) = open_store("S").runs().to_dict("records")
     assert (row["config.model.layers"], row["config.model.context"], row["config.model.norm_eps"]) == (3, 32, 1e-3)
@@ -367,7 +364,6 @@ def small_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_effective_difference_is_said(door: Door, small_corpus: Path) -> None:
-    """What the runs have that their preset has not, derived settings included, sweeps and paths left short."""
     planned = ("dry_run=true", f"data.path={small_corpus}")
     assert door(*PRESET, *planned).out.splitlines()[0] == "gpt/shakespeare_char as the preset has it"
     changed = door(*PRESET, *planned, "optim.lr=2e-3", "model.dropout=0.1", "train.threads=1").out.splitlines()[0]

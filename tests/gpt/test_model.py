@@ -265,7 +265,6 @@ def test_as_many_key_heads_as_heads_is_the_same_run(settings: Build) -> None:
 
 
 def test_every_group_of_queries_reads_its_own_keys(settings: Build) -> None:
-    """A model whose keys and values are copied for each query of a group computes the same."""
     grouped = model_of(settings, d_model=24, heads=6, kv_heads=2)
     plain = model_of(settings, d_model=24, heads=6)
     weights = dict(grouped.named_parameters())
@@ -283,7 +282,6 @@ def test_every_group_of_queries_reads_its_own_keys(settings: Build) -> None:
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_kernel_reads_shared_keys_without_copies(monkeypatch: pytest.MonkeyPatch, bias: bool) -> None:
-    """Attention and gradients are those of copied keys and values; under a mask, too."""
     stream, heads = Stream("eval", 4), []
     kernel = torch.nn.functional.scaled_dot_product_attention
 

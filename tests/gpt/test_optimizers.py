@@ -297,7 +297,6 @@ def test_what_is_dropped_follows_from_the_streams_address_alone(settings: Build)
 
 @pytest.mark.usefixtures("on_one_gpu")
 def test_nothing_is_dropped_in_an_evaluation(settings: Build) -> None:
-    """At a rate of nothing all runs have the same weights, and so the same evaluation."""
     still = {"optim__lr": 1e-30, "optim__weight_decay": 0.0}
     with_dropout, without = (trained(settings(model__dropout=p, **still)) for p in (0.5, 0.0))
     assert [p.val_loss for p in with_dropout.curve] == [p.val_loss for p in without.curve]

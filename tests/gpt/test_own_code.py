@@ -134,7 +134,6 @@ def losses(result: RunResult) -> list[float]:
 
 
 def test_the_models_own_module_walks_the_same_trajectory(own: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the built-in model's initial weights."""
     built_in = result_of(run(own(precision="float64", save="init")))
     weights = {f"gpt.{name}": tensor for name, tensor in built_in.tensors["init"].items()}
     monkeypatch.setattr(initial, "drawn_weights", lambda *_: weights)
@@ -167,7 +166,6 @@ def test_own_code_is_part_of_the_runs_names(settings: Build, write: Write, tmp_p
 
 
 def test_stopped_and_resumed_is_never_stopped(own: Build) -> None:
-    """Its module draws dropout, its optimiser counts in a group, its intervention draws and has a state."""
     config = own(**ALL)
     whole = result_of(run(config))
     half = stopped(config, 5)
@@ -250,7 +248,6 @@ def command(folder: Path, words: list[str]) -> str:
 
 
 def test_executors_and_processes_train_the_same_weights(corpus: Corpus, write: Write, tmp_path: Path) -> None:
-    """By inline and loky workers, and by two processes under torchrun; then the stored run is scored and sampled."""
     write(mine=MINE)
     run_words = ["-m", "grok.run", *WORDS, f"data.path={corpus.path}"]
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--rdzv-backend=c10d"]

@@ -199,7 +199,6 @@ def test_a_mixture_of_documents_is_that_of_one_process(
 
 
 def test_two_processes_equal_one_to_the_bit(build: Build, results: dict[str, Any]) -> None:
-    """With dropout, clip and a resume; what is kept is kept by one of them."""
     alone = result_of(run(build(**BOTH)))
     both = results["ddp"]
     assert to_the_bit(described(alone), both)
@@ -214,7 +213,6 @@ def test_the_rows_of_one_micro_batch_are_shared_with_their_dropout(build: Build,
 
 @pytest.mark.parametrize("name", ["fsdp", "ddp from fsdp", "parts", pytest.param(FROM_ONE, marks=pytest.mark.slow)])
 def test_shares_equal_the_whole(build: Build, request: pytest.FixtureRequest, name: str) -> None:
-    """Weights and moments in shares, checkpoints written by all and read by another number, or in another form."""
     alone = described(result_of(run(build(**BOTH))))
     made = request.getfixturevalue("more_results" if name == FROM_ONE else "results")[name]
     assert to_rounding(alone, made)
@@ -225,7 +223,6 @@ def test_shares_equal_the_whole(build: Build, request: pytest.FixtureRequest, na
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FEW_COUNTED)) for name in COUNTED]
 )
 def test_the_planner_knows_the_traffic_of_shares(request: pytest.FixtureRequest, build: Build, name: str) -> None:
-    """Weights are gathered twice for each micro-batch, or once a step; gradients are scattered for each, or once."""
     config = build(**COUNTED[name])
     vocab_size = open_corpus(str(config.data.path)).vocab_size
     micro_batch, n = config.train.micro_batch or 0, count_parameters(config.model, vocab_size)
@@ -250,7 +247,6 @@ def test_muon_in_shares_equals_one_process(build: Build, more_results: dict[str,
 
 @pytest.mark.parametrize("name", [*FAULTY, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_FAULTY)])
 def test_two_processes_survive_a_fault(request: pytest.FixtureRequest, name: str) -> None:
-    """Also one that only one of them sees, and a rollback to a checkpoint that only one of them reads."""
     fault, end = FAULTS[name], request.getfixturevalue("results" if name in FAULTY else "more_results")[name]
     assert (end["status"], end["steps"]) == ("completed", SMALL["train"]["steps"])
     *abandoned, own = end["branches"]
@@ -271,7 +267,6 @@ def test_a_checkpoint_in_shares_is_read_by_one_process(build: Build, results: di
 
 
 def test_torch_opens_a_checkpoint_in_shares(results: dict[str, Any], tmp_path: Path) -> None:
-    """By ``dcp_to_torch_save``, with every weight and moment."""
     folder = results["folder"] / "fsdp"
     assert hf.main(["export", str(folder), "--for", "torch", "--out", str(tmp_path / "dcp")]) == 0
     with warnings.catch_warnings():

@@ -61,7 +61,6 @@ def test_stopped_three_times_equals_never_stopped(settings: Build, tmp_path: Pat
 def test_a_run_goes_on_without_damaged_best_and_averaged_weights(
     settings: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the bits of a run that never stopped; a mean that lacks its first steps is not kept."""
     monkeypatch.setattr(EvalConfig, "average_points", 3)
     config = settings(save="final", eval__average_share=0.25)
     whole = result_of(run(config))
@@ -114,7 +113,6 @@ def test_a_resumed_run_keeps_its_early_stop_and_its_clock(settings: Build) -> No
 
 
 def test_a_run_killed_between_its_early_stop_and_its_row_ends_there(settings: Build, tmp_path: Path) -> None:
-    """Its last checkpoint is that of its end; a new run from it under other settings trains on."""
     config = settings(train__steps=40, train__early_stop=2, checkpoint__keep=True, eval__every=2)
     start = stopped(config, 3)
     start.state["moments"][0]["history"]["best_loss"] = 0.0  # no later evaluation is better
@@ -134,7 +132,6 @@ def branch_job(config: GptConfig) -> Job:
 
 
 def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Path) -> None:
-    """`1e-05 and 3e-05 do not match` is said before anything is trained, and how to mean it."""
     config = settings(optim__lr=3e-5)
     checkpoint = stopped(config, 6)
     with pytest.raises(CheckpointError, match=r"optim.lr: checkpoint 3e-05, now 1e-05.*resume.changes"):
@@ -167,7 +164,6 @@ def test_changed_settings_are_refused_unless_named(settings: Build, tmp_path: Pa
 
 
 def test_what_the_loss_did_before_does_not_end_a_run_under_other_settings(settings: Build, tmp_path: Path) -> None:
-    """A checkpoint on the way up is one step from the end of its own run, and a start for another."""
     config = settings(optim__lr=3e-3)
     checkpoint = stopped(config, 6)
     watch = checkpoint.state["moments"][0]["state"]["watch"]
@@ -224,7 +220,6 @@ def test_compiled_runs_resume_to_the_bit_and_agree_with_eager_ones(
 def test_the_compiled_gradient_is_the_gradient(
     settings: Build, corpus: Any, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], logits: int, near: float
 ) -> None:
-    """Of the loss itself, in float64 to rounding; loss scale and micro-batches included."""
     monkeypatch.setitem(parts.CHUNK_ELEMENTS, "cpu", logits)
     found = []
     for compiled in (False, True):
@@ -240,7 +235,6 @@ def test_the_compiled_gradient_is_the_gradient(
 
 
 def test_settings_that_reshape_the_weights_cannot_change_on_the_way(settings: Build) -> None:
-    """It was a KeyError in a worker, tried again and again."""
     checkpoint = stopped(settings(train__steps=8), 4)
     grown = settings(train__steps=8, model__layers=3, resume={"run": RUN, "step": 4, "changes": ["model.layers"]})
     with pytest.raises(CheckpointError, match=r"weights of other shapes \(model\.layers: checkpoint 2, now 3\)"):
@@ -280,7 +274,6 @@ def test_the_same_bits(settings: Build, what: str) -> None:
 
 
 def test_less_is_kept(settings: Build) -> None:
-    """Fewer bytes between the passes, the fewest with whole blocks."""
     config = settings().model
     kept = {}
     for what in ("none", "attention", "blocks"):
@@ -420,7 +413,6 @@ def test_it_is_the_mean(
 
 
 def test_going_back_to_any_kept_checkpoint_repeats_the_run(settings: Build, store: Path) -> None:
-    """``resume.run`` and ``resume.step`` name it; from there the same steps have the same bits."""
     changes = {"checkpoint__minutes": 0, "stability__policy": "cut_lr", "stability__snapshot_every": 2}
     whole = result_of(run(settings(**changes)))
     for step in (3, 6):

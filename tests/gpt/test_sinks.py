@@ -20,7 +20,6 @@ pytest.importorskip("tensorboard", reason="the extra `gpt` is not installed")
 
 
 def test_names_are_stable() -> None:
-    """A log of last year must line up with one of today: changing a name here breaks every dashboard."""
     assert sorted(STEP_NAMES.values()) == [
         "data/consumed_samples",
         "data/consumed_tokens",
@@ -83,7 +82,6 @@ RAMPED: dict[str, Any] = {"train__batch_ramp": [2, 2, 20], "train__context_ramp"
 
 
 def test_a_loss_is_drawn_by_what_was_used(settings: Build, corpus: Corpus, tmp_path: Path) -> None:
-    """Of a run whose batches and sequences grow; a resumed one counts on."""
     config = settings(log__tensorboard=str(tmp_path), **RAMPED)
     half = stopped(config, 7)
     time.sleep(1.1)  # names of TensorBoard's files begin with the second, and are read in order
@@ -159,7 +157,6 @@ def test_tensorboard_of_a_run_killed_before_its_first_checkpoint_has_every_step_
 def test_a_run_resumed_on_a_branch_goes_on_in_the_logs_of_that_branch(
     settings: Build, dirty: Corpus, tmp_path: Path
 ) -> None:
-    """Also the abandoned branch keeps its last step, and a branch that a killed process began has no step twice."""
     (tmp_path / "kept.py").write_text(OWN)
     activate(code_of(tmp_path, ["kept.Kept"]))
     try:

@@ -57,7 +57,6 @@ def onset(settings: Build, dirty: Corpus) -> int:
 
 
 def test_a_spike_is_caught_before_its_update(settings: Build, dirty: Corpus) -> None:
-    """The garbage stops the run in the very step that meets it."""
     logged = result_of(run(settings(**of(dirty, stability__policy="log"))))
     stopped = result_of(run(settings(**of(dirty))))
     assert (stopped.status, stopped.stop_reason) == ("diverged", "spike")
@@ -191,7 +190,6 @@ def test_only_the_loss_is_acted_on_unless_all_is_asked_for() -> None:
 
 
 def test_a_watch_goes_on_as_if_it_had_not_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its state at any step, loaded, gives the same events."""
     for name, value in {"stuck": 0.2, "stuck_steps": 10, "growth": 2.0}.items():
         monkeypatch.setattr(StabilityConfig, name, value)
     config = StabilityConfig(policy="log", window=8)

@@ -393,7 +393,6 @@ def test_names_and_numbers_are_checked_before_a_file_is_written(
 
 
 def test_the_example_figure_draws_conditions_apart() -> None:
-    """Neither two tasks nor two versions of own code are in one picture."""
     tasks = [{"_target_": "knot.knot", "k": k} for k in (2, 3)]
     simulated = simulate(census(30, np.random.default_rng(5), steps=30_000, every=1000))
     kinds = [(label(tasks[0]), tasks[0], "aa"), (label(tasks[0]), tasks[0], "bb"), (label(tasks[1]), tasks[1], "bb")]

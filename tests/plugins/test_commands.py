@@ -151,7 +151,6 @@ def test_own_code_that_ends_the_process_is_an_error(
 
 
 def test_a_crash_of_own_code_names_its_line(write: Write, tmp_path: Path) -> None:
-    """A single run is trained in the command's own process, which such a crash ends."""
     write(crash="import ctypes\ndef crash():\n    ctypes.string_at(0)")
     code = "from grok.commands.command import command; import crash; command()(lambda words: crash.crash())([])"
     ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)

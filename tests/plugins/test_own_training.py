@@ -66,7 +66,6 @@ def test_what_is_refused(door: Door, write: Write, body: str, words: str) -> Non
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("executor", ["loky", "dask"])
 def test_the_example_is_killed_resumed_and_reported(tmp_path: Path, executor: str) -> None:
-    """32 seeds, killed in the middle; resumed, they equal those of one process that was left alone."""
     pytest.importorskip("sklearn")
     shutil.copy(EXAMPLE, tmp_path)
     sweep = [

@@ -36,7 +36,6 @@ def test_an_operation_of_ones_own_has_the_bits_of_the_built_in_one() -> None:
 
 
 def test_a_module_of_ones_own_walks_the_lanes_trajectory() -> None:
-    """From the lanes' own initial weights: the same losses as a plain module, in float64."""
     (lane,) = results(tiny(precision="float64"))
     config = own(precision="float64", model={"plugin": {"_target_": "mine.Same"}})
     (first,) = [e for e in events(tiny(precision="float64", save="init")) if isinstance(e, RunResult)]

@@ -131,7 +131,6 @@ def test_it_finds_the_optimum_and_says_so(tmp_path: Path, capfd: pytest.CaptureF
 
 
 def test_seeds_are_instances(tmp_path: Path) -> None:
-    """Every trial has the same seeds, and they are in no distribution."""
     world = World(tmp_path)
     world.run({"trials": 4, "seeds": 3, "first_seed": 7})
     runs = open_store(tmp_path).runs()
@@ -297,7 +296,6 @@ def test_a_longer_study_begins_with_the_shorter_one(tmp_path: Path) -> None:
 
 
 def test_two_processes_on_one_study(tmp_path: Path) -> None:
-    """A second one that comes at any moment finds the same next trials, and the record takes each once."""
     alone = World(tmp_path / "alone").run({"trials": 6})
     world = World(tmp_path / "both")
     first, second = world.search({"trials": 6}), world.search({"trials": 6})
@@ -490,7 +488,6 @@ NAMED = sorted(
 
 @pytest.mark.parametrize("name", NAMED)
 def test_every_named_study_is_sound(name: str) -> None:
-    """Its space, its objectives and its default's settings go together, at both ends of every setting."""
     study, raw, base = split_study(compose_study([f"study={name}"]))
     assert study.name == name
     space = read_space(raw, str(base["mode"]))

@@ -345,7 +345,6 @@ def test_the_same_tensors_under_two_names_are_one_part(folder: Path) -> None:
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.integers(5, 12), min_size=1, max_size=6), st.integers(1, 3), st.integers(0, 3))
 def test_retention_keeps_its_meaning(tmp_path: Path, steps: list[int], keep: int, keep_every: int) -> None:
-    """Each kept checkpoint is whole, and nothing is stored that none of them has."""
     folder = run_folder(tmp_path, "abc")
     shutil.rmtree(folder, ignore_errors=True)
     for step in steps:
@@ -377,7 +376,6 @@ def test_a_damaged_part_is_noticed(folder: Path, damage: str) -> None:
 
 
 def test_damaged_best_weights_cost_no_checkpoint(folder: Path) -> None:
-    """Two checkpoints share one file of best weights: with one byte of it changed, all of them can be loaded."""
     for step in (4, 5):
         newest = save_checkpoint(folder, at(step), keep=None)
     best = part_of(newest, "best.") / "tensors.safetensors"

@@ -223,7 +223,6 @@ def test_rows_that_cannot_be_understood_are_named_and_left_out(store: Path) -> N
 
 @pytest.mark.parametrize("role", ["parent", "candidate", "control"])
 def test_a_run_that_is_chosen_and_neither_stored_nor_planned_is_named_once(store: Path, role: str) -> None:
-    """A row that says that a run was chosen plans no training of it."""
     child = Purpose(role="child", parent_run_id="lost", redrawn=(), line="lost")
     chosen = Purposes("branch", [child], [("lost", Purpose(role=role, choice="best", line="lost"))])
     with StoreWriter(store) as writer:

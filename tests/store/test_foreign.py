@@ -93,7 +93,6 @@ def test_a_folder_among_shards_is_left_where_it_is(store: Path) -> None:
 def test_what_has_the_place_of_a_shard_is_said_and_its_curves_stay(
     store: Path, what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A data set under version control may be there before its files are fetched."""
     path = sorted((store / "runs").iterdir())[0]
     path.rename(tmp_path / "kept")
     path.mkdir() if what == "a folder" else path.symlink_to("not/fetched")
@@ -527,7 +526,6 @@ def test_a_process_that_may_have_no_thread(open_folder: Path, command: str) -> N
 
 @pytest.mark.parametrize("command", ["compact", "verify", "status"])
 def test_a_store_whose_path_is_not_utf_8(store: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Eight rows once became none, with exit status 0."""
     odd = Path(os.fsdecode(os.fsencode(str(store)) + b"\xff"))
     try:
         store.rename(odd)

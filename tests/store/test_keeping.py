@@ -148,7 +148,6 @@ class TestMigrate:
 
 @pytest.mark.parametrize("path", sorted(Path("results").glob("*/store")), ids=lambda path: path.parent.name)
 def test_a_stored_run_keeps_its_name_when_settings_go(path: Path, tmp_path: Path) -> None:
-    """In every committed store, read as it is and migrated."""
     shutil.copytree(path, tmp_path / "S")
     assert migrate(tmp_path / "S").from_version == read_marker(Layout(path))["schema_version"]
     assert verify(tmp_path / "S") == []
@@ -171,7 +170,6 @@ class TestVerify:
 
     @pytest.mark.parametrize("moment", KINDS)
     def test_a_store_in_use_is_intact(self, store: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-        """A sweep commits, then merges shards, between two readings of tables."""
         read = verify_module._read_raw
         writes: list[Callable[[], object]] = [
             lambda: StoreWriter(store).commit([example_row(9)]),
@@ -204,11 +202,9 @@ class TestVerify:
 
 class TestCommand:
     def test_exit_statuses_and_one_line_errors(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["verify", str(store)]) == 0
-        assert main(["status", str(store)]) == 0
-        assert main(["compact", str(store)]) == 0
-        assert capsys.readouterr().out == f"{store}: 3 shards, now 1\n"
-        assert main(["migrate", str(store)]) == 0
+        for command in ("verify", "status", "compact", "migrate"):
+            assert main([command, str(store)]) == 0
+        assert f"{store}: 3 shards, now 1\n" in capsys.readouterr().out
         assert main(["status", str(store / "no")]) == 2
         errors = capsys.readouterr().err
         assert errors.startswith("error: no store at")

@@ -475,7 +475,6 @@ def test_a_few_mutations(sound: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(20))
 def test_many_mutations(sound: Path, tmp_path: Path, part: int) -> None:
-    """2,000 in all, every tenth with a report of what is left."""
     for seed in cases(100, 100 * part):
         place = tmp_path / str(seed)
         mutated(sound, place, seed, with_report=seed % 10 == 0)

@@ -185,7 +185,6 @@ def test_a_gpt_run_names_its_preset_and_every_setting_that_counts() -> None:
 
 
 def test_a_command_has_one_length() -> None:
-    """The plan makes steps of a length in epochs; a command with both is refused."""
     train = {"epochs": 2, "steps": 7}
     words = overrides(load_config({"mode": "gpt", "experiment": "gpt/shakespeare_char", "train": train}))
     assert "train.steps=7" in words and not any(word.startswith("train.epochs") for word in words)

@@ -224,7 +224,6 @@ class TestDamage:
 
 
 def test_what_cannot_be_read_just_now_is_not_damaged() -> None:
-    """A shard of another user's, say: it would be trained again although it is as good as ever."""
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
         place = Path(folder)
         place.chmod(0o755)

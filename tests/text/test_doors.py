@@ -219,7 +219,6 @@ PARSERS = {"prepare": prepare.parser, "evaluate": evaluate.parser, "generate": g
     "command", [c for c in COMMANDS if c[1] not in ("run", "sweep")], ids=lambda command: " ".join(command[:4])
 )
 def test_every_command_is_read(command: list[str]) -> None:
-    """All options are known; what is missing is the input, which only a person has."""
     PARSERS[command[1]]().parse_args(command[2:])
 
 

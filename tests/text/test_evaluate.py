@@ -96,7 +96,6 @@ def test_without_an_end_token_the_first_token_is_not_scored(tmp_path: Path) -> N
 
 
 def test_an_alibi_model_looks_further_than_it_was_trained(articles: Corpus) -> None:
-    """Evaluation at twice the context; learned positions refuse with what would do."""
     for positions in ("alibi", "rotary"):
         model = small_model(articles.vocab_size, positions)
         twice = score_split(model, articles, "test", context=32)
@@ -348,7 +347,6 @@ def test_parameters_are_counted_as_the_model_counts_them(model: ModelConfig, voc
 def test_the_formula_is_gpt2(
     layers: int, d_model: int, heads: int, vocab_size: int, context: int, parameters: int
 ) -> None:
-    """The formula, for the sizes of the published weights."""
     assert planner.gpt2_parameters(layers, d_model, vocab_size, context) == parameters
     model = ModelConfig(layers=layers, d_model=d_model, heads=heads, context=context)
     assert planner.count_parameters(model, vocab_size).total == parameters
@@ -393,7 +391,6 @@ def test_a_plan_adds_up() -> None:
 
 
 def test_the_diarys_corrections() -> None:
-    """Which figures differ, and the computed values."""
     found = {(f.about, f.says): f for f in published.figures()}
     differs = {key for key, f in found.items() if not f.agrees}
     for about, says, value in (

@@ -79,7 +79,6 @@ def test_ids_out_of_range_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_second_corpus_has_the_same_tokeniser(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its file and its code are both named by the command: a file alone chooses no import."""
     assert main(PREPARE) == 0
     again = [
         *PREPARE[: PREPARE.index("--tokenizer")],

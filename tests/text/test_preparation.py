@@ -47,7 +47,6 @@ def texts(corpus: Corpus, split: str) -> list[str]:
 def test_documents_end_with_their_token_and_come_back(
     tmp_path_factory: pytest.TempPathFactory, documents: list[str], data: st.DataObject
 ) -> None:
-    """Contiguous tokens, each document followed by its end, none lost, none doubled, the last ones val."""
     folder = tmp_path_factory.mktemp("p")
     (folder / "d.jsonl").write_text("\n".join(json.dumps({"text": d}) for d in documents))
     tokenizer = data.draw(st.sampled_from(["char", "byte", "bpe"]))
@@ -315,7 +314,6 @@ def test_a_vocabulary_beyond_65536_ids_is_stored_in_four_bytes(tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak from /proc, which is Linux's")
 def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
-    """Three times the text takes the same memory: one process, whose peak the system counts."""
     text = f"\n{END_OF_TEXT}\n".join(write_fables(2000, 0)) + f"\n{END_OF_TEXT}\n"
     peaks = []
     for megabytes in (30, 90):
@@ -485,7 +483,6 @@ def test_a_manifest_of_before_is_held_against_the_hash_of_its_data(corpus: Corpu
 
 
 def test_prepare_repairs_a_damaged_corpus(corpus: Corpus) -> None:
-    """`run` says prepare again: the same command then makes the tokens anew instead of calling them up to date."""
     request = Request(form="text", inputs=(str(corpus.path.parent / "text.txt"),), out=corpus.path, tokenizer="byte")
     assert prepare(request)[1]
     file = corpus.path / "val.bin"

@@ -176,7 +176,6 @@ def test_a_long_line_is_read_whole() -> None:
 
 
 def test_a_text_that_stands_once_and_many_times_in_the_rows_is_in_memory_once(tmp_path: Path) -> None:
-    """512 rows at a time are 512 MB."""
     rows = pa.DictionaryArray.from_arrays(pa.array([0] * 600, pa.int32()), pa.array(["x" * (1 << 20)]))
     pq.write_table(pa.table({"text": rows}), tmp_path / "x.parquet", store_schema=False)
     before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())

@@ -208,7 +208,6 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_gpt2_ids_are_openais(samples: Callable[[str], Path]) -> None:
-    """The same ids from tiktoken, from `tokenizers`, and as published for well-known texts."""
     tokenizer = gpt2_tokenizer(samples("gpt2"))
     assert tokenizer.vocab_size == 50_257 and tokenizer.eot_id == 50_256
     assert tokenizer.encode("Hello, I'm a language model,").tolist() == [15496, 11, 314, 1101, 257, 3303, 2746, 11]
