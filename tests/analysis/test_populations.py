@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,25 +48,21 @@ def scan(stream: str, n: int, **overrides: object) -> list[Truth]:
     return [Truth({f"seeds.{stream}": i, **given_}, 900 + i) for i in range(n)]
 
 
-def test_master_seeds_are_one_population_that_draws_every_stream() -> None:
-    (p,) = of(census(12, np.random.default_rng(0))).every
-    assert p.varies == RUN_STREAMS
-    assert p.fixed == {}
-    assert p.name == ""
+@pytest.mark.parametrize(
+    ("truths", "varies", "fixed"),
+    [
+        (census(12, np.random.default_rng(0)), RUN_STREAMS, {}),
+        (scan("init", 12, seeds__order=8), ("init",), {"split": derive_seed(0, "split"), "order": 8}),
+        ([Truth({"seed": i, "seeds.order": 8}, 900) for i in range(12)], ("split", "init"), {"order": 8}),
+    ],
+    ids=["master seeds", "init at one order", "master seeds at one order"],
+)
+def test_a_population_knows_what_varies_and_what_is_fixed(
+    truths: list[Truth], varies: tuple[str, ...], fixed: dict[str, int]
+) -> None:
+    (p,) = of(truths).every
+    assert (p.varies, p.fixed, p.name) == (varies, fixed, "")
     assert list(p.seeds) == list(range(12))
-
-
-def test_init_at_one_order_says_which_streams_stay_and_at_which_seeds() -> None:
-    (p,) = of(scan("init", 30, seeds__order=8)).every
-    assert p.varies == ("init",)
-    assert p.fixed == {"split": derive_seed(0, "split"), "order": 8}
-    assert list(p.seeds) == list(range(30))
-
-
-def test_master_seeds_at_one_order_draw_the_other_two_streams() -> None:
-    (p,) = of([Truth({"seed": i, "seeds.order": 8}, 900) for i in range(9)]).every
-    assert p.varies == ("split", "init")
-    assert p.fixed == {"order": 8}
 
 
 def test_a_layers_seed_is_a_stream_of_its_own() -> None:

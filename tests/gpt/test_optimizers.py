@@ -118,10 +118,17 @@ def test_cosine_equals_its_closed_form_at_the_ends_and_in_the_middle() -> None:
     assert schedules.cosine(1100, 100, 1100, 0.1) == schedules.cosine(5000, 100, 1100, 0.1) == pytest.approx(0.1)
 
 
-def test_linear_equals_its_closed_form_and_starts_after_the_warmup() -> None:
-    optim = {"lr": 2.0, "schedule": "linear", "warmup_steps": 10, "min_lr": 0.1}
-    config = load_config({"mode": "gpt", "experiment": "t", "optim": optim, "train": {"steps": 110}})
-    assert [learning_rate(config, k) for k in (1, 5, 10, 60, 85, 110)] == pytest.approx([0.2, 1.0, 2.0, 1.1, 0.65, 0.2])
+@pytest.mark.parametrize(
+    ("optim", "rates"),
+    [
+        ({"schedule": "linear", "warmup_steps": 10, "min_lr": 0.1}, [0.2, 1.0, 2.0, 1.1, 0.65, 0.2]),
+        ({"schedule": "constant", "warmup_samples": 120}, [0.2, 1.0, 2.0, 2.0, 2.0, 2.0]),  # batches of 12
+    ],
+)
+def test_a_rate_begins_with_its_warmup_in_steps_or_samples(optim: dict[str, Any], rates: list[float]) -> None:
+    train = {"steps": 110, "batch_size": 12}
+    config = load_config({"mode": "gpt", "experiment": "t", "optim": {"lr": 2.0, **optim}, "train": train})
+    assert [learning_rate(config, k) for k in (1, 5, 10, 60, 85, 110)] == pytest.approx(rates)
 
 
 def test_one_cycle_equals_pytorch() -> None:
@@ -168,18 +175,6 @@ def test_the_rate_never_jumps(optim: dict, steps: int) -> None:
         steepest = math.pi / 2 / (0.3 * steps - 1)
     jumps = [abs(b - a) for a, b in pairwise(rates)]
     assert max(jumps) <= steepest * 1.01
-
-
-def test_warmup_may_be_counted_in_samples() -> None:
-    config = load_config(
-        {
-            "mode": "gpt",
-            "experiment": "t",
-            "optim": {"lr": 1.0, "warmup_samples": 120, "schedule": "constant"},
-            "train": {"batch_size": 12},
-        }
-    )
-    assert [learning_rate(config, k) for k in (1, 5, 10, 11)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
 
 
 @given(st.integers(1, 8), st.integers(1, 5), st.integers(0, 6), st.integers(1, 4000), st.integers(0, 400))
