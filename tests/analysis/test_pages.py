@@ -260,19 +260,6 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert report.main([str(tmp_path)]) == 2
 
 
-@pytest.mark.usefixtures("no_png")
-@pytest.mark.parametrize("name", ["census", "layers", pytest.param("crossed", marks=pytest.mark.slow)])
-def test_a_single_study(name: str, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert report.main([str(store), "--only", name, "--out", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    if name == "layers":
-        assert "not enough data: needs" in said
-        assert "get it with: grok " in said
-    else:
-        assert list((tmp_path / "figures").glob("*.png"))
-    assert report.main([str(tmp_path / "nothing"), "--only", name]) == 2
-
-
 def test_the_guide_names_every_section() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "reading-the-report.md").read_text(encoding="utf-8")
     assert [q.title for q in QUESTIONS if q.title not in guide] == []

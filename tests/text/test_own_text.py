@@ -63,10 +63,12 @@ def test_changed_code_prepares_anew_and_says_why(capsys: pytest.CaptureFixture[s
     before = open_corpus("C").hash
     capsys.readouterr()
     assert main(PREPARE) == 0
+    assert "C is up to date" in capsys.readouterr().out
     Path("words.py").write_text(EXAMPLE.read_text().replace("[:1000]", "[:3]"))
     with pytest.raises(DataError, match=r"words.Words has changed since these tokens were made"):
         named()
     assert main(PREPARE) == 0
+    assert "words.Words has changed since" in capsys.readouterr().err
     corpus = named()
     assert corpus.vocab_size == 5 and corpus.hash != before
     assert int(np.max(corpus.tokens("train"))) == 4
@@ -79,6 +81,7 @@ def test_ids_out_of_range_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_second_corpus_has_the_same_tokeniser(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its file and its code are both named by the command: a file alone chooses no import."""
     assert main(PREPARE) == 0
     again = [
         *PREPARE[: PREPARE.index("--tokenizer")],
@@ -90,6 +93,7 @@ def test_a_second_corpus_has_the_same_tokeniser(capsys: pytest.CaptureFixture[st
         "C/tokenizer.json",
     ]
     assert main(again) == 2
+    assert "--tokenizer-code words.Words for `grok prepare`" in capsys.readouterr().err
     Path("poems.txt").write_text(POEMS[: len(POEMS) // 2])
     assert main([*again, "--tokenizer-code", "words.Words"]) == 0
     first, second = named(), open_corpus("D")
@@ -109,7 +113,9 @@ def test_a_model_trains_on_it_and_writes_text(capfd: pytest.CaptureFixture[str])
     words += ["train.steps=2", "eval.every=2", "model.layers=1", "model.d_model=8", "model.heads=1", "model.context=8"]
     words += ["train.batch_size=2", "numerics.compile=false", "save=final", "eval.sample_tokens=4", "eval.prompt=The"]
     assert main([*words, "seed=1"]) == 0
+    assert "data sample: '<" in capfd.readouterr().err, "ids, where nobody names the code"
     assert main([*words, "seed=2", "data.tokenizer=words.Words"]) == 0
+    assert 'data sample: "The moss grows, day' in capfd.readouterr().err
     from grok.store import open_store
 
     runs = open_store("S").runs()
@@ -117,3 +123,4 @@ def test_a_model_trains_on_it_and_writes_text(capfd: pytest.CaptureFixture[str])
     assert main(["generate", run_id, "--store", "S", "--prompt", "The moss", "--tokenizer", "words.Words"]) == 0
     assert capfd.readouterr().out.startswith("The moss")
     assert main(["generate", run_id, "--store", "S", "--prompt", "The moss"]) == 2
+    assert "name it again" in capfd.readouterr().err
