@@ -143,6 +143,7 @@ def test_what_a_pair_carries_is_recovered() -> None:
     assert order_less_init.low <= 0.6 <= order_less_init.high
     said = {f.label: f for f in study.findings}
     assert said["variance between parents, order less init redrawn"].estimate == order_less_init
+    assert "more is kept with a new order" in said["variance between parents, order less init redrawn"].text
 
 
 def test_lines_are_the_units_and_random_parents_stand_apart() -> None:

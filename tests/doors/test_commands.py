@@ -341,7 +341,9 @@ def test_a_run_begins_with_their_weights(door: Door, tmp_path: Path, from_hf: tu
     assert "1 stored" in door(*from_hf, "init_from=elsewhere", "dry_run=true").out
     assert door("--again", row["run_id"], "--store", "S").last.startswith("same bits")
     shutil.rmtree("hf")
-    their_model(tmp_path / "hf", layer_norm_epsilon=1e-3, scale_attn_by_inverse_layer_idx=True)
+    with torch.random.fork_rng():
+        their_model(tmp_path / "hf", layer_norm_epsilon=1e-3, scale_attn_by_inverse_layer_idx=True)
+    assert "0 stored" in door(*from_hf, "dry_run=true").out, "other weights under the same settings"
 
 
 def test_fewer_positions_and_a_padded_vocabulary(door: Door, tmp_path: Path, from_hf: tuple[str, ...]) -> None:
@@ -445,6 +447,7 @@ def test_a_run_that_diverged_is_gone_on_from_under_another_rate(door: Door, smal
     assert (run["status"], run["stop_reason"]) == ("diverged", "spike")
     said = re.search(r"its checkpoints of step (\d+) and (\d+) are kept: go on with (\S+) (\S+) and", ended.err)
     assert said is not None
+    assert f"diverged (spike) after {run['steps']} steps" in ended.err  # quiet or not
     first, last, *words_to_use = said.groups()
     assert 10 < int(first) + 10 == int(last) <= run["steps"]
     assert words_to_use == [f"resume.run={run['run_id']}", f"resume.step={first}"]

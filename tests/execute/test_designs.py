@@ -434,8 +434,10 @@ def test_a_plan_that_was_abandoned_comes_back_by_its_command(
         writer.retire_design(design, "no use")
     capsys.readouterr()
     sweep(store, "seed=0")()
+    assert f"Design {design} was abandoned (no use); it is planned again" in capsys.readouterr().out
     assert rows(store)["retired"].isna().all()
     sweep(store, "seed=0")()
+    assert "was abandoned" not in capsys.readouterr().out
 
 
 def test_a_search_is_one_design_of_its_trials(tmp_path: Path) -> None:

@@ -464,6 +464,7 @@ def test_runs_of_another_sweep_are_waited_for_and_it_is_said_at_once(
     totals = runner.run(lane_groups(FORTY[:3], workers=1))
     assert totals.elsewhere == {run.run_id for run in FORTY[:3]}
     assert len(said) == 1 and said[0][0] == 1, "said once, before the runs are asked for again"
+    assert "being trained by another sweep in this store (process 7 on far), waiting for them" in said[0][1]
 
 
 class OnOtherNodes(LossyExecutor):

@@ -439,4 +439,5 @@ def test_checkpoints_of_an_abandoned_branch_are_left_out(
     assert average.main([RUN, "--store", str(tmp_path), "--last", "2"]) == 0
     assert "at 2 steps, 3, 6; those at steps 9 are of a branch that a rollback" in capsys.readouterr().out
     assert average.main([RUN, "--store", str(tmp_path), "--steps", "6,9"]) == 2
-    assert "kept at steps 3, 6; those at steps 9 are of a branch" in capsys.readouterr().err
+    assert "no checkpoint of step 9; checkpoints of run" in (told := capsys.readouterr().err)
+    assert "kept at steps 3, 6; those at steps 9 are of a branch" in told

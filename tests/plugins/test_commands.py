@@ -73,6 +73,7 @@ def test_changed_code_trains_anew_and_says_why(door: Door, write: Write) -> None
     ended = door(*RUN, "executor=inline")
     assert "1 planned, 0 stored, 0 duplicates, 1 to train" in ended.out
     assert "1 of them are stored with other code and train anew: changed is mine.Perceptron" in ended.out
+    assert "Plain path for 1 run: a table of your own (Examples) is trained one lane at a time" in ended.out
     assert len(open_store("S").run_ids()) == 2
     write(mine=MINE.replace("width=16", "width=18"))
     planned = door(*RUN, "executor=inline", "dry_run=true").out
@@ -185,6 +186,7 @@ def test_a_run_is_trained_again_where_its_code_is_named_again(door: Door, write:
     write(mine=MINE.replace("width=16", "width=17"))
     ended = door("--again", run_id, "--store", "S", *named)
     assert ended.status == 1
+    assert "code of your own has changed since" in ended.out
 
 
 def test_what_a_store_says_is_never_imported(door: Door, write: Write) -> None:

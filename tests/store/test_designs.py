@@ -325,6 +325,7 @@ class TestCommand:
         assert not (store / "no").exists()
         assert main(["retire", str(store), "study-1", "--why", "a  try\n"]) == 0
         assert main(["retire", "study-1", "--store", str(store), "--why", "other words"]) == 0
+        assert "already abandoned" in capsys.readouterr().out
         assert open_store(store).designs()["retired"].dropna().tolist() == ["a try"]
         assert main(["status", str(store)]) == 0
         assert "4 designs: 6 runs planned, 0 of them missing, 1 designs abandoned\n" in capsys.readouterr().out

@@ -86,11 +86,13 @@ def test_a_run_in_flight_can_be_looked_at(trained: Trained, tmp_path: Path, caps
     checkpoint.state["data_path"] = None
     save_checkpoint(tmp_path / "elsewhere", checkpoint)
     assert evaluate.main([str(tmp_path / "elsewhere")]) == 2
+    assert "give --data DIR" in capsys.readouterr().err
     assert evaluate.main([str(tmp_path / "inflight"), "--data", str(trained.data), "--split", "train"]) == 0
     look = [str(tmp_path / "inflight"), "--data", str(trained.data), "--tokens", "5"]
     assert generate.main(look) == 0
     capsys.readouterr()
     assert generate.main([*look, "--weights", "average"]) == 2  # asked for by name, and not replaced by others
+    assert "kept no average weights, but last" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -161,6 +163,7 @@ def test_a_corpus_that_was_prepared_anew_is_not_scored_as_the_runs_own(
     with pytest.raises(DataError, match=r"is not the corpus that run \w+ was trained on .*--data DIR"):
         run.corpus()
     assert run.corpus(str(data)).hash != run.data_hash
+    assert capsys.readouterr().err.startswith(f"note: {data} is not the corpus that run {run.run_id} was trained on")
     assert run.corpus(str(trained.data)).hash == run.data_hash
 
 
