@@ -84,6 +84,12 @@ def command(*, interrupted: str = AGAIN) -> Callable[[Callable[[list[str]], int]
     return decorate
 
 
+def _path(text: str) -> Path:
+    if not text:  # of a variable that was not set; as a path it would be the current folder
+        raise argparse.ArgumentTypeError("expected a name, got an empty text")
+    return Path(text)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that refuses as every command does: in one line. Texts of several lines keep them."""
 
@@ -91,6 +97,7 @@ class Parser(argparse.ArgumentParser):
         if "\n" in f"{settings.get('description')}{settings.get('epilog')}":
             settings["formatter_class"] = argparse.RawDescriptionHelpFormatter
         super().__init__(**settings)
+        self.register("type", Path, _path)
 
     def error(self, message: str) -> NoReturn:
         message = re.sub(r"^argument (-[^:]+): ", r"\1 ", message)

@@ -9,6 +9,7 @@ Prints one line for each case that breaks a promise. Exit status 0: none did.
 """
 
 import argparse
+import errno
 import faulthandler
 import importlib
 import io
@@ -310,7 +311,7 @@ class _Pipe:
     def write(self, text: str) -> int:
         self.left -= 1
         if self.left < 0:
-            raise BrokenPipeError
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
         return self.stream.write(text)
 
     def fileno(self) -> int:
@@ -321,8 +322,8 @@ class _Pipe:
         return getattr(self.stream, name)
 
 
-def named_paths(case: Case, folder: Path) -> list[str]:
-    """Return the places that the words of a case name, but those that hold the case itself."""
+def named_paths(case: Case, folder: Path) -> tuple[list[str], list[str]]:
+    """Return the places that the words of a case name, and of those the ones that hold the case itself."""
     pieces = [piece for word in case.words for piece in (word, *word.split("=", 1)[1:], *word.split("=", 2)[2:])]
     pieces += [piece.strip("'\"") for piece in pieces]
     places = [
@@ -330,8 +331,8 @@ def named_paths(case: Case, folder: Path) -> list[str]:
         for piece in pieces
         if piece and "\0" not in piece
     ]
-    home = str(folder)
-    return [place for place in places if not (home + "/").startswith(place.rstrip("/") + "/")]
+    above = [place for place in places if f"{folder}/".startswith(place.rstrip("/") + "/")]
+    return [place for place in places if place not in above], above
 
 
 def problems(case: Case, world: World, folder: Path, before: dict[str, Any], status: int, said: str) -> Iterator[str]:
@@ -352,15 +353,13 @@ def problems(case: Case, world: World, folder: Path, before: dict[str, Any], sta
     if "://me:se/cret" in said:
         yield "shows a password"
     root = folder.parents[1]
-    allowed = [str(folder / name) for name in ("S", "T", "L", "results", "N")] + named_paths(case, folder)
+    named, above = named_paths(case, folder)
+    allowed = [*(str(folder / name) for name in ("S", "T", "L", "results", "N")), *named]
     after = outside_state(root)
     for name in after.keys() | before.keys():
         path = str(root / name)
-        if (
-            name in after
-            and before.get(name) != after[name]
-            and not ((root / name).is_dir() or any(path == a or path.startswith(a + "/") for a in allowed))
-        ):
+        asked = str((root / name).parent) in above or any(path == a or path.startswith(a + "/") for a in allowed)
+        if name in after and before.get(name) != after[name] and not asked and not (root / name).is_dir():
             yield f"wrote {os.path.relpath(path, folder)}"
         if name not in after and not any(path.startswith(str(folder / kept) + "/") for kept in KEPT):
             yield f"removed {os.path.relpath(path, folder)}"

@@ -136,6 +136,7 @@ REFUSED = {
     "search: trials": ("grok.sweeps.search.__main__", [*SEARCH, "study.trials=1e12"], "at most 1000000"),
     "find: a folder in a file": ("grok.find", ["lr", *GPT, "--out", "text.txt/x"], "text.txt is no folder"),
     "report: a long name": ("grok.analysis.report", ["S", "--out", LONG], "File name too long"),
+    "hf: into nothing": ("grok.hf", ["export", "a", "--store", "S", "--out", ""], "got an empty text"),
     "merge: into nothing": ("grok.commands.store", ["merge", "S", "T", "--into", ""], "a store is empty"),
     "merge: into a folder of itself": ("grok.commands.store", ["merge", "S", "--into", "S/inner"], "inside the store"),
     "a sweep into a store's folder": ("grok.run", ["store.path=S/inner", "dry_run=true"], "inside the store"),
