@@ -18,7 +18,8 @@ SAMPLES = os.environ.get("GROK_SAMPLES")
 if importlib.util.find_spec("hypothesis"):  # a machine with a GPU may have no more than torch and pytest
     from hypothesis import settings
 
-    settings.register_profile("grok", deadline=None)
+    settings.register_profile("grok", deadline=None, derandomize=True)  # a red test is red again
+    settings.register_profile("explore", deadline=None)  # pytest --hypothesis-profile=explore
     settings.load_profile("grok")
 
 # A suite that a script started in the background ignores Ctrl-C, and so would every command that it starts.
