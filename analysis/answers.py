@@ -305,7 +305,8 @@ def _about_designs(observations: Observations) -> list[str]:
         "were planned without saying how they were chosen (choice=unstated)": len(purposes.unstated()),
         "were stored before a plan named them as members (results_seen)": len(purposes.seen),
     }
-    reconstructed = purposes.rows[purposes.rows["origin"] == "reconstructed"]["run_id"].nunique()
+    again = purposes.rows[purposes.rows["origin"] == "reconstructed"]["run_id"]
+    reconstructed = again[again.isin(observations.all_runs["run_id"])].nunique()
     counts["have designs that were reconstructed after their training (origin=reconstructed)"] = reconstructed
     return [f"{number:,} runs {words}." for words, number in counts.items() if number]
 

@@ -265,8 +265,14 @@ def _claims(observations: Observations) -> pd.DataFrame:
     rows = rows[((runs["config.perturb.ulps"].fillna(0) == 0) & ~_switched(runs)).to_numpy()]
     runs = observations.observed.loc[rows["run_id"]]
     seeds = [unit.get("seed") for unit in rows["unit"]]
-    return rows[["design_id", "run_id", "results_seen", "planned_at"]].assign(
-        place=place[rows["run_id"]].to_numpy(),
+    of = place[rows["run_id"]].to_numpy()
+    # A plan of another store, merged since, did not see this one's results; whoever made it may have.
+    every = observations.observed.loc[place.index]
+    ended = every["started_at"] + pd.to_timedelta(every["seconds"].astype("float64"), unit="s")
+    known = ended.groupby(place.to_numpy()).min().reindex(of).to_numpy()
+    return rows[["design_id", "run_id", "planned_at"]].assign(
+        results_seen=rows["results_seen"].astype(bool) | (rows["planned_at"].to_numpy() >= known),
+        place=of,
         length=runs["config.train.steps"].to_numpy(dtype="int64"),
         replicate=runs["replicate"].to_numpy(dtype="int64"),
         typed=[len(set(unit) - {"seed"}) for unit in rows["unit"]],

@@ -262,17 +262,17 @@ def _at_any_time(e: Estimate, label: str) -> Finding:
 
 
 def _held(census: Census) -> list[Finding]:
-    """Return the share that reached the accuracy of super seeds by the horizon, and did not lose it at once."""
+    """Return the share that reached the accuracy of super seeds by the horizon and had it at the next evaluation."""
     rows = census.rows[(census.rows["label"] != UNJUDGED) & census.rows["held"].notna()]
     if rows.empty:
         return []
-    hits, at_step = rows["held"] > 0, rows["label"].eq("super")
-    e = share(int(hits.sum()), len(rows))
-    ended, dipped, lost = (int(of.sum()) for of in (rows["held"] == 1, hits & ~at_step, ~hits & at_step))
+    twice, at_step = rows["held"] == 2, rows["label"].eq("super")
+    e = share(int(twice.sum()), len(rows))
+    ended, dipped, lost = (int(of.sum()) for of in (rows["held"] == 1, twice & ~at_step, at_step & (rows["held"] == 0)))
     text = (
-        f"{int(hits.sum()):,} of {len(rows):,} were above {DIARY.super_accuracy:.0%} at an evaluation by step "
-        f"{census.horizon:,} and at the next, if one follows: {e.percent()}. {dipped:,} of these had dipped then."
-        + (f" {ended:,} reached it at their last evaluation, so that none follows." if ended else "")
+        f"{int(twice.sum()):,} of {len(rows):,} were above {DIARY.super_accuracy:.0%} at an evaluation by step "
+        f"{census.horizon:,} and at the next: {e.percent()}. {dipped:,} of these had dipped then."
+        + (f" {ended:,} more reached it at their last evaluation: whether they hold it is not seen." if ended else "")
         + (f" {lost:,} more were above it then and dipped at the next evaluation." if lost else "")
     )
     return [Finding("super seeds, reached and held", e.percent(), text, e)]

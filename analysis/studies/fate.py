@@ -135,7 +135,7 @@ def one(observations: Observations, condition: Condition) -> Fate:
         distance=np.where(alike, np.abs(loss), np.nan),
         **{
             SUPER: (child["label"] == SUPER).to_numpy(),
-            HELD: (child["held"] > 0).to_numpy(),
+            HELD: (child["held"] == 2).to_numpy(),
             "generalised": np.isfinite(child["generalised"].to_numpy(float)),
         },
     ).reset_index(drop=True)
@@ -157,7 +157,7 @@ def one(observations: Observations, condition: Condition) -> Fate:
     study.notes += [
         f"A parent is super if it is super in this store (validation accuracy above {DIARY.super_accuracy:.0%} at "
         f"step {horizon:,}), whatever it was chosen for. Lines of descent are the units of every interval; a share is "
-        "the mean of theirs. Reached and held: above it at two evaluations in a row by then, or at the last, since "
+        "the mean of theirs. Reached and held: above it at two evaluations in a row, the first of them by then, since "
         "accuracy dips at single steps.",
         "Half-fate step: where the mean outcome lies midway between another order from the start and a move by one ulp "
         "at the same step. The fit is monotone and linear in log steps. Where most of the change lies between two "

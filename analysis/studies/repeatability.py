@@ -545,14 +545,14 @@ def _held(test: Test) -> list[Finding]:
     if kind.hit.judged is None:
         return []
     rows = kind.hit.judged.loc[[run for unit in kind.candidates for run in unit.repeats]]
-    held, done = rows["held"].dropna() > 0, rows["generalised"][np.isfinite(rows["generalised"])]
+    held, done = rows["held"].dropna() == 2, rows["generalised"][np.isfinite(rows["generalised"])]
     if held.empty:
         return []
     e = clopper_pearson(int(held.sum()), len(held))
     shown = f"{int(held.sum())} of {len(held)}"
     text = (
-        f"{what_repeats(kind)}: {shown} repeats had that accuracy at an evaluation by then and at the next, if one "
-        f"follows: {e.percent(0)}. {len(done)} of {len(rows)} generalised by then"
+        f"{what_repeats(kind)}: {shown} repeats had that accuracy at an evaluation by then and at the next: "
+        f"{e.percent(0)}; {int((rows['held'] == 1).sum())} more reached it at their last. {len(done)} of {len(rows)} generalised by then"
         + (f", half of these by step {done.median():,.0f}." if len(done) else ".")
     )
     return [Finding(f"{kind.hit.words} reached and held, {test.name}", shown, text, e, listed=not test.free)]

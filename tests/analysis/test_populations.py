@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grok.analysis.answers import compile_report, provenance
 from grok.analysis.observations import Observations, differing_settings, is_random_seed
-from grok.analysis.populations import FEWEST, RUN_STREAMS, Populations, populations
+from grok.analysis.populations import FEWEST, RUN_STREAMS, Populations, asked, populations
 from grok.analysis.proposals import code_needed, rerun_command, rerun_commands
 from grok.analysis.studies import QUESTIONS, seeds
 from grok.analysis.studies.regimes import ORDERS
@@ -244,6 +244,23 @@ def test_random_seeds_are_told_by_their_streams_not_by_how_they_were_typed() -> 
     ]
     rows = simulate(truths).arithmetic
     assert is_random_seed(rows).tolist() == [True, True, False, False, False]
+
+
+def test_a_plan_of_another_store_after_these_results_is_no_plan_before_them() -> None:
+    """The late seeds of one store are continued in a store of their own, which knows no results, and merged."""
+    first = [Truth({"seed": i, "train.steps": 3000}, 900.0 + i) for i in range(30)]
+    longer = [Truth({"seed": i, "train.steps": 12_000}, 900.0 + i) for i in range(24, 30)]
+    both = simulate(first + longer)
+    late = both.all_runs["config.train.steps"] == 12_000
+    designs = both.designs.copy()
+    designs["results_seen"] = False
+    after = designs["run_id"].isin(both.all_runs["run_id"][late])
+    designs.loc[after, ["design_id", "planned_at"]] = ["another", pd.Timestamp("2040-01-01")]
+    merged = Observations(both.all_runs, both.curves, designs=designs)
+    assert asked(merged)["config.train.steps"].unique().tolist() == [3000]
+    designs.loc[after, "planned_at"] = pd.Timestamp("2020-01-01")  # asked for before any result
+    before = Observations(both.all_runs, both.curves, designs=designs)
+    assert sorted(asked(before)["config.train.steps"].unique()) == [3000, 12_000]
 
 
 # Every run is listed with its seeds, whatever was scanned, and the page's table says the same in fewer columns.
