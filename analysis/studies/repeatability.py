@@ -552,8 +552,8 @@ def _held(test: Test) -> list[Finding]:
     shown = f"{int(held.sum())} of {len(held)}"
     text = (
         f"{what_repeats(kind)}: {shown} repeats had that accuracy at an evaluation by then and at the next: "
-        f"{e.percent(0)}; {int((rows['held'] == 1).sum())} more reached it at their last. {len(done)} of {len(rows)} generalised by then"
-        + (f", half of these by step {done.median():,.0f}." if len(done) else ".")
+        f"{e.percent(0)}; {int((rows['held'] == 1).sum())} more reached it at their last. {len(done)} of {len(rows)} "
+        "generalised by then" + (f", half of these by step {done.median():,.0f}." if len(done) else ".")
     )
     return [Finding(f"{kind.hit.words} reached and held, {test.name}", shown, text, e, listed=not test.free)]
 
