@@ -105,9 +105,7 @@ def branch_strips(study: Branching) -> Drawing | None:
     if study.census.empty:
         return None
     census, examples, step = study.census["accuracy"], study.examples, study.horizon
-    children = pd.concat(
-        [family.rows.assign(redrawn=family.name) for family in study.families], ignore_index=True
-    ).rename(columns={"accuracy": "val_acc"})
+    children = study.children.rename(columns={"accuracy": "val_acc"})
     one = children.groupby("seed")["parent"].transform("nunique") == 1  # named parents can share a master seed
     names = ("seed " + children["seed"].astype(str)).where(one, "run " + children["parent"].str[:8])
     by_parent = len(set(zip(names, children["redrawn"], strict=True))) <= MOST_STRIPS
@@ -145,7 +143,7 @@ def branch_strips(study: Branching) -> Drawing | None:
         "children of one parent, or of all parents of a kind, with the named streams redrawn and the others kept. "
         f"Dashed: the diary's thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
     )
-    count = f"{len(children):,} children, {len(census):,} seeds"
+    count = f"{children['run_id'].nunique():,} children, {len(census):,} seeds"
     data = every.drop(columns=["x", "y", "height"])
     return draw("redraw_strips", "Children with redrawn streams, and random seeds", caption, [chart], data, count)
 

@@ -24,6 +24,9 @@ from grok.analysis.studies.base import Beside, Question, Study, Table, by_condit
 from grok.analysis.studies.census import judged
 
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
+KINDS: Final = ("random", "best", "picked", "descended", "named", "unknown")
+"""How a parent was chosen, as `pairs` says it. A child counts in the first one by which it was asked for: those that
+were named later, often for their results, take no child from the parents that were drawn or the best."""
 FEWEST: Final = 4
 """Smallest number of children of a reported family."""
 DIVERGED: Final = -1.0
@@ -66,6 +69,11 @@ class Branching(Study):
     examples: int
     """Number of validation examples."""
 
+    @property
+    def children(self) -> pd.DataFrame:
+        """The rows of all families, with the name of what each redraws: one per child and parent."""
+        return pd.concat([family.rows.assign(redrawn=family.name) for family in self.families], ignore_index=True)
+
 
 def validation_examples(row: pd.Series) -> int:
     """Return the approximate number of a run's validation examples, which is enough to keep a logit finite."""
@@ -77,8 +85,8 @@ def pairs(observations: Observations) -> pd.DataFrame:
 
     Kind is how the parent was chosen: best, random, picked (by name, a random seed of the store), descended (by name,
     a child itself), named (asked for before any result, but no random seed) or unknown (nothing says what it was for).
-    A child counts once for each kind by which a design asks for it: another design takes it from none. Generation 1:
-    the parent is a random seed. Children that differ from a later step on are no redraws.
+    A child has a row for each kind by which a design asks for it; `one` counts it once. Generation 1: the parent is a
+    random seed. Children that differ from a later step on are no redraws.
     """
     children = observations.once(roles).of("child", kinds=("branch",))
     children = children[children["from_step"].isna()]
@@ -148,7 +156,10 @@ def one(observations: Observations, condition: Condition) -> Branching:
         score[:] = normal_scores(floats(ranked), floats(ranked[random]))
     except NotEnoughData as missing:
         gap = missing.needs
-    related = related[related["child"].isin(labelled.index)]
+    related = related[related["child"].isin(labelled.index)].sort_values(
+        "kind", key=lambda kinds: kinds.map(KINDS.index), kind="stable"
+    )
+    related = related.drop_duplicates(["child", "parent"]).sort_index()
     table = related[["child", "parent", "line", "seed", "redrawn", "generation", "kind"]]
     own = labelled.assign(score=score, super=is_super).loc[table["child"]]
     columns = {"accuracy": own["accuracy"], "score": own["score"], "parent_score": score.reindex(table["parent"])}
@@ -164,7 +175,7 @@ def one(observations: Observations, condition: Condition) -> Branching:
         raise NotEnoughData(f"at least {FEWEST} children that were judged")
     first = members.iloc[0]
     study = Branching(
-        scope=f"{sum(f.rows['run_id'].nunique() for f in families):,} children of "
+        scope=f"{pd.concat([f.rows['run_id'] for f in families]).nunique():,} children of "
         f"{table['parent'].nunique()} parents, compared with {len(census):,} random seeds; {describe_task(first)}; "
         f"{settings_in_words(first)}.",
         families=families,
@@ -198,14 +209,14 @@ def _shares(study: Branching) -> None:
             base,
         )
     study.tabulate("branching_shares", "Super seeds among children, 95% intervals", by_kind)
-    children = pd.concat([f.rows.assign(redrawn=f.name) for f in study.families], ignore_index=True)
-    study.tabulate("branching_children", "Every child", children, open=False, code=("run_id", "parent"))
+    study.tabulate("branching_children", "Every child", study.children, open=False, code=("run_id", "parent"))
     study.notes.append(
         "Only children are judged, because the best parents were chosen by their own validation loss. The families of "
         "the best parents show what promising seeds pass on, those of random parents what any seed passes on. "
         "Parents given by --parents are picked (random seeds of the store), descended (children of such parents) or "
-        "named (others). Parents with a common ancestor are one line: they share streams, so for all such parents a "
-        "line counts as one family."
+        "named (others). A child that was asked for as one of a random or best parent, too, counts there alone. "
+        "Parents with a common ancestor are one line: they share streams, so for all such parents a line counts as one "
+        "family."
     )
 
 
@@ -214,10 +225,10 @@ def first_generation(study: Branching) -> dict[str, pd.DataFrame]:
 
     One row per child and parent, with the name of what it redraws.
     """
-    rows = pd.concat([family.rows.assign(redrawn=family.name) for family in study.families], ignore_index=True)
+    rows = study.children
     rows = rows[(rows["generation"] == 1) & rows["parent_score"].notna()]
-    kinds = {"every": rows["kind"].notna(), "random": rows["kind"] == "random", "chosen": rows["kind"] != "random"}
-    return {name: rows[of].drop_duplicates(["run_id", "parent", "redrawn"]) for name, of in kinds.items()}
+    random = rows["kind"] == "random"
+    return {"every": rows, "random": rows[random], "chosen": rows[~random]}
 
 
 def what_children_keep(study: Branching) -> dict[str, Kept]:

@@ -751,7 +751,7 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
     shown = f"{hits} of {runs}"
     text = (
         f"{what_repeats(kind)}: {n} candidate{'s' * (n > 1)}, {hit} again in {shown} repeats, "
-        f"{result.pooled.percent(0)}; {verdict(test)}."
+        f"{result.pooled.percent(0)} for th{'ese seeds' if n > 1 else 'is seed'}; {verdict(test)}."
     )
     beside: list[Finding] = []
     if kind.hit.judged is not None:  # a threshold alone does not tell a near miss from an ordinary run
@@ -771,13 +771,18 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         text += f" Fewer than {few}: the rate of other seeds is not compared."
     if result.mean is not None:
         m = result.mean
-        text += f" Estimate for all such seeds: {m.percent(0)} of a seed's repeats."
+        text += f" For all such seeds: {m.percent(0)} of a seed's repeats."
     elif n > 1:
         text += " The candidates share streams, so they do not tell how other such seeds behave."
     if test.controls is not None:
+        again, of = (
+            sum(column) for column in zip(*[kind.hit.counts(unit.repeats) for unit in kind.controls], strict=True)
+        )
         ordinary = len(kind.controls)
-        share = test.controls.percent(0)
-        text += f" Ordinary controls: {share} of the repeats of {ordinary} seed{'s' * (ordinary > 1)}."
+        text += (
+            f" Ordinary controls: {again} of {of} repeats of {ordinary} seed{'s' * (ordinary > 1)}; all such seeds: "
+            f"{test.controls.percent(0)}."
+        )
     label = f"{hit} again, {test.name}"
     study.findings += [Finding(label, shown, text, result.pooled, headline=headline), *beside]
     name = test.name.replace(" + ", "_").replace(" ", "_")

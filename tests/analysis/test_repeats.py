@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
 from grok.analysis.populations import populations
 from grok.analysis.statistics.repeatability import Verdict, between_parents, normal_scores, replication
@@ -113,7 +114,7 @@ def test_a_second_generation_has_lines_and_a_class_of_its_own() -> None:
     assert {unit.line for unit in test.kind.candidates} == {first}
 
 
-def test_a_child_counts_in_every_class_by_which_a_design_asked_for_it() -> None:
+def test_a_child_counts_once_in_the_first_class_by_which_a_design_asked_for_it() -> None:
     """A best parent that is super is named later: it does not leave its class, and its new children do not enter it."""
     census = [Truth({"seed": s, **LENGTH}, 1800 if s == 7 else 9000 + s) for s in range(30)]
     first = [Truth({"seed": 7, "seeds.order": 40 + k, **LENGTH}, 8000 + k) for k in range(4)]
@@ -122,12 +123,16 @@ def test_a_child_counts_in_every_class_by_which_a_design_asked_for_it() -> None:
     apart = simulate(truths, branch({7: first}, truths, "best"), branch({7: later}, truths, "named"))
     shares = ask("branching", apart).tables[0].frame.set_index("parents")["super"]
     assert shares.to_dict() == {"1 best": "0 of 4", "1 picked": "5 of 5"}
-    for designs in (("named", "drawn"), ("drawn", "named")):
-        both = simulate(truths, *(branch({7: [*first, *later]}, truths, choice) for choice in designs))
-        study = ask("branching", both)
-        shares = study.tables[0].frame.set_index("parents")["super"]
-        assert shares.to_dict() == {"1 random": "5 of 9", "1 picked": "5 of 9"}
-        assert study.scope.startswith("9 children of 1 parents")
+    for earlier, kind in (("drawn", "random"), ("best", "best")):
+        for designs in (("named", earlier), (earlier, "named")):
+            both = simulate(truths, *(branch({7: [*first, *later]}, truths, choice) for choice in designs))
+            study = ask("branching", both)
+            shares = study.tables[0].frame.set_index("parents")["super"]
+            assert shares.to_dict() == {f"1 {kind}": "5 of 9"}
+            assert study.scope.startswith("9 children of 1 parents")
+            (strips,) = (d for d in drawings(study) if d.name == "redraw_strips")
+            assert strips.count == "9 children, 30 seeds"
+            assert (strips.data["parent"] != "census").sum() == 9
 
 
 def test_what_a_pair_carries_is_recovered() -> None:
@@ -243,6 +248,8 @@ def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_
     lowest = min(curve(t, [3000])[0].val_acc for t in repeats)
     assert accuracy.endswith(f"{lowest:.1%} at least") and accuracy in study.findings[0].text
     assert ulp.controls is not None and (ulp.controls.value, ulp.controls.n) == (0, 6)
+    controls = f"0 of 48 repeats of 6 seeds; all such seeds: {ulp.controls.percent(0)}"
+    assert controls in study.findings[0].text, "the count, and which of its two intervals this is"
     assert all(c.base is not None and c.base.n == 300 for c in ulp.result.candidates)
     assert "no sign" in verdict(order)
 
