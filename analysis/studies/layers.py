@@ -178,6 +178,16 @@ class Result:
     """Whether the layers' effects add up, so that each has a share."""
 
     @property
+    def act_together(self) -> bool:
+        """Whether layers are seen to depend on each other: a table of two has too few combinations to tell."""
+        return len(self.moving) > 2 and self.additivity.share.high < 1
+
+    @property
+    def is_super(self) -> bool:
+        """Whether the recipient is super in every run of its own; False where the outcome is a time."""
+        return not self.outcome.is_time and bool(self.accuracy[self.runs(())].min() > DIARY.super_accuracy)
+
+    @property
     def clear(self) -> bool:
         """Whether the interval of the total effect excludes 0; otherwise shares of it mean nothing."""
         return self.attribution.total.low > 0 or self.attribution.total.high < 0
@@ -249,7 +259,7 @@ def analyse(observations: Observations) -> Layers:
         raise gap or NotEnoughData("runs with seeds.layers")
     # One scale cannot have times and accuracies: keep the kind with more transplants.
     is_time = sum(r.outcome.is_time for r in results) * 2 >= len(results)
-    sets = _by_layers([r for r in results if r.outcome.is_time == is_time])
+    sets = _by_recipient([r for r in results if r.outcome.is_time == is_time])
     p = [p_of_no_pattern([r.additivity for r in same]) for same in sets]
     sets = [
         [replace(r, adds_up=value <= ALARM and r.additivity.share.low >= ADDITIVE) for r in same]
@@ -277,8 +287,9 @@ def analyse(observations: Observations) -> Layers:
         ),
     )
     _notes(study, len(results) - len(kept))
-    for same, value in zip(sets, p, strict=True):
-        study.findings.append(_together(same, value))
+    study.findings += [_together(same, value) for same, value in zip(sets, p, strict=True)]
+    sets = _by_layers(kept)
+    for same in sets:
         if (high := _still_high(same)) is not None:
             study.findings.append(high)
         for result in same:
@@ -288,24 +299,32 @@ def analyse(observations: Observations) -> Layers:
 
 
 def _together(same: list[Result], p: float) -> Finding:
-    """Return whether the layers of these transplants act one by one or together: what comes before any share."""
+    """Return whether the layers of these transplants act one by one or together: what comes before any share.
+
+    That they are not seen to add up does not show that they act together.
+    """
     n, shares = len(same), [r.additivity.share for r in same]
     layers, adding = ", ".join(same[0].transplant.factors), sum(r.adds_up for r in same)
+    acting = sum(r.act_together and not r.adds_up for r in same)
+    whose = "" if same[0].outcome.is_time else f"recipient {'' if same[0].is_super else 'not '}super"
     alone = shares[0].percent(0) if n == 1 else f"{np.mean([e.value for e in shares]):.0%} in the mean"
     low, middle, high = np.quantile(np.mean([r.additivity.chance for r in same], 0), [0.025, 0.5, 0.975])
+    who = f"{n} transplant{'s' * (n > 1)}" + (f" ({whose})" if whose else "")
     text = (
-        f"{n} transplant{'s' * (n > 1)} exchange{'s' * (n == 1)} {layers}. One by one, the layers explain {alone} of "
-        f"the variance between combinations; shuffled tables show {100 * middle:.0f}% ({100 * low:.0f} to "
-        f"{100 * high:.0f}; p = {p:.2g}). "
+        f"{who} exchange{'s' * (n == 1)} {layers}. One by one, the layers explain {alone} of the variance between "
+        f"combinations; shuffled tables show {100 * middle:.0f}% ({100 * low:.0f} to {100 * high:.0f}; p = {p:.2g}). "
     )
     if adding:
         text += "Their effects add up" + f" in {adding} of them, which have shares" * (n > 1) + "."
-    elif len(same[0].moving) == 2 and n == 1:
-        text += "The four combinations of two layers cannot tell whether their effects add up, so there are no shares."
-    else:
-        partly = " in part" if p <= ALARM else ""
-        text += (
+    if acting:
+        partly = f" in {acting} of them" * (acting < n) + " in part" * (p <= ALARM)
+        text += " " * (adding > 0) + (
             f"They act together{partly}: what one layer changes depends on the others, and none has a share of its own."
+        )
+    if not adding and not acting:
+        few = all(len(r.moving) <= 2 for r in same)
+        text += ("The four combinations of two layers" if few else "These combinations") + (
+            " cannot tell whether their effects add up or depend on each other, so there are no shares."
         )
     changed = [r for r in same if r.clear]
     if n > MOST_TOLD:
@@ -315,12 +334,13 @@ def _together(same: list[Result], p: float) -> Finding:
             f" Exchanging all of them is clearly {words[0]} in {worse} and {words[1]} in {len(changed) - worse} (95% "
             "intervals of repeats, without a correction for their number)."
         )
-    return Finding(f"layers together, {layers}", alone, text, shares[0] if n == 1 else None, headline=True)
+    label = f"layers together, {layers}" + (f", {whose}" if whose else "")
+    return Finding(label, alone, text, shares[0] if n == 1 else None, headline=True)
 
 
 def _still_high(same: list[Result]) -> Finding | None:
     """Return how often recipients that are super stay so with a part of the donor's weights; None without any."""
-    high = [r for r in same if not r.outcome.is_time and r.accuracy[r.runs(())].min() > DIARY.super_accuracy]
+    high = [r for r in same if r.is_super]
     if not high:
         return None
     parts = []
@@ -344,6 +364,12 @@ def _by_layers(results: list[Result]) -> list[list[Result]]:
     for result in results:
         sets.setdefault(tuple(sorted(result.transplant.factors)), []).append(result)
     return sorted(sets.values(), key=len, reverse=True)
+
+
+def _by_recipient(results: list[Result]) -> list[list[Result]]:
+    """Return the transplants of equal layers, super recipients apart: tables of others hardly vary."""
+    sets = [(same, is_super) for same in _by_layers(results) for is_super in (True, False)]
+    return [mine for same, is_super in sets if (mine := [r for r in same if r.is_super == is_super])]
 
 
 def _outcomes(observations: Observations) -> tuple[list[tuple[Transplant, Outcome]], NotEnoughData | None]:

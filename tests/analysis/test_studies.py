@@ -455,13 +455,33 @@ def all_or_nothing(recipient: int, donor: int, rng: np.random.Generator, layers:
 def test_a_seed_that_needs_all_of_its_layers_gives_none_of_them_a_share(layers: list[str]) -> None:
     rng = np.random.default_rng(20)
     study = ask("layers", simulate([t for i in range(3) for t in all_or_nothing(100 + i, 200 + i, rng, layers)]))
-    assert "They act together" in study.findings[0].text and study.shares.empty and drawings(study) == []
+    together = [r.act_together for r in study.results]
+    assert together == [len(layers) > 2] * 3, "four combinations cannot tell, however many transplants"
+    assert ("They act together" in study.findings[0].text) == (len(layers) > 2)
+    assert ("cannot tell" in study.findings[0].text) == (len(layers) == 2)
+    assert study.shares.empty and drawings(study) == []
     assert not any("odds" in f.text for f in study.findings), "no wrong answer with its own weights: no odds"
     changes = [f.shown for f in study.findings if f.label.startswith("all layers")]
     assert all(re.fullmatch(r"accuracy \d+\.\d% instead of (100\.0|99\.\d)%", change) for change in changes)
     cells = study.cells.set_index(["transplant", "exchanged"])["mean"]
     own, half = (cells[study.results[0].transplant.name, exchanged] for exchanged in ("nothing", "head"))
     assert own > 0.99 and half < 0.9
+
+
+def test_super_recipients_are_averaged_apart_from_ordinary_ones() -> None:
+    """An ordinary recipient's one carrier does not hide that super recipients need all of their layers."""
+    rng = np.random.default_rng(20)
+    needy = [t for i in range(3) for t in all_or_nothing(100 + i, 200 + i, rng, LAYERS)]
+    plain = [t for i in range(3) for t in transplant({"head": -0.2}, 0.01, rng, 300 + i, 400 + i)]
+    plain = [Truth({**t.overrides, "train.steps": 3000}, t.time) for t in plain]
+    study = ask("layers", simulate(needy + plain))
+    assert [(r.is_super, r.act_together, r.adds_up) for r in study.results] == [(True, True, False)] * 3 + [
+        (False, False, True)
+    ] * 3
+    shown = {f.label.rpartition(", ")[2]: f.shown for f in study.findings if f.label.startswith("layers together")}
+    for kind, is_super in (("recipient super", True), ("recipient not super", False)):
+        mine = [r.additivity.share.value for r in study.results if r.is_super == is_super]
+        assert shown[kind] == f"{np.mean(mine):.0%} in the mean"
 
 
 def test_an_order_that_was_exchanged_is_a_factor_and_layers_that_went_together_are_one() -> None:
