@@ -5,6 +5,7 @@ import hashlib
 import io
 import itertools
 import json
+import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +75,7 @@ def row_of(run: Any) -> Row:
         weights_hash=f"{run.identity.trajectory_id}{config.train.steps}",
         seconds=1.0,
         numerics=NUMERICS,
-        started_at=1.7e9,
+        started_at=time.time(),
         curve=points,
     )
     for name, step in event_times(points).items():
