@@ -208,7 +208,8 @@ def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = 
     replicate = f", replicate {row['replicate']}" if row["replicate"] else ""
     yield f"seed        {row['seed']}{replicate}"
     for stream in STREAMS:
-        seed = row[f"seed_{stream}"]
+        if (seed := row[f"seed_{stream}"]) is None:  # the run is older than the stream
+            continue
         yield f"  {stream:9} {seed}{'' if seed == derive_seed(row['seed'], stream) else '  (given)'}"
     for name, seed in json.loads(row["layers"]).items():
         yield f"  layer     {name}: {seed}"
