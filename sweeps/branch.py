@@ -88,6 +88,10 @@ def choose(store: Store, runs: pd.DataFrame, arguments: argparse.Namespace) -> d
     at = arguments.at
     if at is None:
         half = int(runs["config.train.steps"].min()) / 2
+        if curves.empty:
+            raise ConfigError(
+                f"{store.layout.root} has no curves of these seeds (left out or lost): name parents by --parents"
+            )
         at = min((int(step) for step in curves["step"].unique()), key=lambda step: abs(step - half))
     losses = curves[curves["step"] == at].set_index("run_id")["val_loss"].reindex(runs.index)
     if losses.isna().any():
