@@ -31,7 +31,7 @@ from grok.analysis.observations import (
     settings_words,
     varying_columns,
 )
-from grok.store.designs import CHOICES, ROLES, TRAINED
+from grok.store.designs import CHOICES, ROLES, TRAINED, results_known
 from grok.streams import derive_seed
 
 # What each run was for, read from the rows of ``designs/``.
@@ -265,19 +265,15 @@ def _claims(observations: Observations) -> pd.DataFrame:
     rows = rows[((runs["config.perturb.ulps"].fillna(0) == 0) & ~_switched(runs)).to_numpy()]
     runs = observations.observed.loc[rows["run_id"]]
     seeds = [unit.get("seed") for unit in rows["unit"]]
-    of = place[rows["run_id"]].to_numpy()
-    # A plan of another store, merged since, did not see this one's results; whoever made it may have.
-    every = observations.observed.loc[place.index]
-    ended = every["started_at"] + pd.to_timedelta(every["seconds"].astype("float64"), unit="s")
-    known = ended.groupby(place.to_numpy()).min().reindex(of).to_numpy()
-    return rows[["design_id", "run_id", "planned_at"]].assign(
-        results_seen=rows["results_seen"].astype(bool) | (rows["planned_at"].to_numpy() >= known),
-        place=of,
+    claims = rows[["design_id", "run_id", "results_seen", "planned_at"]].assign(
+        place=place[rows["run_id"]].to_numpy(),
         length=runs["config.train.steps"].to_numpy(dtype="int64"),
         replicate=runs["replicate"].to_numpy(dtype="int64"),
         typed=[len(set(unit) - {"seed"}) for unit in rows["unit"]],
         asked_seed=pd.array([seed if type(seed) is int else None for seed in seeds], dtype="Int64"),
     )
+    every = observations.observed.loc[place.index, ["started_at", "seconds"]].assign(place=place, run_id=place.index)
+    return claims.assign(results_seen=results_known(claims, every))
 
 
 def random_seeds(observations: Observations) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from grok.execute.groups import own_code, prepare_runs
 from grok.execute.plan import first_ancestors
 from grok.plugins import fingerprints, target_of
 from grok.store import Purpose, Purposes, Store
-from grok.store.designs import TRAINED
+from grok.store.designs import TRAINED, results_known
 from grok.store.provenance import stored_config
 from grok.streams import STREAMS, Stream, derive_seed
 
@@ -168,6 +168,9 @@ def population(store: Store, runs: pd.DataFrame) -> set[str]:
     """
     designs = store.designs()
     designs = designs[designs["run_id"].isin(runs["run_id"])]
+    trajectories = runs.set_index("run_id")["trajectory_id"]
+    designs = designs.assign(place=designs["run_id"].map(trajectories))
+    designs["results_seen"] = results_known(designs, runs.assign(place=runs["trajectory_id"]))
     of_population = (designs["role"] == "member") | ((designs["role"] == "cell") & (designs["kind"] == "crossed"))
     if designs["results_seen"][of_population].all():
         runs = runs[~runs["run_id"].isin(designs["run_id"][~of_population & designs["role"].isin(TRAINED)])]
@@ -177,7 +180,6 @@ def population(store: Store, runs: pd.DataFrame) -> set[str]:
                 "its seeds count as one population"
             )
         return set(runs["run_id"])
-    trajectories = runs.set_index("run_id")["trajectory_id"]
     claims = designs[of_population & designs["choice"].isin(["given", "drawn"])]
     first = set(claims["run_id"][~claims["results_seen"]])
     begun = set(trajectories[list(first)])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,9 @@ from grok.errors import StoreError
 from grok.store.rows import repeats
 from grok.store.schema import KEYS, schema, to_table
 from grok.untrusted import is_plain, read_json_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KINDS_OF_DESIGN: Final = ("sweep", "crossed", "branch", "repeat", "layers", "search", "extend")
 ROLES: Final = ("member", "parent", "child", "candidate", "control", "cell", "recipient", "donor", "trial")
@@ -261,3 +264,24 @@ _ACCEPTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "planned_at": (lambda value: 0 <= value < 2**56, "microseconds since 1970"),
     "retired": _or_null(lambda value: len(value) <= LONGEST, f"at most {LONGEST} characters"),
 }
+
+
+def results_known(claims: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
+    """Return whether each row of ``claims`` was planned after a result of its place: results may have chosen it.
+
+    ``results_seen`` says so of results in the store in which the plan was made. Another run of the place that ended
+    before the plan is a result, too: stores can be merged since. The claimed run itself does not count, because clocks
+    differ between machines.
+
+    Args:
+        claims: with the columns run_id, place, planned_at and results_seen.
+        runs: with the columns run_id, place, started_at and seconds.
+    """
+    import pandas as pd
+
+    ended = runs["started_at"] + pd.to_timedelta(runs["seconds"].astype("float64"), unit="s")
+    others = runs[["run_id", "place"]].assign(ended=ended)
+    pairs = claims[["run_id", "place", "planned_at"]].reset_index(drop=True).rename_axis("claim").reset_index()
+    pairs = pairs.merge(others, on="place", suffixes=("", "_other"))
+    late = pairs["claim"][(pairs["run_id"] != pairs["run_id_other"]) & (pairs["ended"] <= pairs["planned_at"])]
+    return claims["results_seen"].astype(bool) | pd.Series(range(len(claims)), claims.index).isin(late)

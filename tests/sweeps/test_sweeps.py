@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from grok.__main__ import main as grok
+from grok.analysis.observations import Observations
+from grok.analysis.populations import asked
 from grok.config import RunConfig
 from grok.execute import Outcome
 from grok.run import main
@@ -17,7 +19,7 @@ from grok.streams import STREAMS, derive_seed
 from grok.sweeps import layers as layers_command
 from grok.sweeps.branch import drawn_parents
 from grok.sweeps.branch import main as branch
-from grok.sweeps.choosing import redrawn_seeds
+from grok.sweeps.choosing import population, redrawn_seeds
 from grok.sweeps.layers import main as layers
 from grok.sweeps.repeat import main as repeat
 from tests.doors.conftest import TINY as SETTINGS
@@ -50,6 +52,28 @@ def test_a_layers_weights_are_redrawn_and_nothing_else(store: Path, capfd: pytes
     assert new["weights_hash"].nunique() == 4 and parent["weights_hash"] not in set(new["weights_hash"])
     assert branch([*words, "--redraw", "layers.tail", *TINY]) == 2
     assert "'tail' names no tensor" in capfd.readouterr().err
+
+
+def test_what_was_continued_in_another_store_is_no_member_after_a_merge(census: Path, tmp_path: Path) -> None:
+    """That store knew no result when its plan was made, but whoever made it may have."""
+    longer, both = tmp_path / "D", tmp_path / "B"
+    assert main(["-m", "seed=1,2", *TINY, "train.steps=12", f"store.path={longer}"]) == 0
+    assert grok(["store", "merge", str(census), str(longer), "--into", str(both)]) == 0
+    merged = open_store(both)
+    assert not merged.designs()["results_seen"].any()
+    assert asked(Observations.read(both))["config.train.steps"].nunique() == 1
+    runs = merged.runs()
+    assert population(merged, runs) == open_store(census).run_ids()
+
+
+def test_a_branch_of_seeds_whose_curves_are_lost_is_refused(
+    census: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = shutil.copytree(census, tmp_path / "S")
+    for shard in (path / "curves").glob("*.parquet"):
+        shard.unlink()
+    assert branch(["--store", str(path), "--best", "1", "--random", "0", *TINY]) == 2
+    assert "no curves" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
