@@ -108,6 +108,12 @@ def eligible(
     lengths = runs["config.train.steps"].unique()
     (run,) = prepare_runs([stored_config(row, _named_code(how))])
     of_any_length = {usual, *(run.under("train.steps", int(n)).identity.config_id for n in lengths)}
+    others = int((~runs["config_id"].isin(of_any_length)).sum())
+    if others:
+        print(
+            f"{store.layout.root}: chosen among runs of the most frequent settings; {others:,} finished runs with "
+            "others do not count (type settings to choose among those)"
+        )
     runs = runs[runs["config_id"].isin(of_any_length)]
     if scan is not None:
         cell = runs.groupby([f"seed_{s}" for s in REDRAWABLE if s != scan], sort=True).ngroup()

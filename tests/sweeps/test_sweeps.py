@@ -66,6 +66,17 @@ def test_what_was_continued_in_another_store_is_no_member_after_a_merge(census: 
     assert population(merged, runs) == open_store(census).run_ids()
 
 
+def test_runs_of_other_settings_that_do_not_count_are_told(
+    census: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = shutil.copytree(census, tmp_path / "S")
+    assert main(["-m", "seed=range(0,3)", *TINY, "optim.weight_decay=2", f"store.path={path}"]) == 0
+    words = ["--store", str(path), "--best", "1", "--random", "0", "--at", "3", "dry_run=true"]
+    assert branch(words) == 0 and "3 finished runs with others do" in capsys.readouterr().out
+    assert branch([*words, *TINY, "optim.weight_decay=2"]) == 0
+    assert "finished runs with others do" not in capsys.readouterr().out
+
+
 def test_a_branch_of_seeds_whose_curves_are_lost_is_refused(
     census: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
