@@ -1,8 +1,7 @@
 """``grok compare STORE A B``: two sets of runs side by side, with intervals.
 
-A and B are filters, as ``grok list`` takes them, with further columns: every setting that differs between the store's
-runs, under its full name or its last part. If enough seeds (split, init, order) are on both sides, these are compared
-in pairs; otherwise all runs are, as independent groups.
+A and B are filters, as ``grok list`` takes them. If enough seeds (split, init, order) are on both sides, these are
+compared in pairs; otherwise all runs are, as independent groups.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Final
 import pandas as pd
 
 from grok.analysis.criteria import last_common
-from grok.analysis.listing import listed_runs
+from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
 from grok.analysis.populations import asked
 from grok.analysis.statistics.estimate import NotEnoughData, mean
@@ -28,7 +27,6 @@ from grok.analysis.studies.base import OwnStudy, Table
 from grok.analysis.studies.conditions import FEWEST, Family, contrast, slowdown_words, triples
 from grok.analysis.writing import FIGURES, default_folder, study_text, write_studies
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
-from grok.commands.words import matching
 from grok.errors import ConfigError
 from grok.store import open_store
 
@@ -70,14 +68,9 @@ def chosen(observations: Observations, path: Path, words: str) -> pd.DataFrame:
         ConfigError: none does, or the filter names no column.
     """
     rows = observations.arithmetic
-    names = [column.removeprefix("config.") for column in varying_columns(rows)] if len(rows) else []
-    settings = pd.DataFrame({name: rows[f"config.{name}"].map(in_words, na_action=None) for name in names})
-    last = settings.rename(columns=lambda name: name.rpartition(".")[2])
-    listed = listed_runs(observations, open_store(path)).set_index("run").reindex(rows.index)
-    table = pd.concat([settings, last, listed], axis=1)
-    runs = rows[matching(table.loc[:, ~table.columns.duplicated()], shlex.split(words)).to_numpy()]
+    runs = rows[rows.index.isin(filtered(observations, open_store(path), shlex.split(words))["run"])]
     if runs.empty:
-        values = (f"{name}={value}" for name in names for value in settings[name].unique()[:2])
+        values = (f"{c.removeprefix('config.')}={in_words(v)}" for c in varying_columns(rows) for v in rows[c].unique())
         raise ConfigError(
             f"{words!r} fits none of the {len(rows):,} arithmetic runs of {path}: expected a filter such as "
             f"{next(values, 'class=early')}; `grok list {path}` shows the rows"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 import pandas as pd
 
-from grok.analysis.observations import Observations
+from grok.analysis.observations import Observations, in_words
 from grok.analysis.studies.seeds import seed_table
 from grok.commands.command import Parser, add_store, command, store_of
-from grok.commands.words import is_filter, matching, with_purposes
+from grok.commands.words import column_named, is_filter, matching, with_purposes
 from grok.store import Store, open_store
 
 SHOWN: Final = {
@@ -41,6 +42,24 @@ def listed_runs(observations: Observations, store: Store) -> pd.DataFrame:
     return with_purposes(table, store)
 
 
+def filtered(observations: Observations, store: Store, words: Sequence[str]) -> pd.DataFrame:
+    """Return the rows of ``listed_runs`` that satisfy all ``words``.
+
+    A bound may also be on a recorded column or a setting, under its full name or its last part.
+
+    Raises:
+        ConfigError: a filter names no column.
+    """
+    listed = listed_runs(observations, store)
+    recorded = observations.all_runs.set_index("run_id").loc[listed["run"]].reset_index(drop=True)
+    recorded = recorded.rename(columns=lambda name: str(name).removeprefix("config."))
+    for name in recorded.select_dtypes(exclude="number"):
+        recorded[name] = recorded[name].map(in_words, na_action=None)
+    last = recorded.rename(columns=lambda name: name.rpartition(".")[2])
+    table = pd.concat([listed, recorded, last], axis=1)
+    return listed[matching(table.loc[:, ~table.columns.duplicated()], words)]
+
+
 def shown(table: pd.DataFrame) -> pd.DataFrame:
     """Return what a terminal shows of ``table``: short names, few digits, and of conditions only what differs."""
     table = table.assign(run=table["run"].str[:DIGITS], condition=_differing(table["condition"]))
@@ -63,8 +82,8 @@ def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
         prog="grok list",
-        description="The runs of a store as a table. A filter is a word that a row contains, or a bound on a column, "
-        "given by the beginning of its name; all must hold.",
+        description="The runs of a store as a table. A filter is a word that a row contains, or a bound on a column or "
+        "a setting, given by the beginning of its name; all must hold.",
         epilog="example: grok list results/store class=super 'generalised<2000' design=branch",
     )
     add_store(parser)
@@ -74,6 +93,7 @@ def parser() -> Parser:
         metavar="FILTER",
         help="seed=8, class=super, 'generalised<2000', design=branch, role=child",
     )
+    parser.add_argument("--sort", metavar="COLUMN", help="lowest first; -COLUMN: highest first (--sort=-val_accuracy)")
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--csv", action="store_true", help="comma-separated values, all digits")
     output.add_argument("--json", action="store_true", help="one JSON object a line, all digits")
@@ -94,8 +114,11 @@ def main(argv: list[str]) -> int:
     """Print the runs that satisfy all filters."""
     arguments = _arguments(argv)
     path = store_of(arguments)
-    table = listed_runs(Observations.read(path), open_store(path))
-    chosen = table[matching(table, arguments.filters)]
+    observations = Observations.read(path)
+    chosen = filtered(observations, open_store(path), arguments.filters)
+    if arguments.sort is not None:
+        column = column_named(chosen, arguments.sort.removeprefix("-"))
+        chosen = chosen.sort_values(column, ascending=not arguments.sort.startswith("-"), kind="stable")
     if arguments.csv:
         print(chosen.to_csv(index=False), end="")
     elif arguments.json:
@@ -103,7 +126,7 @@ def main(argv: list[str]) -> int:
     else:
         if len(chosen):
             print(shown(chosen).to_string(index=False))
-        print(f"{len(chosen):,} of {len(table):,} runs")
+        print(f"{len(chosen):,} of {len(observations.all_runs):,} runs")
     return 0
 
 

@@ -32,7 +32,7 @@ COMMANDS: Final = {
         "sweep": Command("grok.run", "many runs: seed=range(0,64) optim.lr=1e-3,3e-3", ("-m",)),
         "report": Command("grok.analysis.report", "one page on a store, with figures and their data"),
         "list": Command("grok.analysis.listing", "the runs as a table: class=super 'generalised<2000' design=branch"),
-        "show": Command("grok.show", "one run: its seeds, events and curves"),
+        "show": Command("grok.analysis.show", "one run: its seeds, events and curves"),
         "run": Command("grok.run", "one run, or a stored run again (--again)"),
     },
     "what makes a seed good": {

@@ -300,17 +300,25 @@ def matching(frame: pd.DataFrame, words: Sequence[str]) -> pd.Series:
     return kept
 
 
-def _bounded(frame: pd.DataFrame, name: str, sign: str, value: str) -> pd.Series:
-    import pandas as pd
+def column_named(frame: pd.DataFrame, name: str) -> str:
+    """Return the column of ``frame`` that ``name`` means: the whole name, or the first that begins with it.
 
+    Raises:
+        ConfigError: there is none.
+    """
     names = {str(column).lower().replace(" ", "_"): str(column) for column in frame}
     typed = name.strip().lower()
     meant = names.get(typed) or next((column for key, column in names.items() if key.startswith(typed)), None)
     if meant is None:
         some = ", ".join([*names][:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
-        raise ConfigError(
-            f"{name}{sign}{value}: there is no column {name}{nearest(typed, names)}: expected one of {some}"
-        )
+        raise ConfigError(f"there is no column {name}{nearest(typed, names)}: expected one of {some}")
+    return meant
+
+
+def _bounded(frame: pd.DataFrame, name: str, sign: str, value: str) -> pd.Series:
+    import pandas as pd
+
+    meant = column_named(frame, name)
     column = frame[meant]
     number = pd.to_numeric(value.replace(",", ""), errors="coerce")
     if pd.api.types.is_numeric_dtype(column) and pd.notna(number):

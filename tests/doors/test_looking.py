@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
-from grok import run, show
-from grok.analysis import compare, listing
+from grok import run
+from grok.analysis import compare, listing, show
 from grok.analysis.answers import compile_report
 from grok.analysis.observations import Observations
+from grok.analysis.show import Line, draw
 from grok.analysis.writing import write_report
 from grok.commands.words import matching
 from grok.errors import ConfigError
 from grok.execute import worker
 from grok.processes import Owner
 from grok.records import Checkpoint, Progress
-from grok.show import Line, draw
 from grok.store import Purpose, Purposes, StoreWriter, open_store
 from grok.store.contract import example_row, failed
 from grok.store.reader import OWNER, write_in_flight
@@ -77,6 +77,16 @@ def test_every_run_is_listed_with_its_purpose(store: str, capfd: pytest.CaptureF
     assert {r["seed"]: r["design"] for r in rows} == {n: "sweep member" if n < 4 else "unknown" for n in range(6)}
     assert listing.main([store, "design=unknown", "--csv"]) == 0
     assert [line.split(",")[1] for line in capfd.readouterr().out.splitlines()] == ["seed", "4", "5"]
+    assert listing.main([store, "seed<3", "optim.weight_decay>=0", "batch_size>1", "--csv", "--sort=-seed"]) == 0
+    assert [line.split(",")[1] for line in capfd.readouterr().out.splitlines()] == ["seed", "2", "1", "0"]
+
+
+def test_a_run_is_found_by_the_filters_of_the_list(store: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert listing.main([store, "seed=4", "--json"]) == 0
+    listed = json.loads(capfd.readouterr().out)
+    by_class = next(f"class={listed[name]}" for name in ("class", "early or late") if listed.get(name))
+    assert show.main([by_class, "design=unknown", "seed=4", "--store", store]) == 0
+    assert listed["run"] in capfd.readouterr().out
 
 
 def test_on_another_task_the_classes_are_early_and_late(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +96,7 @@ def test_on_another_task_the_classes_are_early_and_late(tmp_path: Path, capfd: p
     assert "late" in classes and classes <= {"early", "late", "not within 20,000 steps"}
 
 
-# ``grok.show``: one run with its seeds, events and curves, in text.
+# ``grok show``: one run with its seeds, events and curves, in text.
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=32)
 

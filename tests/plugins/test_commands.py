@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from grok import show
+from grok.analysis import show
 from grok.analysis.answers import compile_report
 from grok.analysis.observations import Observations
 from grok.config import identify

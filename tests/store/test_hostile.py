@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from grok.analysis.show import main as show
 from grok.checkpoints import load_weights, remove_checkpoints, run_folder, save_checkpoint, save_weights
 from grok.errors import CheckpointError, StoreError
 from grok.files import exchange
 from grok.records import Checkpoint
 from grok.run import main as run
-from grok.show import main as show
 from grok.store import StoreWriter, open_store, shards
 from grok.store.contract import assert_contract, contents, example_rows
 from grok.store.layout import Layout

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from grok.analysis.report import main as report
+from grok.analysis.show import main as show
 from grok.commands.store import main as store_command
 from grok.errors import GrokError
 from grok.run import main as train
-from grok.show import main as show
 from grok.store import StoreWriter, open_store
 from grok.store.contract import example_design, example_row, example_rows
 from grok.store.designs import keys_of

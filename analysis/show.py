@@ -15,14 +15,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from grok.analysis.listing import filtered
+from grok.analysis.observations import Observations
 from grok.commands.command import Parser, command
-from grok.commands.words import is_filter, matching, with_purposes
+from grok.commands.words import is_filter
 from grok.config import MODES, flatten
 from grok.config.fields import recorded_of
 from grok.errors import ConfigError, StoreError
 from grok.store import Store, open_store
 from grok.store.provenance import words_of_own_code
-from grok.store.schema import schema
 from grok.streams import STREAMS, derive_seed
 from grok.terminal import duration, visible
 
@@ -269,16 +270,13 @@ def _legend(name: str, on_top: bool, ascii_only: bool) -> str:
 
 def _chosen(store: Store, words: Sequence[str]) -> str:
     """Return the name of the one run that all filters choose."""
-    names = {name: name.removeprefix("config.") for name in schema("runs").names}
-    settings = {name: short for name, short in names.items() if short not in names}
-    runs = store.runs().rename(columns={**settings, "run_id": "run", "grokked_step": "generalised"})
-    runs = with_purposes(runs, store)
-    chosen = list(runs["run"][matching(runs, words)])
+    root = store.layout.root
+    chosen = list(filtered(Observations.read(root), store, words)["run"])
     if len(chosen) != 1:
         some = ", ".join(run[:12] for run in chosen[:4]) + (", ..." if len(chosen) > 4 else "")
         raise StoreError(
-            f"{' '.join(words)}: {len(chosen)} runs of {store.layout.root}{f' ({some})' if chosen else ''}: expected "
-            "filters that choose one; `grok list` shows the runs"
+            f"{' '.join(words)}: {len(chosen)} runs of {root}{f' ({some})' if chosen else ''}: expected filters that "
+            "choose one; `grok list` shows the runs"
         )
     return str(chosen[0])
 
