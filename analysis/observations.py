@@ -72,25 +72,20 @@ def with_event_times(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
 # out with a warning, so studies can rely on the shape.
 
 SCORES: Final = [[(int, str, float)]]
-SETTING: Final = {"default": dict, "best": dict}
 SEARCH: Final = {
     "name": str,
-    "objectives": [{"name": str, "direction": str}],
-    "trials": [
-        {"number": int, "state": str, "values": (None, [(float, None)]), "params": dict, "runs": SCORES, "best": bool}
-    ],
-    "default": dict,
+    "objective": str,
+    "direction": str,
+    "trials": [{"number": int, "state": str, "value": (float, None), "params": dict, "runs": SCORES}],
     "definition": {"settings?": {"train.steps?": (float, None)}},
-    "pinned": (None, {"trial": int, "steps": float, **SETTING}),
-    "compared": (None, {"default": SCORES, "best": SCORES}),
 }
-"""A search, with its comparison before it is made and the scores of that."""
+"""A search."""
 SWEEP: Final = {"argv?": [str], "config?": {"designs?": [str], "settings?": dict}}
 """``sweeps/SWEEP.json``."""
 
 
 def searches(store: Path) -> list[dict[str, Any]]:
-    """Return the searches with their comparisons, in order of the files' names."""
+    """Return the searches, in order of the files' names."""
     return _documents(sorted((store / "search").glob("*.journal")), _read_study, _is_search)
 
 
@@ -129,26 +124,19 @@ def _read_study(file: Path) -> dict[str, Any]:
     known, trials = study.user_attrs, study.get_trials(deepcopy=False)
     if "default" not in known:
         raise FileNotFoundError(file)  # it is being made
-    several = len(study.directions) > 1
-    ended = any(trial.state.name == "COMPLETE" for trial in trials)
-    best = {t.number for t in (study.best_trials if several else [study.best_trial])} if ended else set()
-    names = known["definition"]["study"]["objectives"]
+    asked = known["definition"]["study"]
     return {
         "name": study.study_name,
-        "objectives": [
-            {"name": name, "direction": d.name.lower()} for name, d in zip(names, study.directions, strict=True)
-        ],
+        # studies of before have a list of one or two objectives, of which the first chose
+        "objective": asked["objective"] if "objective" in asked else asked["objectives"][0],
+        "direction": study.directions[0].name.lower(),
         "definition": known["definition"],
-        "default": known["default"],
-        "pinned": known.get("pinned"),
-        "compared": known.get("compared"),
         "trials": [
             {
                 "number": trial.number,
                 "state": trial.state.name.lower(),
-                "best": trial.number in best,
                 "params": dict(trial.params),
-                "values": trial.values and [value if math.isfinite(value) else None for value in trial.values],
+                "value": trial.values[0] if trial.values and math.isfinite(trial.values[0]) else None,
                 "runs": trial.user_attrs.get("runs", []),
             }
             for trial in trials
@@ -157,21 +145,11 @@ def _read_study(file: Path) -> dict[str, Any]:
 
 
 def _is_search(data: Any) -> bool:
-    if not has_shape(data, SEARCH) or not data["objectives"] or not is_plain(data["name"]):
+    if not has_shape(data, SEARCH) or not is_plain(data["name"]):
         return False
-    pinned, compared = data["pinned"], data["compared"] or {}
-    settings, scores = [trial["params"] for trial in data["trials"]], [trial["runs"] for trial in data["trials"]]
-    sides = [pinned["default"], pinned["best"]] if pinned else []
-    searched = {name for params in settings for name in params}
-    is_share = data["objectives"][0]["name"].endswith("_share")
-    return (
-        all(map(_is_setting, [*settings, *sides]))
-        and all(side.keys() == sides[0].keys() <= searched for side in sides)
-        and all(
-            _is_score(run) and (not is_share or run[2] in (0, 1))
-            for runs in [*scores, *compared.values()]
-            for run in runs
-        )
+    is_share = data["objective"].endswith("_share")
+    return all(_is_setting(trial["params"]) for trial in data["trials"]) and all(
+        _is_score(run) and (not is_share or run[2] in (0, 1)) for trial in data["trials"] for run in trial["runs"]
     )
 
 

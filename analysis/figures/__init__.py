@@ -23,7 +23,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "weight_decay": (survival.slowdowns, survival.family_curves),
     "interventions": (survival.slowdowns, survival.family_curves),
     "val_shuffle": (survival.coupled_curves,),
-    "search": (search.histories, search.comparisons),
+    "search": (search.histories,),
     "gpt": (language.loss_curves, language.loss_by_use),
     "spikes": (language.spike_curves,),
     "in_flight": (language.curves_in_flight,),

@@ -1,14 +1,10 @@
-"""Searches over settings: the best setting, and the comparison with the default.
-
-Reads the journals that ``grok search`` writes into the store's ``search/``: the trials, and the pinned comparison on
-new seeds.
-"""
+"""Searches over settings: the trials, from the journals that ``grok search`` writes into the store's ``search/``."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,36 +14,27 @@ from numpy.typing import NDArray
 from grok.analysis.observations import Observations
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData
 from grok.analysis.statistics.prediction import median_interval
-from grok.analysis.statistics.proportions import Paired, paired, share
-from grok.analysis.studies.base import Question, Study, Table
+from grok.analysis.statistics.proportions import share
+from grok.analysis.studies.base import Question, Study
 
 Floats = NDArray[np.float64]
 
 FINISHED: Final = "complete"
 TOP: Final = 10
 """Number of rows of the table of trials."""
-VERY_LATE: Final = 1e12
-"""A number of steps beyond any budget: what depends on it depends on the number that late seeds were given."""
 
 
 @dataclass
 class SearchResult:
-    """One search with its trials as a table: number, value, best, state, one column per setting."""
+    """One search with its trials as a table: number, value, state, one column per setting."""
 
     name: str
     objective: str
     minimise: bool
-    second: str | None
-    """The second objective of a Pareto search."""
     settings: list[str]
     trials: pd.DataFrame
-    default: dict[str, Any]
     steps: int | None = None
     """Largest number of steps of a trial's runs."""
-    compared: pd.DataFrame = field(default_factory=pd.DataFrame)
-    """Columns seed, default, best: the outcomes of the pinned comparison by seed."""
-    budget: float = math.inf
-    """Steps of the comparison's runs; a larger time means that the seed did not generalise."""
 
 
 @dataclass(kw_only=True)
@@ -59,32 +46,26 @@ class Searches(Study):
 
 def result_of(data: dict[str, Any]) -> SearchResult:
     """Return a search from its record."""
-    objectives = data["objectives"]
     settings = sorted({name for trial in data["trials"] for name in trial["params"]})
     records = []
     for trial in data["trials"]:
-        values = trial["values"] or []
-        numbers = [math.nan if v is None else float(v) for v in values]
+        value = math.nan if trial["value"] is None else float(trial["value"])
         records.append(
             {
                 "trial": trial["number"],
                 "state": trial["state"],
-                "value": numbers[0] if numbers else math.nan,
-                "second": numbers[1] if len(numbers) > 1 else math.nan,
-                **_interval(objectives[0]["name"], [float(run[2]) for run in trial["runs"] if numbers]),
+                "value": value,
+                **_interval(data["objective"], [float(run[2]) for run in trial["runs"] if trial["state"] == FINISHED]),
                 "seeds": len(trial["runs"]),
-                "best": bool(trial["best"]),
                 **{name: trial["params"].get(name) for name in settings},
             }
         )
     return SearchResult(
         re.sub(r"[^\w.-]", "_", str(data["name"])),  # used in file names
-        objectives[0]["name"],
-        objectives[0]["direction"] == "minimize",
-        objectives[1]["name"] if len(objectives) > 1 else None,
+        data["objective"],
+        data["direction"] == "minimize",
         settings,
         pd.DataFrame(records),
-        data["default"],
         data["definition"].get("settings", {}).get("train.steps"),
     )
 
@@ -107,22 +88,17 @@ def analyse(observations: Observations) -> Searches:
     Raises:
         NotEnoughData: there is none.
     """
-    every = [(result_of(data), data["pinned"], data["compared"]) for data in observations.searches]
-    every = [of for of in every if len(of[0].trials) and (of[0].trials["state"] == FINISHED).any()]
-    if not every:
+    every = [result_of(data) for data in observations.searches]
+    results = [result for result in every if len(result.trials) and (result.trials["state"] == FINISHED).any()]
+    if not results:
         raise NotEnoughData("a search with a finished trial")
-    study = Searches(results=[result for result, _, _ in every])
-    for result, pinned, compared in every:
+    study = Searches(results=results)
+    for result in results:
         _best(study, result)
-        if pinned is not None and pinned["best"] == pinned["default"]:
-            study.notes.append(f"{result.name}: the best setting is the default (trial {pinned['trial']}).")
-        elif pinned is None or compared is None:
-            study.notes.append(
-                f"{result.name}: better than the default beyond seed noise? Not enough data: needs both settings on "
-                f"fresh seeds (grok search study={result.name} study.compare=32)."
-            )
-        else:
-            _comparison(study, result, pinned, compared)
+        study.notes.append(
+            f"{result.name}: better than the default beyond seed noise? Train both settings on seeds that no trial "
+            "had, and compare them with grok compare."
+        )
     return study
 
 
@@ -151,129 +127,8 @@ def _best(study: Searches, result: SearchResult) -> None:
         headline=True,
     )
     columns = ["trial", "value", "low", "high"]
-    frame = ranked.head(TOP)[[*columns, *(["second"] if result.second else []), "seeds", *result.settings]]
-    frame = frame.rename(columns={"value": result.objective, "second": result.second or "second"})
+    frame = ranked.head(TOP)[[*columns, "seeds", *result.settings]].rename(columns={"value": result.objective})
     study.tabulate(f"trials_{result.name}", f"Best trials of {result.name}, 95% intervals over seeds", frame)
-
-
-def _comparison(
-    study: Searches, result: SearchResult, pinned: dict[str, Any], compared: dict[str, list[list[Any]]]
-) -> None:
-    runs = {side: {int(seed): float(score) for seed, _, score in compared[side]} for side in ("default", "best")}
-    seeds = sorted(set(runs["default"]) & set(runs["best"]))
-    a, b = (np.array([runs[side][s] for s in seeds]) for side in ("default", "best"))
-    result.compared = pd.DataFrame({"seed": seeds, "default": a, "best": b})
-    result.budget = float(pinned["steps"])
-    study.tables.append(_sides(result, pinned, {"default": a, "best": b}))
-    try:
-        tested, shown = _paired(result, a, b)
-    except NotEnoughData as gap:
-        study.notes.append(f"{result.name}: best against default: not enough data, needs {gap.needs}.")
-        return
-    better, worse = (tested.lower, tested.higher) if result.minimise else (tested.higher, tested.lower)
-    e = tested.shift
-    good = tested.up is not result.minimise
-    verdict = (
-        "no difference beyond seed noise"
-        if tested.p >= 0.05
-        else "better than the default"
-        if good
-        else "worse than it"
-    )
-    study.tell(
-        f"{result.name}: best against default",
-        f"{shown} ({_ends(e)})",
-        f"{result.name}, trial {pinned['trial']} against the default on {len(seeds)} new seeds, both "
-        f"fixed in advance: {result.objective} shifts by {shown} ({_ends(e)}; {e.method}), better "
-        f"for {better} seeds, worse for {worse}; Wilcoxon p = {tested.p:.2g}: {verdict}." + _censored(result, a, b),
-        e,
-        headline=True,
-    )
-
-
-def _late(result: SearchResult, scores: Floats) -> NDArray[np.bool_]:
-    """Return which scores say only that the seed did not generalise within the budget."""
-    return (scores > result.budget) & (result.objective == "median_time")
-
-
-def _paired(result: SearchResult, default: Floats, best: Floats) -> tuple[Paired, str]:
-    """Return the paired comparison and its shift in words; late seeds count as later than every step.
-
-    Each number lies between the one with late seeds at the budget and the one with them later than every step: the
-    interval has both, and an end is infinite where that is all that is known.
-
-    Raises:
-        NotEnoughData: as :func:`paired`.
-    """
-    late_a, late_b = _late(result, default), _late(result, best)
-    near, far = (
-        paired(np.where(late_a, code, default), np.where(late_b, code, best)) for code in (result.budget, VERY_LATE)
-    )
-    value, low, high = (
-        math.copysign(math.inf, end) if abs(end) > VERY_LATE / 4 else end
-        for end in (
-            far.shift.value,
-            min(near.shift.low, far.shift.low),
-            max(near.shift.high, far.shift.high),
-        )
-    )
-    shown = f"{value:+.4g}" if math.isfinite(value) else _open(near.shift.value, value)
-    return replace(far, shift=replace(far.shift, value=value, low=low, high=high)), shown
-
-
-def _open(bound: float, side: float) -> str:
-    return f"{bound:+.4g} and {'above' if side > 0 else 'below'}"
-
-
-def _ends(e: Estimate) -> str:
-    """Return ``"-325 to +462"``, ``"-325 and above"`` or ``"+462 and below"``."""
-    if math.isfinite(e.low):
-        return f"{e.low:+.4g} to {e.high:+.4g}" if math.isfinite(e.high) else _open(e.low, e.high)
-    return _open(e.high, e.low) if math.isfinite(e.high) else "any shift"
-
-
-def _sides(result: SearchResult, pinned: dict[str, Any], scores: dict[str, Floats]) -> Table:
-    """Return both settings with their values on the new seeds and in the search."""
-    rows = []
-    for side, values in scores.items():
-        e = _over_seeds(result.objective, np.where(_late(result, values), math.inf, values))
-        trial = result.trials["trial"] == (pinned["trial"] if side == "best" else _trial_of(result, pinned[side]))
-        searched = result.trials.loc[trial, "value"]
-        rows.append(
-            {
-                "setting": side,
-                **pinned[side],
-                f"{result.objective} on fresh seeds": e.value,
-                "low": e.low,
-                "high": e.high,
-                "seeds": e.n,
-                "in the search": float(searched.iloc[0]) if len(searched) else math.nan,
-            }
-        )
-    caption = (
-        f"{result.name}: both settings of the comparison with 95% intervals over the new seeds, and their values on "
-        "the search's seeds, which are too optimistic for the chosen setting"
-    )
-    if any(_late(result, values).any() for values in scores.values()):
-        caption += f" (inf: after step {result.budget:,.0f})"
-    return Table(f"comparison_{result.name}", caption, pd.DataFrame(rows))
-
-
-def _trial_of(result: SearchResult, setting: dict[str, Any]) -> int:
-    """Return the number of the first trial with this setting; -1 if there is none."""
-    same = [all(row[name] == value for name, value in setting.items()) for _, row in result.trials.iterrows()]
-    return int(result.trials["trial"][same].min()) if any(same) else -1
-
-
-def _censored(result: SearchResult, default: Floats, best: Floats) -> str:
-    """Return a sentence about seeds that did not generalise within the budget; empty if all did."""
-    late = [int(_late(result, side).sum()) for side in (default, best)]
-    if not any(late):
-        return ""
-    return (
-        f" {late[0]} seeds of the default and {late[1]} of the best did not generalise within {result.budget:,.0f} "
-        "steps and count as later than every step."
-    )
 
 
 def _short(value: Any) -> str:
@@ -286,7 +141,7 @@ def _short(value: Any) -> str:
 QUESTION = Question(
     "search",
     "Search over settings",
-    "Which settings generalise soonest, and is the best one better than the default beyond seed noise?",
+    "Which settings generalise soonest?",
     "grok search study=quickstart",
     analyse,
     lambda observations: bool(observations.searches),

@@ -23,7 +23,6 @@ USAGE: Final = """usage: grok search study=NAME [NAME=VALUE ...] [--store STORE]
 
 examples:
   grok search study=quickstart study.trials=60 study.seeds=8
-  grok search study=quickstart study.compare=32         the best setting against the default, on new seeds
   grok search study=quickstart dry_run=true             print the plan and train nothing
 
 It takes any setting of `grok run`, too; `grok run --help` lists them.

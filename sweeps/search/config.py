@@ -1,4 +1,4 @@
-"""A study's settings: its objectives, seeds and sampler.
+"""A study's settings: its objective, seeds and sampler.
 
 ``conf/study/base.yaml`` lists them with their defaults. ``conf/study/NAME.yaml`` changes some of them.
 """
@@ -22,14 +22,11 @@ OBJECTIVES: Final = (
     "val_loss",
     "val_acc",
     "logit_acc",
-    "compute",
 )
 """Statistics over a trial's seeds; sweeps/search/space.py defines them."""
 
-FRESH: Final = 1_000_000
-"""First seed of a comparison: no search begins so high."""
 NO_STUDY: Final = "the study is missing: expected study=NAME, a file of conf/study/"
-SAMPLERS: Final = ("tpe", "random", "nsga2")
+SAMPLERS: Final = ("tpe", "random")
 
 
 @dataclass(kw_only=True)
@@ -39,7 +36,6 @@ class SamplerConfig:
     name: str = setting("tpe", "Sampler.", choices=SAMPLERS)
     seed: int = setting(0, "Seed of the sampler; the same seed proposes the same trials.", minimum=0, maximum=MAX_SEED)
     startup: int = setting(10, "Random trials before tpe uses its model.", minimum=1, maximum=LARGEST_SWEEP)
-    population: int = setting(16, "Settings per generation of nsga2.", minimum=2, maximum=LARGEST_SWEEP)
 
 
 @dataclass(kw_only=True)
@@ -56,18 +52,10 @@ class StudyConfig:
         minimum=1,
         maximum=10_000,
     )
-    objectives: list[str] = setting(
-        ["median_time"], f"One objective, or two for a Pareto front, of {', '.join(OBJECTIVES)}."
-    )
+    objective: str = setting("median_time", "Statistic over a trial's seeds that is optimised.", choices=OBJECTIVES)
     horizon: int | None = setting(None, "Step at which losses and accuracies are read; null: the last.", minimum=1)
     accuracy: float = setting(
         0.98, "accurate_share: validation accuracy that a seed exceeds at the horizon.", above=0, below=1
-    )
-    compare: int = setting(
-        0,
-        "Compare the finished study's best setting with the default on this many fresh seeds, for example 32.",
-        minimum=0,
-        maximum=LARGEST_SWEEP,
     )
     sampler: SamplerConfig = section(SamplerConfig)
 
@@ -77,20 +65,7 @@ class StudyConfig:
                 f"study.name={self.name!r}: expected at most 100 letters, digits, '.', '_' or '-', and first a letter "
                 "or digit"
             )
-        unknown = [name for name in self.objectives if name not in OBJECTIVES]
-        if unknown or len(set(self.objectives)) != len(self.objectives) or not 1 <= len(self.objectives) <= 2:
-            raise ConfigError(
-                f"study.objectives={self.objectives}: expected one, or two different ones, of {', '.join(OBJECTIVES)}"
-            )
         refuse_too_many_runs(self.trials * self.seeds, f"study.trials={self.trials} study.seeds={self.seeds}")
-        self._check_seeds()
-
-    def _check_seeds(self) -> None:
-        if self.first_seed < FRESH + self.compare and self.first_seed + self.seeds > FRESH:
-            raise ConfigError(
-                f"study.compare={self.compare}: its seeds ({FRESH:,} to {FRESH + self.compare - 1:,}) are among the "
-                f"search's own, which begin at study.first_seed={self.first_seed}: expected fresh ones"
-            )
         if self.first_seed + self.seeds > MAX_SEED:
             raise ConfigError(f"study.first_seed={self.first_seed}: its seeds go beyond {MAX_SEED}")
 
@@ -99,9 +74,8 @@ class StudyConfig:
         return tuple(range(self.first_seed, self.first_seed + self.seeds))
 
     def definition(self) -> dict[str, Any]:
-        """Return the settings that define the study, without those that may change during it."""
-        free = {"trials", "compare"}
-        return {name: value for name, value in asdict(self).items() if name not in free}
+        """Return the settings that define the study, without the number of trials, which may grow."""
+        return {name: value for name, value in asdict(self).items() if name != "trials"}
 
 
 def split_study(settings: Mapping[str, Any]) -> tuple[StudyConfig, dict[str, Any], dict[str, Any]]:

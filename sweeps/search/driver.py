@@ -1,4 +1,4 @@
-"""Carries out a study in rounds, compares its best setting with the default, and writes the results.
+"""Carries out a study in rounds.
 
 A round adds ``study.parallel`` trials and trains them, each with all seeds, in one sweep. Then it judges them in
 the order of their numbers. Rounds depend on the trials only, not on time, so a study that was killed, or ran with
@@ -10,7 +10,6 @@ The runs of a study are ordinary runs: they are planned, stored and skipped like
 from __future__ import annotations
 
 import hashlib
-import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,20 +20,13 @@ from typing import TYPE_CHECKING, Any, Final
 from grok.commands.compose import apply
 from grok.config import RunConfig, flatten, load_config, load_configs
 from grok.config.fields import canonical_json, walk
-from grok.errors import ConfigError, StoreError, TrainingError
+from grok.errors import ConfigError, TrainingError
 from grok.execute import execute
 from grok.execute.groups import prepare_runs
 from grok.execute.sweep import GO_ON
 from grok.store import Purpose, Purposes, StoreWriter, check_path, open_store
-from grok.sweeps.search.config import FRESH, StudyConfig
-from grok.sweeps.search.record import (
-    ASKED,
-    COMPARED,
-    PINNED,
-    StudyRecord,
-    now,
-    propose,
-)
+from grok.sweeps.search.config import StudyConfig
+from grok.sweeps.search.record import ASKED, StudyRecord, propose
 from grok.sweeps.search.space import (
     READ_AT_HORIZON,
     Objective,
@@ -42,7 +34,6 @@ from grok.sweeps.search.space import (
     SeedOutcome,
     Space,
     Value,
-    make_objectives,
     read_outcomes,
     read_space,
     refuse_impossible,
@@ -61,7 +52,7 @@ RUNS, REASON = "runs", "reason"
 
 @dataclass(slots=True)
 class Search:
-    """One study with its settings and objectives."""
+    """One study with its settings and its objective."""
 
     study: StudyConfig
     space: Space
@@ -71,7 +62,7 @@ class Search:
     tell: Callable[[str], None]
     default: RunConfig = field(init=False)
     flat: dict[str, Value] = field(init=False)
-    objectives: tuple[Objective, ...] = field(init=False)
+    objective: Objective = field(init=False)
 
     def __post_init__(self) -> None:
         """Check the study against the settings of the default run.
@@ -81,7 +72,7 @@ class Search:
         """
         self.default = load_config(self.base)
         self.flat = flatten(self.default)
-        self.objectives = make_objectives(self.study)
+        self.objective = Objective(self.study.objective, self.study.accuracy)
         if self.default.force:
             raise ConfigError("force=true: a search uses the runs that are stored; expected force=false")
         if self.default.seed != 0:
@@ -89,18 +80,16 @@ class Search:
                 f"seed={self.default.seed}: every trial of a study trains the same {self.study.seeds} seeds; expected "
                 f"study.first_seed={self.default.seed}"
             )
-        self._check_objectives()
+        self._check_objective()
 
-    def _check_objectives(self) -> None:
-        names = {objective.name for objective in self.objectives}
-        if self.flat["mode"] != "arithmetic" and names != {"val_loss"}:
-            raise ConfigError(
-                f"study.objectives={self.study.objectives}: mode={self.flat['mode']} supports only val_loss"
-            )
+    def _check_objective(self) -> None:
+        name = self.objective.name
+        if self.flat["mode"] != "arithmetic" and name != "val_loss":
+            raise ConfigError(f"study.objective={name}: mode={self.flat['mode']} supports only val_loss")
         horizon, every = self.study.horizon, int(self.flat["eval.every"])  # type: ignore[arg-type]
         if horizon is not None and horizon > self.budget:
             raise ConfigError(f"study.horizon={horizon}: beyond train.steps={self.budget}")
-        if horizon is None or not names & READ_AT_HORIZON:
+        if horizon is None or name not in READ_AT_HORIZON:
             return
         if self.flat.get("eval.schedule", "every") == "every" and horizon % every and horizon != self.budget:
             raise ConfigError(
@@ -143,7 +132,7 @@ class Search:
     def plan(self) -> str:
         """Return the plan of the study in one line."""
         s = self.study
-        what = " and ".join(o.name.replace("_", " ") for o in self.objectives)
+        what = s.objective.replace("_", " ")
         return (
             f"study {s.name}: {s.trials} trials of {', '.join(d.name for d in self.space.dimensions)}; {s.seeds} "
             f"seeds and {self.budget} steps each, {s.parallel} side by side; {what} by {s.sampler.name}"
@@ -204,12 +193,10 @@ class Search:
             if impossible(settings[0]) is None:
                 places = ({"trial": trial.number, "seed": seed} for seed in self.study.all_seeds())
                 wanted += zip(settings, places, strict=True)
-        return self.train_as("trial", wanted) if wanted else True
-
-    def train_as(self, role: str, wanted: Sequence[tuple[Plain, Mapping[str, Any]]]) -> bool:
-        """Train runs, each with its place in the study's design; return whether all are stored."""
+        if not wanted:
+            return True
         detail = {"study": self.study.name}
-        purposes = [Purpose(role=role, unit=unit, choice_detail=detail) for _, unit in wanted]
+        purposes = [Purpose(role="trial", unit=unit, choice_detail=detail) for _, unit in wanted]
         return self.train([settings for settings, _ in wanted], Purposes("search", purposes, design_id=self.design_id))
 
     @property
@@ -231,7 +218,7 @@ class Search:
             return
         configs = [load_config(one) for one in settings]
         seeds = self.outcomes(configs)
-        scores = [self.objectives[0].score(outcome, configs[0]) for outcome in seeds]
+        scores = [self.objective.score(outcome) for outcome in seeds]
         runs = [[s, o.run_id, score] for s, o, score in zip(self.study.all_seeds(), seeds, scores, strict=True)]
         record.note(number, RUNS, runs)
         failed = [outcome for outcome in seeds if outcome.status == "failed"]
@@ -240,10 +227,9 @@ class Search:
             record.end(number, TrialState.FAIL)
             self.tell(f"trial {number}: failed, {failed[0].error}")
             return
-        values = [objective.value(seeds, configs[0]) for objective in self.objectives]
-        record.end(number, TrialState.COMPLETE, values)
-        shown = ", ".join(f"{o.name} {v:.6g}" for o, v in zip(self.objectives, values, strict=True))
-        self.tell(f"trial {number}: {shown} over {len(seeds)} seeds, {_text(trial.params)}")
+        value = self.objective.value(seeds)
+        record.end(number, TrialState.COMPLETE, value)
+        self.tell(f"trial {number}: {self.objective.name} {value:.6g} over {len(seeds)} seeds, {_text(trial.params)}")
 
     def outcomes(self, configs: Sequence[RunConfig]) -> list[SeedOutcome]:
         """Return the stored outcomes of ``configs``, which must all be stored.
@@ -283,121 +269,11 @@ def _text(params: dict[str, Value]) -> str:
     )
 
 
-# The comparison of a study's best setting with the default, on new seeds.
-#
-# The best of many trials looks better than it is, because chance with its seeds is a part of the choice. So
-# both settings, the new seeds and the test are recorded ("pinned") before training. ``analysis`` makes the
-# paired test.
-
-TEST: Final = "two-sided Wilcoxon signed-rank test of the seeds' paired differences, alpha 0.05"
-SIDES: Final = ("default", "best")
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The pinned comparison: two settings, their seeds and the test."""
-
-    record: StudyRecord
-    pinned: dict[str, Any]
-
-    @classmethod
-    def pin(cls, search: Search, record: StudyRecord) -> Comparison:
-        """Return the pinned comparison of a finished study, which is made once and never changed.
-
-        Raises:
-            ConfigError: the study is not finished, or has no finished trial.
-        """
-        fresh = search.study.compare
-        if (pinned := record.attribute(PINNED)) is not None:
-            first, end = pinned["seeds"]
-            if end - first != fresh:
-                search.tell(f"study.compare={fresh} is not used: seeds {first} to {end - 1} are pinned already.")
-            return cls(record, pinned)
-        trials = record.trials()
-        left = search.study.trials - sum(trial.state.is_finished() for trial in trials)
-        best = sorted(record.best(), key=lambda trial: (_first(search, trial.values), trial.number))
-        if left > 0 or not best:
-            raise ConfigError(
-                f"study.compare={fresh}: {left} of {search.study.trials} trials of study {search.study.name} are still "
-                "to be made, so the best is not known; run the command without study.compare first"
-            )
-        pinned = {
-            "study": search.study.name,
-            "pinned_at": now(),
-            "searched": len(trials),
-            "trial": best[0].number,
-            "objective": search.objectives[0].name,
-            "test": TEST,
-            "default": {name: search.flat.get(name) for name in best[0].params},
-            "best": dict(best[0].params),
-            "seeds": [FRESH, FRESH + fresh],
-            "steps": search.budget,
-        }
-        with record.changing():
-            if record.attribute(PINNED) is None:  # another process may have been first
-                record.set_attribute(PINNED, pinned)
-        return cls(record, record.attribute(PINNED))
-
-    def run(self, search: Search) -> bool:
-        """Train both settings on the new seeds and record their runs; return False if interrupted.
-
-        Raises:
-            TrainingError: runs failed; nothing is recorded.
-        """
-        if self.pinned["best"] == self.pinned["default"]:
-            search.tell("The best setting is the default: there is nothing to compare.")
-            return True
-        if self.pinned["steps"] != search.budget or self.pinned["study"] != search.study.name:
-            raise StoreError(f"the comparison of {search.study.name} was pinned for {self.pinned['steps']} steps")
-        seeds = tuple(range(*self.pinned["seeds"]))
-        wanted = {side: search.settings_of(self.pinned[side], seeds) for side in SIDES}
-        search.tell(
-            f"pinned {self.pinned['pinned_at']}: trial {self.pinned['trial']} against the default on "
-            f"{len(seeds)} new seeds; {self.pinned['test']}"
-        )
-        planned = [
-            (settings, {"side": side, "trial": self.pinned["trial"] if side == "best" else None, "seed": seed})
-            for side in SIDES
-            for settings, seed in zip(wanted[side], seeds, strict=True)
-        ]
-        if not search.train_as("member", planned):
-            return False
-        objective = search.objectives[0]
-        configs = {side: [load_config(settings) for settings in wanted[side]] for side in SIDES}
-        outcomes = {side: search.outcomes(configs[side]) for side in SIDES}
-        failed = [outcome for side in SIDES for outcome in outcomes[side] if outcome.status == "failed"]
-        if failed:  # they say nothing about the setting: scores of theirs would be the worst there are
-            raise TrainingError(
-                f"{len(failed)} of {sum(map(len, outcomes.values()))} runs of the comparison failed "
-                f"({failed[0].error}): give the same command with retry_failed=true"
-            )
-        runs: dict[str, list[tuple[int, str, float]]] = {
-            side: [
-                (seed, outcome.run_id, objective.score(outcome, config))
-                for seed, outcome, config in zip(seeds, outcomes[side], configs[side], strict=True)
-            ]
-            for side in SIDES
-        }
-        with self.record.changing():
-            self.record.set_attribute(COMPARED, runs)
-        values = {side: objective.value(outcomes[side], configs[side][0]) for side in SIDES}
-        search.tell(
-            f"{objective.name}: {values['best']:.6g} at the best setting, {values['default']:.6g} at the default"
-        )
-        return True
-
-
-def _first(search: Search, values: list[float] | None) -> float:
-    if not values or not math.isfinite(values[0]):
-        return math.inf
-    return values[0] if search.objectives[0].direction == "minimize" else -values[0]
-
-
 # Carries out a study.
 
 
 def carry_out(study: StudyConfig, raw_space: Mapping[str, Any], base: Plain, argv: Sequence[str]) -> int:
-    """Do the rest of a study, or its comparison; return the exit status.
+    """Do the rest of a study; return the exit status.
 
     Args:
         raw_space: the search space as written in ``conf/study/``.
@@ -415,14 +291,9 @@ def carry_out(study: StudyConfig, raw_space: Mapping[str, Any], base: Plain, arg
         check_path(str(search.store_path))
         tell(f"Nothing was trained (dry_run=true). The study would be in {search.folder}.")
         return 0
-    if study.compare and not check_path(str(search.store_path)):
-        raise ConfigError(
-            f"study.compare={study.compare}: {search.store_path} does not exist, all {study.trials} trials of study "
-            f"{study.name} are still to be made; run the command without study.compare first"
-        )
     record = search.record()
     try:
-        done = Comparison.pin(search, record).run(search) if study.compare else search.run(record)
+        done = search.run(record)
     except KeyboardInterrupt:
         done = False
     return _conclude(search, record.trials(), record.best(), done)
@@ -438,7 +309,7 @@ def by_execution(argv: Sequence[str]) -> Train:
     return train
 
 
-def _conclude(search: Search, trials: Sequence[Any], best: Sequence[Any], done: bool) -> int:
+def _conclude(search: Search, trials: Sequence[Any], best: FrozenTrial | None, done: bool) -> int:
     store = shlex.quote(str(search.store_path))
     finished = sum(trial.state.is_finished() for trial in trials)
     failed = [trial for trial in trials if trial.state.name == "FAIL"]
@@ -446,10 +317,10 @@ def _conclude(search: Search, trials: Sequence[Any], best: Sequence[Any], done: 
     if not done:
         tell(f"Interrupted: {line} {GO_ON}")
         return 1
-    for trial in best:
-        values = ", ".join(f"{o.name} {v:.6g}" for o, v in zip(search.objectives, trial.values, strict=True))
-        params = " ".join(f"{name}={value}" for name, value in trial.params.items())
-        tell(f"best: trial {trial.number}, {values} over {search.study.seeds} seeds: {params}")
+    if best is not None:
+        value = f"{search.objective.name} {best.value:.6g}"
+        params = " ".join(f"{name}={value}" for name, value in best.params.items())
+        tell(f"best: trial {best.number}, {value} over {search.study.seeds} seeds: {params}")
     if failed:
         tell(f"{line} {len(failed)} failed (trial {failed[0].number}: {failed[0].user_attrs[REASON]}).")
         return 1

@@ -1,13 +1,11 @@
 """A study in Optuna's storage, its samplers, and the next settings to try, a pure function of the trials so far.
 
 A kill leaves no partial change: a trial is added at once, and the end of a trial is one state. Changes are made under
-a lock, so that several processes can work on one study. The pinned comparison and its result are attributes of the
-study.
+a lock, so that several processes can work on one study.
 """
 
 from __future__ import annotations
 
-import datetime
 import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +24,7 @@ from grok.errors import ConfigError, StoreError
 from grok.files import locked
 from grok.streams import Stream
 from grok.sweeps.search.config import SamplerConfig, StudyConfig
-from grok.sweeps.search.space import Space, Value, make_objectives
+from grok.sweeps.search.space import Space, Value, direction_of
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -51,8 +49,6 @@ def make_sampler(config: SamplerConfig, round_number: int) -> BaseSampler:
             constant_liar=True,
             n_startup_trials=config.startup,
         )
-    if config.name == "nsga2":
-        return optuna.samplers.NSGAIISampler(seed=seed, population_size=config.population)
     return optuna.samplers.RandomSampler(seed=seed)
 
 
@@ -96,11 +92,13 @@ def propose(
         base: the default's settings, by dotted name.
         history: all trials of earlier rounds, in order, in their state at the start of this round.
     """
-    directions = [objective.direction for objective in make_objectives(study)]
     with quiet():
         sampler = make_sampler(study.sampler, round_number)
         memory = optuna.create_study(
-            storage=optuna.storages.InMemoryStorage(), sampler=sampler, directions=directions, study_name=study.name
+            storage=optuna.storages.InMemoryStorage(),
+            sampler=sampler,
+            direction=direction_of(study.objective),
+            study_name=study.name,
         )
         for trial in history:
             memory.add_trial(trial)
@@ -131,8 +129,6 @@ OPTUNA: Final = "optuna"
 """User attribute of a study: the version of Optuna that created it."""
 DEFAULT: Final = "default"
 """User attribute of a study: the default's values of the settings that it searches."""
-PINNED, COMPARED = "pinned", "compared"
-"""User attributes of a study: its comparison as it was pinned, and the scores of its runs."""
 ASKED: Final = "asked"
 """User attribute of a trial: the round of its proposal."""
 
@@ -177,8 +173,7 @@ class StudyRecord:
         return str(self._study.user_attrs[OPTUNA])
 
     def _create(self, **options: Any) -> optuna.Study:
-        directions = [objective.direction for objective in make_objectives(self._config)]
-        return optuna.create_study(directions=directions, load_if_exists=True, **options)
+        return optuna.create_study(direction=direction_of(self._config.objective), load_if_exists=True, **options)
 
     def _check_definition(self, definition: Mapping[str, Any]) -> None:
         begun = self._study.user_attrs.get(DEFINITION)
@@ -204,14 +199,6 @@ class StudyRecord:
             _drop_torn_record(self._journal)
             yield
 
-    def attribute(self, name: str) -> Any:
-        """Return a user attribute of the study; None: it is not set."""
-        return self._study.user_attrs.get(name)
-
-    def set_attribute(self, name: str, value: Any) -> None:
-        """Set a user attribute of the study; the caller holds its lock."""
-        self._study.set_user_attr(name, value)
-
     def trials(self) -> list[FrozenTrial]:
         """Return all trials, in order of their numbers."""
         return self._study.get_trials(deepcopy=False)
@@ -224,16 +211,15 @@ class StudyRecord:
         """Set the user attribute ``name`` of a trial that has not ended."""
         Trial(self._study, self.trials()[number]._trial_id).set_user_attr(name, value)
 
-    def end(self, number: int, state: TrialState, values: Sequence[float] | None = None) -> None:
+    def end(self, number: int, state: TrialState, value: float | None = None) -> None:
         """End a trial."""
         with quiet():
-            self._study.tell(number, list(values) if values is not None else None, state=state)
+            self._study.tell(number, value, state=state)
 
-    def best(self) -> list[FrozenTrial]:
-        """Return the best finished trial, or the Pareto front of a study with two objectives."""
-        if not any(trial.state == TrialState.COMPLETE for trial in self.trials()):
-            return []
-        return [self._study.best_trial] if len(self._study.directions) == 1 else self._study.best_trials
+    def best(self) -> FrozenTrial | None:
+        """Return the best finished trial; None if none is finished."""
+        finished = any(trial.state == TrialState.COMPLETE for trial in self.trials())
+        return self._study.best_trial if finished else None
 
 
 class _NoLock:
@@ -255,8 +241,3 @@ def _drop_torn_record(journal: Path) -> None:
     if whole < len(content):
         with journal.open("r+b") as file:
             file.truncate(whole)
-
-
-def now() -> str:
-    """Return the present time (UTC) in ISO format."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

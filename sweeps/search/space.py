@@ -1,4 +1,4 @@
-"""The search space (which settings vary, between which bounds) and the objectives over a trial's seeds.
+"""The search space (which settings vary, between which bounds) and the objective over a trial's seeds.
 
 In YAML, with nested or dotted names::
 
@@ -21,11 +21,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from grok.commands.compose import apply
-from grok.config import MODES, ArithmeticConfig, RunConfig, flatten, load_config
+from grok.config import MODES, flatten, load_config
 from grok.config.fields import ANY, Rule, check, settings_of
 from grok.errors import ConfigError, StoreError, nearest
 from grok.store import Store
-from grok.sweeps.search.config import StudyConfig
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -249,14 +248,11 @@ def _in_order(dimensions: Sequence[Dimension]) -> list[Dimension]:
 # | ``accurate_share`` | share of seeds with validation accuracy above ``study.accuracy`` at the horizon | high |
 # | ``val_loss``, ``val_acc`` | median over seeds, at the horizon | low, high |
 # | ``logit_acc`` | mean over seeds of ln(right / wrong) on the validation set at the horizon | high |
-# | ``compute`` | training operations of the median time, by the model's and the batch's size | low |
 #
 # If at least half of the seeds are censored, the median does not exist. The value is then the budget times
 # (1 + share of censored seeds): above every median that exists, and better if more seeds generalised.
 
-Direction = Literal["minimize", "maximize"]
-
-MINIMISED: Final = frozenset({"median_time", "val_loss", "compute"})
+MINIMISED: Final = frozenset({"median_time", "val_loss"})
 READ_AT_HORIZON: Final = frozenset({"accurate_share", "val_loss", "val_acc", "logit_acc"})
 SURE: Final = 1e-3
 """Accuracies are clipped to this distance from 0 and 1 before the logit, so that one seed cannot dominate a mean."""
@@ -289,15 +285,10 @@ class Objective:
     name: str
     accuracy: float
 
-    @property
-    def direction(self) -> Direction:
-        return "minimize" if self.name in MINIMISED else "maximize"
-
-    def score(self, seed: SeedOutcome, config: RunConfig) -> float:
-        """Return the finite score of one seed of the setting ``config``; a censored time is twice the budget."""
-        if self.name in ("median_time", "compute"):
-            time = seed.time if math.isfinite(seed.time) else 2.0 * seed.budget
-            return time * operations_per_step(config) if self.name == "compute" else time
+    def score(self, seed: SeedOutcome) -> float:
+        """Return the finite score of one seed; a censored time is twice the budget."""
+        if self.name == "median_time":
+            return seed.time if math.isfinite(seed.time) else 2.0 * seed.budget
         if self.name == "generalised_share":
             return float(seed.grokked_step is not None)
         if self.name == "accurate_share":
@@ -309,13 +300,11 @@ class Objective:
             return seed.val_acc if math.isfinite(seed.val_acc) else 0.0
         return seed.val_loss if math.isfinite(seed.val_loss) else WORST_LOSS
 
-    def value(self, seeds: Sequence[SeedOutcome], config: RunConfig) -> float:
-        """Return the objective of the setting ``config`` over its ``seeds``."""
+    def value(self, seeds: Sequence[SeedOutcome]) -> float:
+        """Return the objective of a setting over its ``seeds``."""
         if self.name == "median_time":
             return median_time(seeds)
-        if self.name == "compute":
-            return median_time(seeds) * operations_per_step(config)
-        scores = [self.score(seed, config) for seed in seeds]
+        scores = [self.score(seed) for seed in seeds]
         return median(scores) if self.name in ("val_loss", "val_acc") else sum(scores) / len(scores)
 
 
@@ -332,25 +321,9 @@ def median_time(seeds: Sequence[SeedOutcome]) -> float:
     return max(seed.budget for seed in seeds) * (1 + censored)
 
 
-def operations_per_step(config: RunConfig) -> float:
-    """Return the operations of one update: 6 for each weight of a matrix and each position of the batch.
-
-    They are those of the plain model, without the engine's savings.
-
-    Raises:
-        ConfigError: ``config`` is not an arithmetic run.
-    """
-    if not isinstance(config, ArithmeticConfig):
-        raise ConfigError("study.objectives: compute is for mode=arithmetic only; expected val_loss for a text model")
-    model, task = config.model, config.task
-    d, inner = model.d_model, model.d_ff or 4 * model.d_model
-    positions = config.train.batch_size * len(task.sequence.split())
-    return 6.0 * (model.layers * (4 * d * d + 2 * d * inner) * positions + d * task.modulus * config.train.batch_size)
-
-
-def make_objectives(study: StudyConfig) -> tuple[Objective, ...]:
-    """Return the study's one or two objectives."""
-    return tuple(Objective(name, study.accuracy) for name in study.objectives)
+def direction_of(objective: str) -> Literal["minimize", "maximize"]:
+    """Return whether a low or a high value of ``objective`` is better."""
+    return "minimize" if objective in MINIMISED else "maximize"
 
 
 def read_outcomes(

@@ -320,7 +320,7 @@ class History:
     def search_settings(self) -> None:
         """Search over settings of another task: all that it trains are trials."""
         words = ["study=quickstart", "study.trials=2", "study.seeds=2", f"study.first_seed={500 + 2 * len(self.words)}"]
-        words += [f"study.name=s{len(self.words)}", "study.objectives=[val_loss]", *self.how]
+        words += [f"study.name=s{len(self.words)}", "study.objective=val_loss", *self.how]
         before = open_store(self.store).run_ids()
         self.give(words, [], lambda: search(words))
         self.trials |= open_store(self.store).run_ids() - before

@@ -41,7 +41,7 @@ CHOICES = {
 ELSEWHERE = re.compile(r"(store\.path|data\.path|sweep|executor|device|workers|lanes|dry_run|resume\.\w+)=")
 """Words that are dropped from a plan: they name places that are not here, or are planned by tests of their own."""
 
-FOR_ANOTHER_TIME = {"--again", "--help", "--version", "study.compare=32"}
+FOR_ANOTHER_TIME = {"--again", "--help", "--version"}
 """Words of commands that plan nothing."""
 
 
@@ -52,7 +52,9 @@ class Parsed(BaseException):
 def plan_of(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words of a plan that proves as much as the command's: of few seeds, in no place of its own."""
     words = tuple(CHOICES.get(word, word) for word in words)
-    return tuple(re.sub(r"range\((\d+),\d{2,}\)", r"range(\1,4)", word) for word in words if not ELSEWHERE.match(word))
+    few = r"range\((\d+),\d{2,}\)"
+    kept = (word for word in words if not ELSEWHERE.match(word))
+    return tuple(re.sub(few, lambda found: f"range({found[1]},{int(found[1]) + 4})", word) for word in kept)
 
 
 def plans(module: str) -> list[tuple[str, ...]]:

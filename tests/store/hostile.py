@@ -34,7 +34,7 @@ def fill(path: Path, seeds: range = range(4)) -> Path:
     for folder in ("search", "live/sweep-0", "checkpoints/run-1/weights-final", "conflicts", "tmp"):
         (path / folder).mkdir(parents=True, exist_ok=True)
     space = {"optim.lr": {"low": 1e-4, "high": 1e-2}}
-    StudyRecord(StudyConfig(name="one", objectives=["val_loss"]), path / "search", {"space": space}, {"optim.lr": 1e-3})
+    StudyRecord(StudyConfig(name="one", objective="val_loss"), path / "search", {"space": space}, {"optim.lr": 1e-3})
     (path / "checkpoints/run-1/weights-final/manifest.json").write_text("{}")
     (path / "live/sweep-0/group-1.json").write_text("{}")
     return path
