@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer  # noqa: TID251 (this machine's own, see serve)
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Final

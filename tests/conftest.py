@@ -1,5 +1,7 @@
 """What every test gets: one computing thread, and global random generators that refuse to be used."""
 
+import copy
+import functools
 import gc
 import importlib.util
 import os
@@ -8,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,14 +70,28 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def settings_are_composed_quickly() -> Iterator[None]:
-    """Read the settings files once in a process, see :mod:`tests.quick_settings`."""
+def settings_files_are_read_once() -> Iterator[None]:
+    """Read each file of Hydra and of this project once in a process; those of a folder of one's own each time."""
     if not importlib.util.find_spec("hydra"):
         yield
         return
-    from tests.quick_settings import quick_settings
+    import omegaconf.base
+    from hydra._internal.config_repository import ConfigRepository
 
-    with quick_settings():
+    read, kept, root = ConfigRepository.load_config, dict[Any, Any](), Path(__file__).parents[1]
+
+    def load_config(repository: ConfigRepository, config_path: str) -> Any:
+        sources = tuple((source.scheme(), source.path) for source in repository.sources)
+        if any(scheme == "file" and not Path(path).is_relative_to(root) for scheme, path in sources):
+            return read(repository, config_path)
+        if (sources, config_path) not in kept:
+            kept[sources, config_path] = read(repository, config_path)
+        return copy.deepcopy(kept[sources, config_path])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ConfigRepository, "load_config", load_config)
+        # what a text such as ${store.path} is made of: a tree that is only read
+        patch.setattr(omegaconf.base, "parse", functools.cache(omegaconf.base.parse))
         yield
 
 

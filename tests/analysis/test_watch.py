@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
+import psutil
 import pytest
 
 from grok.analysis import report
@@ -82,6 +83,8 @@ def test_the_page_of_a_growing_store_is_served_with_title_notes_and_standing(
     def look() -> None:
         address = capsys.readouterr().out.splitlines()[0].removeprefix("serving ")
         pages.append(urlopen(address).read().decode())
+        open_to = {one.laddr.ip for one in psutil.Process().net_connections() if one.status == psutil.CONN_LISTEN}
+        assert open_to == {"127.0.0.1"}, "to this machine alone"
 
     def begin() -> None:
         (store / "live" / "sweep").mkdir(parents=True)

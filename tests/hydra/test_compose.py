@@ -1,6 +1,5 @@
 """The sweeper's fast composition equals ``hydra.compose`` for whatever can be typed."""
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +13,12 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from grok.commands.compose import compose as settings_of_a_run
 from hydra_plugins.grok_lanes._compose import Composer
 from hydra_plugins.grok_lanes.sweeper import count, expand
-from tests.quick_settings import SLOW_COPIES, copied
 
 CONF = Path(__file__).parents[2] / "conf"
 ERRORS = (HydraException, OmegaConfBaseException, ValueError, TypeError, AssertionError)
@@ -249,35 +247,3 @@ def test_an_interruption_while_settings_are_read_stays_one(monkeypatch: pytest.M
     monkeypatch.setattr("hydra.compose", interrupted)
     with pytest.raises(KeyboardInterrupt):
         settings_of_a_run([])
-
-
-# The quick copies of settings that the tests' process makes are those of OmegaConf itself.
-
-
-def described(node: Any) -> Any:
-    """Return all that a node of settings has, without its parents."""
-    state = {name: value for name, value in node.__dict__.items() if name not in ("_parent", "_content", "_metadata")}
-    content = node.__dict__.get("_content")
-    if isinstance(content, dict):
-        content = {key: described(value) for key, value in content.items()}
-    elif isinstance(content, list):
-        content = [described(value) for value in content]
-    return type(node), state, dict(vars(node.__dict__["_metadata"])), content
-
-
-def various_settings() -> DictConfig:
-    made = OmegaConf.create({"list": [1, {"a": "${text}"}], "text": "b", "nothing": None, "missing": "???"})
-    made.all = settings_of_a_run(["experiment=quickstart"])
-    OmegaConf.set_struct(made, True)
-    OmegaConf.set_readonly(made.list, True)
-    return made
-
-
-def test_a_copy_is_omegaconfs_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = various_settings()
-    quick = copy.deepcopy(made)
-    for kind, own in SLOW_COPIES.items():
-        monkeypatch.setattr(kind, "__deepcopy__", own)
-    assert described(copied(made)) == described(quick) == described(copy.deepcopy(made))
-    assert quick == made and quick.list[1].a == "b"
-    assert all(child._get_parent() is quick for child in (quick._get_node("list"), quick._get_node("text")))
