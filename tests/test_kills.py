@@ -4,7 +4,6 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,9 @@ from grok.store import open_store
 from tests.doors.conftest import Door, environment
 from tests.doors.conftest import door as door  # a fixture
 from tests.gpt.conftest import prepare_text, text_of
-from tests.kills import KINDS, PAGE, SHARED, TABLE, Chain, append, page, read_table, sound, workers_of
+from tests.kills import KINDS, PAGE, SHARED, TABLE, page, read_table, sound, workers_of
 
 FAULTS = Path(__file__).parents[1] / "results" / "faults"
-CHAIN = Chain("merge", 3, 2, "SIGINT 1, SIGKILL 1", 0, 2, 0, 0, 0, True, 0.0, 1.5, "2026-11-22", "0123456789", "2.13")
 
 
 def test_the_committed_page_and_the_readme_are_what_the_table_gives() -> None:
@@ -32,17 +30,6 @@ def test_the_committed_page_and_the_readme_are_what_the_table_gives() -> None:
         r"([\d,]+) kills of (\d+) kinds of work in ([\d,]+) chains", (FAULTS / "README.md").read_text(encoding="utf-8")
     )
     assert counts == (f"{sum(chain.kills for chain in chains):,}", str(len(kinds)), f"{len(chains):,}")
-
-
-def test_a_table_reads_back_and_any_loss_is_unsound(tmp_path: Path) -> None:
-    chains = [CHAIN, replace(CHAIN, chain=4, equal=False, seconds=0.1)]
-    for chain in chains:
-        append(tmp_path / TABLE, asdict(chain))
-    assert read_table(tmp_path / TABLE) == chains
-    assert "| merge | 2 | 4 | SIGINT 2, SIGKILL 2 | 0 | 4 | 0 | 0 | 0 | 1 |" in page(chains)
-    assert sound([CHAIN])
-    for harm in ({"equal": False}, {"lost": 1}, {"doubled": 1}, {"missing": 1}, {"difference": 0.1}):
-        assert not sound([CHAIN, replace(CHAIN, **harm)])
 
 
 @pytest.mark.slow

@@ -16,30 +16,9 @@ from grok.config import MODES
 from grok.config.fields import settings_of
 from grok.errors import ConfigError, TrainingError
 from grok.terminal import one_line, readable_output
-from tests.doors.conftest import Ended, environment
+from tests.doors.conftest import environment
 
 EVERY = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Path:
-    """Return the command as an installer writes it: the path begins with its folder, not with the current one."""
-    file = tmp_path / "bin" / "grok"
-    file.parent.mkdir()
-    file.write_text(
-        f"#!{sys.executable}\nimport sys\nfrom grok.__main__ import main\nif __name__ == '__main__':\n"
-        "    sys.exit(main())\n"
-    )
-    file.chmod(0o755)
-    return file
-
-
-def call(script: Path, *words: str, folder: Path, **variables: str) -> Ended:
-    here = {**environment(), "PYTHONPATH": str(Path(__file__).parents[2]), **variables}
-    done = subprocess.run(
-        [script, *words], cwd=folder, env=here, capture_output=True, text=True, timeout=200, check=False
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 class TestList:
@@ -157,20 +136,3 @@ class TestOutput:
         assert said == (
             "a\\x1b[2J\\x1b]0;b\\x07\x1b[31mred\x1b[0m\tc\\u202e\\x1b[8mhidden\\x1b[30;40m\nwarning: a\\x08b\\x1b[31m\n"
         )
-
-
-class TestOwnFolders:
-    """A user may have folders of the names that packages of this project have."""
-
-    @pytest.fixture
-    def theirs(self, tmp_path: Path) -> Path:
-        folder = tmp_path / "theirs"
-        for name in ("analysis", "sweeps", "benchmarks"):
-            (folder / name).mkdir(parents=True)
-            (folder / name / "__init__.py").write_text("raise RuntimeError('the user\\'s own')")
-        return folder
-
-    def test_of_the_current_folder_are_left_alone(self, script: Path, theirs: Path) -> None:
-        root = str(Path(__file__).parents[2])
-        ended = call(script, "report", "--help", folder=theirs, PYTHONPATH=f".{os.pathsep}{root}")
-        assert ended.status == 0, ended.err

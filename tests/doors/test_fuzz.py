@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.doors.conftest import environment
-from tests.doors.fuzz import Case, World, problems, try_case
-from tests.store.hostile import outside_state
+from tests.doors.fuzz import Case, World, try_case
 
 FEW = 15
 MANY = 2000
@@ -25,30 +24,6 @@ def test_a_few_odd_command_lines(world: World, tmp_path: Path) -> None:
     for case in [case for case in cases if not case.works][:FEW]:
         broken = try_case(case, world, tmp_path / str(case.number))
         assert not broken, f"{case}: {broken}"
-
-
-def test_a_broken_promise_is_found(world: World, tmp_path: Path) -> None:
-    """The judge itself: a file outside, a lost row and a traceback are seen."""
-    case = Case(0, ("store", "status", "S"), False, "utf-8", None)
-
-    def harmed(harm: str, name: str) -> str:
-        folder = tmp_path / name
-        broken = try_case(Case(1, ("examples",), False, "utf-8", None), world, folder)
-        assert not broken
-        before = outside_state(folder)
-        inside = folder / "a" / "b"
-        if harm == "row":
-            for shard in (inside / "S" / "runs").glob("*.parquet"):
-                shard.unlink()
-        elif harm == "file":
-            (folder / "precious" / "file").write_text("changed")
-        said = "Traceback (most recent call last)" if harm == "traceback" else "error: a\nerror: b"
-        return "; ".join(problems(case, world, inside, before, 2, said))
-
-    assert "S lost" in harmed("row", "row")
-    assert "wrote ../../precious/file" in harmed("file", "file")
-    assert "prints a traceback" in harmed("traceback", "traceback")
-    assert "2 lines of refusal" in harmed("nothing", "nothing")
 
 
 @pytest.mark.slow

@@ -1,15 +1,9 @@
-"""A real SLURM cluster on this one machine: munged, slurmctld and slurmd of Debian's slurm-wlm, in a folder of its own.
-
-``python -m tests.execute.slurm_cluster FOLDER`` starts one and prints the environment in
-which its commands work; Ctrl-C ends it. Needs root.
-"""
+"""A real SLURM cluster on this machine: munged, slurmctld and slurmd of Debian's slurm-wlm, in a folder of its own."""
 
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -162,22 +156,3 @@ def _wait(ready: object, folder: Path, seconds: float = 60.0) -> None:
             logs = [*folder.glob("*.log"), *folder.glob("*.out")]
             raise RuntimeError("\n".join(f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}" for log in logs))
         time.sleep(0.2)
-
-
-def main() -> int:
-    """Run a cluster until Ctrl-C."""
-    if (reason := why_not()) is not None:
-        print(reason, file=sys.stderr)
-        return 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with slurm_cluster(Path(sys.argv[1]).resolve()) as environment:
-        print("\n".join(f"export {name}={value}" for name, value in environment.items()), flush=True)
-        try:
-            while True:
-                time.sleep(1)
-        except KeyboardInterrupt:
-            return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,7 @@
 import json
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -87,27 +87,6 @@ def test_a_branch_of_seeds_whose_curves_are_lost_is_refused(
     assert "no curves" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--at", "4"], "not evaluated at that step"),
-        (["--best", "40"], "finished seeds with these settings"),
-        (["--redraw", "dropout"], "one or two of split, init, order"),
-        (["--seeds", "7"], "FIRST:END"),
-        (["--seeds", "0:7"], "6 of 7 are finished"),
-        (["seeds.order=4"], "kept or redrawn"),
-        (["--parents", "zz"], "zz"),
-        (["optim.lr=0.5"], "no finished run to choose from with"),
-    ],
-)
-def test_bad_input_is_refused_in_one_line(
-    store: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert branch(["--store", str(store), "--at", "3", *TINY, *words]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and said in error
-
-
 def test_only_master_seeds_are_parents(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scan = store.with_name("scan")
     assert main(["-m", "seeds.init=range(0,3)", *TINY, f"store.path={scan}"]) == 0
@@ -141,21 +120,34 @@ def test_a_repeat_on_the_other_path_is_not_trained_again_on_another_machine(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("command", "words", "said"),
     [
-        (["--best", "9"], "ask for fewer"),
-        (["--kinds", "dropout"], "'dropout' is not one of"),
-        (["--kinds", "precision"], "needs the precision"),
-        (["--kinds", "train.steps=20000"], "expected grok sweep train.steps=... for all seeds"),
-        (["--times", "0"], "at least 1"),
-        (["seed=3"], "--seeds names candidates"),
-        (["optim.weight_decay=7"], "no finished run to choose from with optim.weight_decay=7"),
+        (branch, ["--at", "4"], "not evaluated at that step"),
+        (branch, ["--best", "40"], "finished seeds with these settings"),
+        (branch, ["--redraw", "dropout"], "one or two of split, init, order"),
+        (branch, ["--seeds", "7"], "FIRST:END"),
+        (branch, ["--seeds", "0:7"], "6 of 7 are finished"),
+        (branch, ["seeds.order=4"], "kept or redrawn"),
+        (branch, ["--parents", "zz"], "zz"),
+        (branch, ["optim.lr=0.5"], "no finished run to choose from with"),
+        (repeat, ["--best", "9"], "ask for fewer"),
+        (repeat, ["--kinds", "dropout"], "'dropout' is not one of"),
+        (repeat, ["--kinds", "precision"], "needs the precision"),
+        (repeat, ["--kinds", "train.steps=20000"], "expected grok sweep train.steps=... for all seeds"),
+        (repeat, ["--times", "0"], "at least 1"),
+        (repeat, ["seed=3"], "--seeds names candidates"),
+        (repeat, ["optim.weight_decay=7"], "no finished run to choose from with optim.weight_decay=7"),
     ],
 )
-def test_bad_input_of_repeats_is_refused_in_one_line(
-    words: list[str], said: str, repeated: Path, capsys: pytest.CaptureFixture[str]
+def test_bad_input_is_refused_in_one_line(
+    command: Callable[[list[str]], int],
+    words: list[str],
+    said: str,
+    census: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert repeat(["--store", str(repeated), *words]) == 2
+    how = ["--at", "3", *TINY] if command is branch else []
+    assert command(["--store", str(census), *how, *words]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and said in error
 
@@ -220,25 +212,3 @@ def test_the_examples_in_its_help_plan(tmp_path: Path, capfd: pytest.CaptureFixt
         assert door == "layers"
         assert layers([*words, "dry_run=true", f"store.path={tmp_path / 'S'}"]) == 0
         assert " planned, 0 stored" in capfd.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["--donor", "0"], "two different seeds"),
-        (["--donor", "-1"], "--donor -1: expected a whole number, at least 0"),
-        (["--donor-init", "3"], "not allowed with argument --donor"),
-        (["--both", "--donor-order", "3"], "expected only --donor SEED"),
-        (["--factors", "head"], "'head' is not NAME=LAYER"),
-        (["--factors", "a=blocks;b=blocks.0.mlp"], "blocks.0.mlp is part of blocks"),
-        (["--factors", "a=head;a=blocks"], "the name 'a' is used twice"),
-        (["seeds.layers.head=4"], "--factors says which layers"),
-        (["seed=4"], "--recipient is the master seed"),
-    ],
-)
-def test_bad_input_of_layers_is_refused_in_one_line(
-    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert layers(["--recipient", "0", "--donor", "1", *TINY, *given]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and error.count("\n") == 1 and said in error
