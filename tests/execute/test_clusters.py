@@ -6,9 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.doors.conftest import TINY, command, environment, start
@@ -24,7 +26,7 @@ if importlib.util.find_spec("distributed") is None:
 
 SWEEP = [
     "-m", "seed=range(0,4)", *(word for word in TINY if not word.startswith(("train.steps", "eval"))),
-    "train.steps=1500", "eval.every=500", "checkpoint.every=50", "store.flush_seconds=0.5", "store.path=S",
+    "train.steps=5000", "eval.every=500", "checkpoint.every=50", "store.flush_seconds=0.5", "store.path=S",
 ]  # fmt: skip
 
 
@@ -98,6 +100,32 @@ def test_a_lost_scheduler_is_no_runs_fault(
     assert "Traceback" not in out, out
     assert last.endswith("The same command goes on where it stopped.")
     assert "fails (" not in out, "a run was blamed"
+    ended = command(*SWEEP, "executor=loky", "workers=2", folder=tmp_path)
+    assert ended.status == 0, ended
+    assert content(tmp_path / "S") == undisturbed
+
+
+def test_a_lost_head_of_ray_is_no_runs_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: tuple[object, object]
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "200")
+    port, ray = free_port(), str(Path(sys.executable).parent / "ray")
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as short:  # its sockets' names have 107 bytes at most
+        words = f"start --head --block --port {port} --num-cpus 2 --include-dashboard false --temp-dir {short}"
+        head = subprocess.Popen([ray, *words.split()], env=environment(), stdout=subprocess.DEVNULL, stderr=2)
+        try:
+            wait_for(lambda: answers(port))
+            monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+            process = start(*SWEEP, "executor=ray", "workers=2", folder=tmp_path)
+            wait_for(lambda: any((tmp_path / "S").glob("checkpoints/*/*/*")))
+            (server,) = (p for p in psutil.Process(head.pid).children(recursive=True) if p.name() == "gcs_server")
+            server.kill()
+            out, _ = process.communicate(timeout=300)
+        finally:
+            end_all(head)
+    assert process.returncode == 1, out
+    assert "Stopped: Ray's head at " in out and "Traceback" not in out, out
     ended = command(*SWEEP, "executor=loky", "workers=2", folder=tmp_path)
     assert ended.status == 0, ended
     assert content(tmp_path / "S") == undisturbed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,6 +42,8 @@ class RayExecutor:
                 "is less busy, or use executor=loky"
             ) from error
         self.workers = max(1, min(workers, int(ray.cluster_resources().get("CPU", 1))))
+        self._head = str(ray.get_runtime_context().gcs_address)
+        self._lost = False
         self._task = ray.remote(num_cpus=1, max_retries=0)(run_group_in_worker)
 
     def submit(self, group: Group, slot: int) -> Any:
@@ -48,9 +51,12 @@ class RayExecutor:
 
     def wait(self, tickets: Sequence[Any], seconds: float) -> Sequence[Any]:
         done, _ = ray.wait(list(tickets), num_returns=1, timeout=seconds)
-        return list(done)
+        self._lost = not done and not _answers(self._head)
+        return list(tickets) if self._lost else list(done)
 
     def result(self, ticket: Any) -> GroupReport:
+        if self._lost:  # no group is at fault, and Ray would end this process after a minute, without a word of ours
+            return GroupReport(fatal=f"Ray's head at {self._head} is gone", workers_go_on=True)
         try:
             report: GroupReport = ray.get(ticket)
         except (WorkerCrashedError, RayActorError, OutOfMemoryError, NodeDiedError, ObjectLostError) as error:
@@ -64,3 +70,15 @@ class RayExecutor:
 
     def close(self) -> None:
         ray.shutdown()
+
+
+def _answers(address: str) -> bool:
+    """Return whether somebody listens at ``host:port``; a slow answer counts as one."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+    return True
