@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from grok.analysis.criteria import DIARY
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
 from grok.analysis.statistics import prediction
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from grok.analysis.statistics.estimate import NotEnoughData, generator
 from grok.analysis.statistics.prediction import (
     OutOfFold,
     auroc,
@@ -21,7 +20,6 @@ from grok.analysis.statistics.prediction import (
     cross_validated_auroc,
     cross_validation_noise,
     screened,
-    spearman,
 )
 from grok.analysis.studies.conditions import Comparison, bound_of, ratio_of_times
 from grok.analysis.studies.mechanism import Mechanism
@@ -333,26 +331,6 @@ def test_every_share_and_ratio_covers_as_it_says(capsys: pytest.CaptureFixture[s
 def sample(rng: np.random.Generator, n: int, shift: float, rate: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
     labels = rng.random(n) < rate
     return rng.normal(0, 1, n) + shift * labels, labels
-
-
-def correlated(rng: np.random.Generator) -> Estimate:
-    x = rng.normal(0, 1, 60)
-    return spearman(x, 0.6 * x + 0.8 * rng.normal(0, 1, 60))
-
-
-@pytest.mark.parametrize(
-    ("name", "draw", "truth"),
-    [
-        ("auroc", lambda rng: auroc(*sample(rng, 200, 1.0)), norm.cdf(1.0 / np.sqrt(2))),
-        ("spearman", correlated, 6 / np.pi * np.arcsin(0.6 / 2)),
-    ],
-)
-def test_the_interval_covers_the_truth(
-    name: str, draw: Callable[[np.random.Generator], Estimate], truth: float
-) -> None:
-    rng = generator(name)
-    made = [draw(rng) for _ in range(500)]
-    assert 0.92 < np.mean([e.low <= truth <= e.high for e in made]) < 0.98
 
 
 def test_auroc_of_a_known_table() -> None:

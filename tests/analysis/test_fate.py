@@ -1,6 +1,5 @@
 """Fate: families that change in mid-run with a known half-fate step, and what counts them."""
 
-import contextlib
 import json
 import math
 from pathlib import Path
@@ -12,7 +11,6 @@ import pandas as pd
 import pytest
 from scipy import optimize, special
 
-from benchmarks.simulated import half_fate
 from grok.analysis.figures import drawings
 from grok.analysis.page import Runs, encode_chart
 from grok.analysis.populations import asked, populations
@@ -161,14 +159,6 @@ def test_a_monotone_fit_is_scipys() -> None:
     values, weights = rng.normal(size=(40, 6)), rng.integers(1, 9, (40, 6)).astype(float)
     fits = [optimize.isotonic_regression(v, weights=w).x for v, w in zip(values, weights, strict=True)]
     np.testing.assert_allclose(isotonic(values, weights), fits, atol=1e-12)
-
-
-def test_intervals_of_the_half_fate_step_cover_in_a_few_studies() -> None:
-    study, rng, held = half_fate(8, 4, 0.5, 0.3, (0.3, 0.9)), np.random.default_rng(1), []
-    for _ in range(40):
-        with contextlib.suppress(NotEnoughData):
-            held += [e.low <= truth <= e.high for _, truth, e, _ in study(rng)]
-    assert len(held) > 30 and np.mean(held) >= 0.9
 
 
 def test_the_counts_of_the_page_follow_from_its_parquet_files_alone() -> None:

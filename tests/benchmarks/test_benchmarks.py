@@ -13,7 +13,6 @@ import torch
 
 from benchmarks import device_day, gpt
 from benchmarks.contenders import PlainModel
-from benchmarks.coverage import END, HEAD, PAGE, START, STUDIES, cases, table
 from benchmarks.device_day import STAGES, run_day
 from benchmarks.gpt import our_config
 from benchmarks.peers import LANES, PEERS, CarefulLoop, JaxLoop, TorchOps, VmapLoop, batches, initial, logits
@@ -176,23 +175,3 @@ def test_every_peer_trains_alike() -> None:
     several = [[peer.step() for _ in range(3)] for peer in (VmapLoop(config, 0), JaxLoop(config, 0, LANES))]
     np.testing.assert_allclose(several[0], several[1], rtol=1e-5)
     PEERS["torch.compile"](config, 0).step()
-
-
-# The coverage page has every simulated study of its command, with enough repetitions.
-
-
-def test_the_page_has_every_case_of_the_command() -> None:
-    text = (ROOT / PAGE).read_text(encoding="utf-8")
-    made = text[text.index(START) : text.index(END)]
-    assert HEAD in made
-    lines = [line.strip("| ").split(" | ") for line in made.split(HEAD)[1].strip().splitlines()]
-    assert {(section, case) for section, case, *_ in lines} == {(section, case) for section, case, _ in cases()}
-    told = {(line[0], int(line[-1].replace(",", ""))) for line in lines}  # some of few lines or seeds cannot tell
-    assert all(n == STUDIES or (section in ("half-fate", "times") and n > 0.75 * STUDIES) for section, n in told)
-
-
-def test_a_line_says_how_often_the_interval_holds() -> None:
-    line = next(iter(table(8, "families"))).strip("| ").split(" | ")
-    assert line[0] == "families" and line[-1] == "8"
-    holds, below, above = map(float, line[4:7])
-    assert holds + below + above == 1
