@@ -260,19 +260,19 @@ def _claims(observations: Observations) -> pd.DataFrame:
     rows = observations.once(roles).of("member", "cell")
     rows = rows[rows["choice"].isin(ASKED) & (rows["kind"] != "layers")]
     place = observations.once(places)
-    rows = rows[rows["run_id"].isin(place.index)]
-    runs = observations.observed.loc[rows["run_id"]]
-    rows = rows[((runs["config.perturb.ulps"].fillna(0) == 0) & ~_switched(runs)).to_numpy()]
-    runs = observations.observed.loc[rows["run_id"]]
+    every = observations.observed.loc[place.index].assign(place=place, run_id=place.index)
+    # a run that was moved by ulps, or switched, is no result of its place: planning takes it for none either
+    every = every[(every["config.perturb.ulps"].fillna(0) == 0) & ~_switched(every)]
+    rows = rows[rows["run_id"].isin(every.index)]
+    runs = every.loc[rows["run_id"]]
     seeds = [unit.get("seed") for unit in rows["unit"]]
     claims = rows[["design_id", "run_id", "results_seen", "planned_at"]].assign(
-        place=place[rows["run_id"]].to_numpy(),
+        place=runs["place"].to_numpy(),
         length=runs["config.train.steps"].to_numpy(dtype="int64"),
         replicate=runs["replicate"].to_numpy(dtype="int64"),
         typed=[len(set(unit) - {"seed"}) for unit in rows["unit"]],
         asked_seed=pd.array([seed if type(seed) is int else None for seed in seeds], dtype="Int64"),
     )
-    every = observations.observed.loc[place.index, ["started_at", "seconds"]].assign(place=place, run_id=place.index)
     return claims.assign(results_seen=results_known(claims, every))
 
 
