@@ -301,7 +301,7 @@ def _about_designs(observations: Observations) -> list[str]:
     """Return what is not known, or known only from a reconstruction, of the purposes of all runs."""
     purposes = observations.once(roles)
     counts = {
-        "have no row in designs/, so what they were for is unknown": len(purposes.unknown()),
+        "are trained by no plan in designs/, so what they were for is unknown": len(purposes.unknown()),
         "were planned without saying how they were chosen (choice=unstated)": len(purposes.unstated()),
         "were stored before a plan named them as members (results_seen)": len(purposes.seen),
     }

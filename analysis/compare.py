@@ -28,7 +28,6 @@ from grok.analysis.studies.conditions import FEWEST, Family, contrast, slowdown_
 from grok.analysis.writing import FIGURES, default_folder, study_text, write_studies
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.errors import ConfigError
-from grok.store import open_store
 
 MEASURED: Final = ("val_acc", "val_loss", "weight_norm")
 RESULTS: Final = ("class", "early or late", "generalised", "val accuracy", "val loss", "status")
@@ -68,7 +67,7 @@ def chosen(observations: Observations, path: Path, words: str) -> pd.DataFrame:
         ConfigError: none does, or the filter names no column.
     """
     rows = observations.arithmetic
-    runs = rows[rows.index.isin(filtered(observations, open_store(path), shlex.split(words))["run"])]
+    runs = rows[rows.index.isin(filtered(observations, shlex.split(words))["run"])]
     if runs.empty:
         values = (f"{c.removeprefix('config.')}={in_words(v)}" for c in varying_columns(rows) for v in rows[c].unique())
         raise ConfigError(

@@ -12,8 +12,7 @@ import pandas as pd
 from grok.analysis.observations import Observations, in_words
 from grok.analysis.studies.seeds import seed_table
 from grok.commands.command import Parser, add_store, command, store_of
-from grok.commands.words import column_named, is_filter, matching, with_purposes
-from grok.store import Store, open_store
+from grok.commands.words import column_named, is_filter, matching
 
 SHOWN: Final = {
     "seed": "seed",
@@ -25,24 +24,24 @@ SHOWN: Final = {
     "val_loss": "val loss",
     "status": "status",
     "condition": "condition",
+    **{name: name for name in ("design", "role", "design_id")},
 }
 """Columns of the table of all runs, with their names here."""
 DIGITS: Final = 12
 """Characters of a run_id that are shown."""
 
 
-def listed_runs(observations: Observations, store: Store) -> pd.DataFrame:
+def listed_runs(observations: Observations) -> pd.DataFrame:
     """Return one row for every run of a store: its seed, class, result, the designs that claim it, and its name."""
     every = seed_table(observations)
     if "class_accuracy" in every and every["class_accuracy"].isna().all():  # elsewhere early and late are the classes
         every = every.drop(columns="class_accuracy").rename(columns={"class_time": "class_accuracy"})
-    table = every[["run_id", *(column for column in SHOWN if column in every)]].rename(
+    return every[["run_id", *(column for column in SHOWN if column in every)]].rename(
         columns={**SHOWN, "run_id": "run"}
     )
-    return with_purposes(table, store)
 
 
-def filtered(observations: Observations, store: Store, words: Sequence[str]) -> pd.DataFrame:
+def filtered(observations: Observations, words: Sequence[str]) -> pd.DataFrame:
     """Return the rows of ``listed_runs`` that satisfy all ``words``.
 
     A bound may also be on a recorded column or a setting, under its full name or its last part.
@@ -50,7 +49,7 @@ def filtered(observations: Observations, store: Store, words: Sequence[str]) -> 
     Raises:
         ConfigError: a filter names no column.
     """
-    listed = listed_runs(observations, store)
+    listed = listed_runs(observations)
     recorded = observations.all_runs.set_index("run_id").loc[listed["run"]].reset_index(drop=True)
     recorded = recorded.rename(columns=lambda name: str(name).removeprefix("config."))
     for name in recorded.select_dtypes(exclude="number"):
@@ -113,9 +112,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
     """Print the runs that satisfy all filters."""
     arguments = _arguments(argv)
-    path = store_of(arguments)
-    observations = Observations.read(path)
-    chosen = filtered(observations, open_store(path), arguments.filters)
+    observations = Observations.read(store_of(arguments))
+    chosen = filtered(observations, arguments.filters)
     if arguments.sort is not None:
         column = column_named(chosen, arguments.sort.removeprefix("-"))
         chosen = chosen.sort_values(column, ascending=not arguments.sort.startswith("-"), kind="stable")

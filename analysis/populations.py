@@ -36,8 +36,8 @@ from grok.streams import derive_seed
 
 # What each run was for, read from the rows of ``designs/``.
 #
-# Nothing is inferred. A run without a row has an unknown purpose: it is counted apart and is in no class that needs a
-# role. A row with ``choice=unstated`` claims nothing either.
+# Nothing is inferred. A run that no row trains has an unknown purpose, even if a later plan chose it as a parent: it is
+# counted apart and is in no class that needs a role. A row with ``choice=unstated`` claims nothing either.
 
 RUN_STREAMS: Final = ("split", "init", "order")
 """Streams that decide a run without dropout."""
@@ -70,6 +70,7 @@ class Roles:
         self._observations = observations
         runs = observations.all_runs
         self.rows = _readable(observations.designs)
+        self._training = self.rows[self.rows["role"].isin(TRAINED)]
         self._runs = runs[["run_id", "mode", "status", "parent_run_id"]]
         self.switched = set(runs["run_id"][_switched(runs) & runs["status"].isin(COUNTED)])
         self._stored = set(runs["run_id"][runs["status"].isin(COUNTED)])
@@ -89,7 +90,7 @@ class Roles:
     @cached_property
     def missing(self) -> list[Planned]:
         """The designs with planned runs that are neither stored nor given up."""
-        rows = self.rows[self.rows["retired"].isna() & self.rows["role"].isin(TRAINED)]
+        rows = self._training[self._training["retired"].isna()]
         stored = set(self._runs["run_id"])
         absent = rows[~rows["run_id"].isin(stored)]
         of = rows[rows["design_id"].isin(absent["design_id"])].groupby(["design_id", "kind"], sort=False)["run_id"]
@@ -97,12 +98,12 @@ class Roles:
         return [Planned(name, kind, runs - stored, runs & stored) for name, kind, runs in planned]
 
     def unknown(self, mode: str | None = None) -> set[str]:
-        """Return the observed runs without a row. The branches of a rollback have the rows of their run."""
-        return self._without(set(self.rows["run_id"]), mode)
+        """Return the observed runs that no row trains. The branches of a rollback have the rows of their run."""
+        return self._without(set(self._training["run_id"]), mode)
 
     def unstated(self, mode: str | None = None) -> set[str]:
-        """Return the observed runs of which every row leaves open how they were chosen."""
-        stated = set(self.rows["run_id"][self.rows["choice"] != "unstated"])
+        """Return the observed runs of which every row that trains them leaves open how they were chosen."""
+        stated = set(self._training["run_id"][self._training["choice"] != "unstated"])
         return self._without(stated, mode) - self.unknown(mode)
 
     def _without(self, claimed: set[str], mode: str | None) -> set[str]:
@@ -126,8 +127,8 @@ class Roles:
         notes = []
         if unknown:
             notes.append(
-                f"What {unknown:,} run{'s were' if unknown > 1 else ' was'} for is unknown (no row in designs/): "
-                "counted here only, in no population and no class."
+                f"What {unknown:,} run{'s were' if unknown > 1 else ' was'} for is unknown (trained by no plan in "
+                "designs/): counted here only, in no population and no class."
             )
         if unstated:
             notes.append(

@@ -271,7 +271,7 @@ def _legend(name: str, on_top: bool, ascii_only: bool) -> str:
 def _chosen(store: Store, words: Sequence[str]) -> str:
     """Return the name of the one run that all filters choose."""
     root = store.layout.root
-    chosen = list(filtered(Observations.read(root), store, words)["run"])
+    chosen = list(filtered(Observations.read(root), words)["run"])
     if len(chosen) != 1:
         some = ", ".join(run[:12] for run in chosen[:4]) + (", ..." if len(chosen) > 4 else "")
         raise StoreError(

@@ -1,4 +1,4 @@
-"""Every run of a store in one table: seeds, condition, classes, regime, event times, numbers, re-run command.
+"""Every run of a store in one table: seeds, condition, design, classes, regime, event times, numbers, re-run command.
 
 ``seeds.csv`` beside the page has all columns; the page shows the most useful ones.
 """
@@ -32,6 +32,7 @@ from grok.analysis.studies.base import Question, Study
 from grok.analysis.studies.regimes import events_of
 from grok.config import MODES
 from grok.config.fields import recorded_of
+from grok.store.designs import with_purposes
 from grok.streams import derive_seed
 
 FILE: Final = "seeds.csv"
@@ -67,7 +68,8 @@ def seed_table(observations: Observations) -> pd.DataFrame:
         table["own_code"] = runs["own_code"].map(hashes_in_words, na_action="ignore")
     table["rerun"] = rerun_commands(runs)
     order = ["mode", "condition", "seed", *(f"seed_{s}" for s in ALWAYS), "run_id"]
-    return table.reset_index().sort_values(order, kind="stable").reset_index(drop=True)
+    table = table.reset_index().sort_values(order, kind="stable").reset_index(drop=True)
+    return with_purposes(table, observations.designs)
 
 
 def conditions(runs: pd.DataFrame) -> pd.Series:
@@ -190,6 +192,7 @@ def compact(table: pd.DataFrame) -> pd.DataFrame:
         **{f"seed_{s}": s for s in (*ALWAYS, *OPTIONAL)},
         **{str(c): str(c) for c in table if str(c).startswith("layers.")},
         "status": "status",
+        "design": "design",
         "class_accuracy": "class",
         "class_time": "early or late",
         "regime": "what came first",

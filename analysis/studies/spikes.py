@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from grok.analysis.observations import Observations, as_text, floats, varying_columns
+from grok.analysis.populations import ASKED, roles
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, holm, mean
 from grok.analysis.statistics.excursions import RISE, SMOOTH, excursions, heights, smoothed
 from grok.analysis.statistics.proportions import heterogeneity, share
@@ -40,18 +41,18 @@ class Spikes(Study):
 
 
 def analyse(observations: Observations) -> Spikes:
-    """Return the answer for all language models with a log.
+    """Return the answer for the language models with a log that a design asked for before any result.
 
     Raises:
         NotEnoughData: there are fewer than ``FEWEST`` of them.
     """
-    rows, log = observations.gpt, observations.steps
-    if log is None or len(rows) < FEWEST:
-        raise NotEnoughData(f"at least {FEWEST} language models with a log of their steps")
-    logs = {str(run): steps.sort_values("step") for run, steps in log[log["run_id"].isin(rows.index)].groupby("run_id")}
-    rows = rows[rows.index.isin(logs)]
+    log, every = observations.steps, observations.gpt
+    logs = {} if log is None else {str(run): steps.sort_values("step") for run, steps in log.groupby("run_id")}
+    claims = observations.once(roles).of("member", "cell")
+    claims = claims[claims["choice"].isin(ASKED) & ~claims["results_seen"].astype(bool)]
+    rows = observations.measured([run for run in claims["run_id"] if run in logs], "gpt")
     if len(rows) < FEWEST:
-        raise NotEnoughData(f"at least {FEWEST} language models with a log of their steps")
+        raise NotEnoughData(f"at least {FEWEST} language models with a log that a plan asked for before any result")
     factors = _factors(rows)
     last = observations.curves_of(rows.index).sort_values("step").groupby("run_id")["val_loss"].last()
     diverged = rows["status"] == "diverged"
@@ -73,6 +74,9 @@ def analyse(observations: Observations) -> Spikes:
     _answer(study)
     _by_setting(study)
     _tables(study)
+    others = int((every.index.isin(logs) & ~every["trajectory_id"].isin(rows["trajectory_id"])).sum())
+    if others:
+        study.notes.append(f"{others} more runs are not counted: no plan asked for them before any result.")
     study.notes.append(
         f"A spike: the training loss, a running median of {SMOOTH} steps, rises {RISE} nats or more above its lowest "
         f"value so far. It ends within {RISE / 2} nats of that value. Last validation losses are of runs that did not "

@@ -20,8 +20,6 @@ from grok.errors import ConfigError, nearest
 if TYPE_CHECKING:
     import pandas as pd
 
-    from grok.store import Store
-
 # The named set-ups of ``conf/``: experiments, sweeps, modes, studies, and what each one is.
 
 NOT_NAMED: Final = {"study": ("base",)}
@@ -259,21 +257,6 @@ IDS: Final = ("run", "design_id")
 def is_filter(word: str) -> bool:
     """Return whether ``word`` bounds a column."""
     return _BOUND.fullmatch(word) is not None
-
-
-def with_purposes(runs: pd.DataFrame, store: Store) -> pd.DataFrame:
-    """Return ``runs``, whose column ``run`` has run_ids, with what each was for: ``design``, ``role``, ``design_id``.
-
-    A run without a row in ``designs/`` has design and role ``unknown``.
-    """
-    claims = store.designs()
-    claims = claims.assign(design=claims["kind"] + " " + claims["role"])
-    by_run = claims.groupby("run_id")[["design", "role", "design_id"]].agg(_joined)
-    return runs.join(by_run, on="run").fillna({"design": "unknown", "role": "unknown"})
-
-
-def _joined(texts: pd.Series) -> str:
-    return ", ".join(dict.fromkeys(texts))
 
 
 def matching(frame: pd.DataFrame, words: Sequence[str]) -> pd.Series:

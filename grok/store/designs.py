@@ -2,7 +2,7 @@
 
 A *design* is one plan: a sweep, the branches of chosen parents, the repeats of candidates. One row says what one run
 was for in it. Several designs may claim a run; no row ever changes what another row says. Analyses read these rows
-and infer nothing: the purpose of a run without a row is unknown.
+and infer nothing: the purpose of a run that no row trains is unknown.
 """
 
 from __future__ import annotations
@@ -285,3 +285,19 @@ def results_known(claims: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
     pairs = pairs.merge(others, on="place", suffixes=("", "_other"))
     late = pairs["claim"][(pairs["run_id"] != pairs["run_id_other"]) & (pairs["ended"] <= pairs["planned_at"])]
     return claims["results_seen"].astype(bool) | pd.Series(range(len(claims)), claims.index).isin(late)
+
+
+def with_purposes(runs: pd.DataFrame, designs: pd.DataFrame) -> pd.DataFrame:
+    """Return ``runs``, whose column ``run_id`` names them, with what each was for: ``design``, ``role``, ``design_id``.
+
+    Design and role of a run that no row of ``designs`` trains begin with ``unknown``.
+    """
+    untold = set(runs["run_id"]).difference(designs["run_id"][designs["role"].isin(TRAINED)])
+    designs = designs.assign(design=designs["kind"] + " " + designs["role"])
+    runs = runs.copy(deep=False)
+    for column, unknown in (("design", ["unknown"]), ("role", ["unknown"]), ("design_id", [])):
+        texts: dict[str, dict[str, None]] = {run: dict.fromkeys(unknown) for run in untold}
+        for run, text in zip(designs["run_id"], designs[column], strict=True):
+            texts.setdefault(run, {})[text] = None
+        runs[column] = [", ".join(texts[run]) or None for run in runs["run_id"]]
+    return runs

@@ -32,6 +32,7 @@ from grok.execute.retry import Totals
 from grok.execute.sweep import Sweep
 from grok.records import RunResult
 from grok.store import DamagedShardWarning, Row, open_store
+from grok.store.designs import TRAINED
 from grok.streams import Stream
 from grok.sweeps import branch, layers, repeat
 from grok.sweeps.choosing import redrawn_seeds
@@ -431,9 +432,10 @@ def said(store: str) -> dict[str, Any]:
 
 
 def shards(store: str) -> Iterator[tuple[Path, set[str]]]:
-    """Yield the shards of ``designs/`` with the runs that each has rows of."""
+    """Yield the shards of ``designs/`` with the runs that each says it trains."""
     for path in sorted((Path(store) / "designs").iterdir()):
-        yield path, set(pq.read_table(path, columns=["run_id"])["run_id"].to_pylist())
+        rows = pq.read_table(path, columns=["run_id", "role"]).to_pylist()
+        yield path, {row["run_id"] for row in rows if row["role"] in TRAINED}
 
 
 FEW, MANY = 1, 100

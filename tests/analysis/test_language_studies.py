@@ -3,11 +3,13 @@
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,11 +67,16 @@ def run(
     return made
 
 
-def store_of(rows: list[Row], kind: str = "sweep", role: str = "member") -> Observations:
-    """Return the observations of these runs, all of one design."""
-    shard = to_shard(rows)
+def store_of(rows: list[Row], kind: str = "sweep", role: str = "member", children: Sequence[Row] = ()) -> Observations:
+    """Return the observations of these runs, all of one design, and of ``children`` of the first one."""
+    shard = to_shard([*rows, *children])
     frames = [to_pandas(name, shard.table(name)) for name in ("runs", "curves", "steps")]
-    table = Purposes(kind, [Purpose(role=role)] * len(rows)).named([row.result.run_id for row in rows]).table(())
+    ids = [row.result.run_id for row in (*rows, *children)]
+    designs = [Purposes(kind, [Purpose(role=role)] * len(rows)).named(ids[: len(rows)])]
+    if children:
+        purpose = Purpose(role="child", parent_run_id=ids[0], choice="best", redrawn=("order",))
+        designs.append(Purposes("branch", [purpose] * len(children)).named(ids[len(rows) :]))
+    table = pa.concat_tables([design.table(()) for design in designs])
     return Observations(*frames, path=Path("simulated"), designs=to_pandas("designs", table))
 
 
@@ -276,3 +283,11 @@ def test_who_spiked_when_and_why() -> None:
     hot = table[(table["setting"] == "optim.lr") & (table["value"] == "0.03")].iloc[0]
     assert hot["difference to the first value"] == ""  # differences that do not differ have no interval
     assert {t.name for t in study.tables} == {"spikes_by_setting", "spikes_by_cell", "spikes"}
+
+
+def test_children_of_a_run_that_spiked_are_not_counted_as_if_they_were_asked_for() -> None:
+    rows = [spiking_run(seed, seed == 0, "0.02") for seed in range(8)]
+    again = [spiking_run(seed, True, "0.02") for seed in range(10, 14)]
+    study = ask("spikes", store_of(rows, children=again))
+    assert {f.label: f.shown for f in study.findings}["runs that spiked"] == "1 of 8"
+    assert any(note.startswith("4 more runs") for note in study.notes)

@@ -32,6 +32,7 @@ from tests.analysis.simulate import (
     census,
     crossed,
     language_row,
+    repeat,
     row,
     simulate,
     sweep,
@@ -131,12 +132,20 @@ def test_going_on_with_every_seed_chooses_nothing() -> None:
 
 
 def test_runs_of_which_nobody_said_what_they_are_for_are_in_no_population() -> None:
-    seeds = census(20, np.random.default_rng(0))
-    whole = simulate(seeds)
+    random = census(20, np.random.default_rng(0))
+    whole = simulate(random)
     lost = Observations(whole.all_runs, whole.curves, designs=whole.designs.iloc[6:])
     (p,) = populations(lost).every
     assert len(p) == 14
     assert any("What 6 runs were for is unknown" in note for note in ask("census", lost).notes)
+    later = repeat(random[0], [Truth({**random[0].overrides, "perturb.ulps": 1}, 900)])
+    named = simulate([*random, *(run for run, purpose in later.rows if purpose.role == "child")], later)
+    members = (named.designs["role"] == "member").cumsum()
+    lost = Observations(named.all_runs, named.curves, designs=named.designs[members > 6])
+    assert "control" in set(lost.designs["role"]), "that a later plan names a run does not say what it was for"
+    assert any("What 6 runs were for is unknown" in note for note in ask("census", lost).notes)
+    listed = seeds.compact(seeds.seed_table(lost))["design"].value_counts()
+    assert listed.to_dict() == {"sweep member": 14, "unknown": 5, "unknown, repeat control": 1, "repeat child": 1}
     assert not populations(Observations(whole.all_runs, whole.curves)).every
     late = whole.designs.assign(results_seen=True, design_id="late")
     seen = Observations(whole.all_runs, whole.curves, designs=late)
@@ -149,7 +158,7 @@ def test_runs_of_which_nobody_said_what_they_are_for_are_in_no_population() -> N
     assert len(p) == 20
     some = Observations(whole.all_runs, whole.curves, designs=pd.concat([late, declared.iloc[:12]]))
     assert any("8 runs were stored before" in note for note in ask("census", some).notes)
-    assert not populations(simulate(seeds, sweep(seeds, choice="unstated"))).every
+    assert not populations(simulate(random, sweep(random, choice="unstated"))).every
 
 
 @settings(max_examples=10, deadline=None)
