@@ -9,13 +9,12 @@ from pathlib import Path
 from grok.commands.command import Parser, command, number
 from grok.config.common import MOST_WORKERS
 from grok.errors import DataError
-from grok.plugins import name_code
 from grok.processes import usable_cores
 from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
 from grok.text.sources import FORMS
 from grok.text.sources.documents import Filters
-from grok.text.tokenizers import END_OF_TEXT, GPT2_VOCAB_ENV, is_import_path
+from grok.text.tokenizers import END_OF_TEXT, GPT2_VOCAB_ENV
 
 _EXAMPLES = """\
 examples:
@@ -25,7 +24,6 @@ examples:
   grok prepare wikitext --input wiki.train.tokens --split-file val=wiki.valid.tokens \\
       --split-file test=wiki.test.tokens --tokenizer gpt2 --out data/wikitext103
   grok prepare fables --input 2000:0 --tokenizer char --out data/fables
-  grok prepare verses.verses --input poems.txt --tokenizer words.Words --out data/poems
 """
 
 
@@ -33,22 +31,10 @@ examples:
 def main(argv: list[str]) -> int:
     """Prepare a corpus and print its report."""
     arguments = parser().parse_args(argv)
-    request = _request(arguments)
-    named = [name for name in (request.form, request.tokenizer) if is_import_path(name)]
-    if arguments.tokenizer_code is not None:
-        named.append(arguments.tokenizer_code)
-    name_code(arguments.plugin_path, named)
-    corpus, was_there = prepare(request, say=lambda line: print(line, file=sys.stderr, flush=True))
+    corpus, was_there = prepare(_request(arguments), say=lambda line: print(line, file=sys.stderr, flush=True))
     print((corpus.path / "corpus.md").read_text(encoding="utf-8"))
     print(_summary(corpus, was_there))
     return 0
-
-
-class _Forms(list[str]):
-    """The known forms, for help and completion; every import path counts as one, too."""
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or is_import_path(str(name))
 
 
 def parser() -> Parser:
@@ -60,28 +46,21 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "form",
-        choices=_Forms(FORMS),
+        choices=list(FORMS),
         metavar="FORM",
-        help="; ".join(f"{name}: {form.doc}" for name, form in FORMS.items())
-        + "; or MODULE.NAME: a function of your own that yields the documents of one input",
+        help="; ".join(f"{name}: {form.doc}" for name, form in FORMS.items()),
     )
     parser.add_argument(
         "--input",
         nargs="+",
         required=True,
         metavar="FILE",
-        help="files or folders, in the order to read them; hf://owner/name[:config][@split] through the `datasets`"
-        " package; for fables COUNT or COUNT:SEED",
+        help="files or folders, in the order to read them; for fables COUNT or COUNT:SEED",
     )
     parser.add_argument(
         "--tokenizer",
         required=True,
-        help="char, byte, bpe (fitted here), gpt2, a tokenizer.json, or MODULE.NAME of your own",
-    )
-    parser.add_argument(
-        "--tokenizer-code",
-        metavar="MODULE.NAME",
-        help="code of your own behind the tokenizer.json of --tokenizer, to use that tokeniser for another corpus",
+        help="char, byte, bpe (fitted here), gpt2, or a tokenizer.json",
     )
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="the corpus folder to make")
     parser.add_argument(
@@ -117,7 +96,6 @@ def parser() -> Parser:
         "--without-duplicates", action="store_true", help="leave out documents that repeat an earlier one of the input"
     )
     parser.add_argument("--lower-case", action="store_true", help="lower-case all text")
-    parser.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of your own code (default: .)")
     parser.add_argument(
         "--workers",
         type=number(int, minimum=1, maximum=MOST_WORKERS),
@@ -134,11 +112,6 @@ def _request(arguments: argparse.Namespace) -> Request:
         if not equals or not file or name not in ("val", "test"):
             raise DataError(f"--split-file {text}: expected val=FILE or test=FILE")
         split_files[name] = (*split_files.get(name, ()), file)
-    if arguments.tokenizer_code is not None and not Path(arguments.tokenizer).is_file():
-        raise DataError(
-            f"--tokenizer-code {arguments.tokenizer_code} needs the tokenizer.json of a corpus, --tokenizer is"
-            f" {arguments.tokenizer}"
-        )
     return Request(
         form=arguments.form,
         inputs=tuple(arguments.input),

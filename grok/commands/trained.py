@@ -225,15 +225,12 @@ def _of(folder: Path, run_id: str, store: Path | None) -> TrainedRun:
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:
-    """Add what names a trained run, where its data is, and the code of a tokeniser or a model of the user's own."""
+    """Add what names a trained run, where its data is, and the code of a model of the user's own."""
     parser.add_argument("run", metavar="RUN", help="a run's checkpoint folder, or the start of its run_id")
     parser.add_argument("--store", metavar="STORE", help=f"the store that RUN is in (default: {StoreConfig().path})")
     parser.add_argument("--data", metavar="DIR", help="prepared corpus (default: the one it was trained on)")
     parser.add_argument(
         "--device", default="auto", choices=["auto", "cpu", "cuda"], help="auto (default): a GPU if there is one"
-    )
-    parser.add_argument(
-        "--tokenizer", metavar="MODULE.NAME", help="code of your own that made the corpus's tokens (docs/plugins.md)"
     )
     parser.add_argument("--model", metavar="MODULE.NAME", help="code of your own that the run's model.plugin names")
     parser.add_argument("--plugin-path", metavar="DIR", default=".", help="the folder that it is in (default: .)")
@@ -245,4 +242,4 @@ def name_own_code(arguments: argparse.Namespace) -> None:
     Raises:
         ConfigError: it is not to be found.
     """
-    name_code(arguments.plugin_path, list(filter(None, (arguments.tokenizer, arguments.model))))
+    name_code(arguments.plugin_path, [arguments.model] if arguments.model else [])

@@ -238,9 +238,7 @@ class DataConfig:
     path: str | None = setting(
         None, "Folder that `grok prepare` wrote; run_id depends on its manifest, not on its path.", role="none"
     )
-    tokenizer: str | None = setting(
-        None, "Code of your own (MODULE.NAME) that made the corpus's tokens, for samples as text.", role="none"
-    )
+    tokenizer: str | None = planned(None, "Null; a column of before.", role="none")
     sampling: str = setting(
         "blocks",
         "Non-overlapping blocks, each once an epoch in random order (blocks), or windows at random offsets (random). "

@@ -29,7 +29,6 @@ from grok.store.rows import FACTS, MEASUREMENTS, Conflict, Trace, difference, to
 WHERE: Final = (
     "data.path",
     "data.corpora",
-    "data.tokenizer",
     "plugin_path",
     "device",
     "numerics.path",

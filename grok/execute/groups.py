@@ -121,8 +121,7 @@ def own_code(configs: Sequence[RunConfig]) -> Code:
         ConfigError: it is not to be found.
     """
     named = (spec for config in configs for spec in (*config.plugins().values(), config.log.plugin) if spec)
-    tokenizers = (config.data.tokenizer for config in configs if isinstance(config, GptConfig))
-    targets = dict.fromkeys([*map(target_of, named), *filter(None, tokenizers)])
+    targets = dict.fromkeys(map(target_of, named))
     return code_of(configs[0].plugin_path, targets) if targets else Code()
 
 

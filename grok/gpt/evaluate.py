@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from grok.errors import DataError
 from grok.gpt.model import GPT, longest_context
 from grok.text.corpus import Corpus, check_vocabulary
-from grok.text.sources import form_of
-from grok.text.tokenizers import OwnTokenizer
+from grok.text.sources import FORMS
 from grok.text.windows import EvaluationWindows, sliding_windows
 
 
@@ -126,14 +125,12 @@ def score_split(
 
 def _measure(corpus: Corpus, tokens: NDArray[np.unsignedinteger[Any]]) -> tuple[int | None, int]:
     """Return words and bytes of the source text behind some tokens, counted in each document as `grok prepare` does."""
-    if isinstance(corpus.tokenizer, OwnTokenizer):
-        corpus.tokenizer.refuse_unnamed()  # without its code it writes ids as text
     parts = [tokens] if corpus.eot_id is None else np.split(tokens, np.flatnonzero(tokens == corpus.eot_id))
     texts = [corpus.tokenizer.decode(int(i) for i in part if i != corpus.eot_id) for part in parts]
     n_bytes = sum(len(text.encode()) for text in texts)
     if corpus.manifest["detokenizer"] is not None:
         return None, n_bytes
-    return sum(map(form_of(corpus.manifest["form"]).words, texts)), n_bytes
+    return sum(map(FORMS[corpus.manifest["form"]].words, texts)), n_bytes
 
 
 @torch.no_grad()

@@ -136,7 +136,7 @@ def _git(folder: Path, *words: str) -> str | None:
 _ABOUT_THE_COMMAND: Final = frozenset(
     {"workers", "lanes", "executor", "dry_run", "retry_failed", "force", "require_clean"}
 )
-_ONLY_BY_THE_USER: Final = frozenset({"log.plugin", "data.tokenizer"})
+_ONLY_BY_THE_USER: Final = frozenset({"log.plugin"})
 """Settings that name code and are in no run's identity: a store must not choose what is imported."""
 
 _LENGTHS: Final = ("train.epochs", "train.tokens")

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grok.errors import DataError, in_words
-from grok.text.tokenizers import END_OF_TEXT, OwnTokenizer, Tokenizer, load_tokenizer
+from grok.text.tokenizers import END_OF_TEXT, Tokenizer, load_tokenizer
 from grok.text.windows import check_length
 from grok.untrusted import has_shape, is_plain, read_json_object
 
@@ -440,8 +440,6 @@ def tokenizer_words(corpus: Corpus) -> str:
     """Return the options of ``grok prepare`` that use this corpus's tokeniser for another corpus."""
     entry = corpus.manifest["tokenizer"]
     more = "" if entry["eot"] == END_OF_TEXT else f" --eot '{entry['eot']}'"
-    if isinstance(corpus.tokenizer, OwnTokenizer):
-        more = f" --tokenizer-code {corpus.tokenizer.target}"
     return f"--tokenizer {corpus.path / entry['file']}{more}"
 
 

@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 
 from grok.errors import DataError
 from grok.files import clear_unfinished, disk_errors, staged_folder
-from grok.plugins import Code, activate, active, fingerprints, load
 from grok.text import quality, tokenizers
 from grok.text.corpus import MANIFEST_VERSION, Corpus, SplitWriter, data_hash, fingerprint, open_corpus, tokenizer_entry
 from grok.text.quality import TextScan, shared_documents
-from grok.text.sources import Piece, Source, documents, form_of, open_source
+from grok.text.sources import FORMS, Piece, Source, documents, open_source
 from grok.text.sources.documents import detokenize
 from grok.untrusted import read_json
 
@@ -272,7 +271,6 @@ def encode(
         entry=tokenizer_entry(tokenizer),
         request=request,
         one_thread=pooled(request.workers, total),
-        code=active(),
     )
     progress = Throughput("encoding", total, say)
     jobs = ((job,) for job in jobs_of(sources, cut, whole=not tokenizer.piecewise))
@@ -303,9 +301,7 @@ def _encode_chunk(
     entry: Mapping[str, Any],
     request: Request,
     one_thread: bool,
-    code: Code,
 ) -> Encoded:
-    activate(code)
     if one_thread:  # in a worker process: parallelism comes from the number of workers
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = _loaded_tokenizer(file, entry["kind"], entry["eot"], entry["hash"])
@@ -332,7 +328,7 @@ def _encode_chunk(
         ids=together,
         ends=np.array(ends, dtype=np.int64),
         bytes=sum(len(text.encode()) for text in job.texts),
-        words=sum(form_of(request.form).words(text) for text in job.texts),
+        words=sum(FORMS[request.form].words(text) for text in job.texts),
     )
 
 
@@ -361,7 +357,7 @@ class Request:
     inputs: tuple[str, ...]
     out: Path
     tokenizer: str
-    """``char``, ``byte``, ``bpe``, ``gpt2``, the path of a ``tokenizer.json``, or MODULE.NAME of the user's own."""
+    """``char``, ``byte``, ``bpe``, ``gpt2``, or the path of a ``tokenizer.json``."""
     split_files: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Inputs of the splits ``val`` and ``test`` that have their own; by default val is the last part of the input."""
     val_fraction: float = 0.1
@@ -388,7 +384,7 @@ def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, boo
     given_tokenizer = _given_tokenizer(request)
     digests = {name: source.digests(request.workers) for name, source in sources.items()}
     key = _key(request, digests, given_tokenizer, {name: source.reading() for name, source in sources.items()})
-    if (existing := _existing(request.out, key, _own_code(request).get("own_code", {}), say)) is not None:
+    if (existing := _existing(request.out, key, say)) is not None:
         return existing, True
     if request.out.exists():
         _refuse_foreign(request.out)
@@ -454,7 +450,7 @@ def _may_be_manifest(file: Path) -> bool:
 
 def _given_tokenizer(request: Request) -> tokenizers.Tokenizer | None:
     """Return the tokeniser if it does not depend on the text, or None if it must be fitted."""
-    if request.tokenizer in ("char", "bpe") or tokenizers.is_import_path(request.tokenizer):
+    if request.tokenizer in ("char", "bpe"):
         return None
     if request.tokenizer == "byte":
         return tokenizers.ByteTokenizer()
@@ -462,13 +458,9 @@ def _given_tokenizer(request: Request) -> tokenizers.Tokenizer | None:
         return tokenizers.gpt2_tokenizer(request.vocab)
     if not Path(request.tokenizer).is_file():
         raise DataError(
-            f"--tokenizer {request.tokenizer}: expected char, byte, bpe, gpt2, a tokenizer.json that exists, or "
-            "MODULE.NAME of your own"
+            f"--tokenizer {request.tokenizer}: expected char, byte, bpe, gpt2, or a tokenizer.json that exists"
         )
-    tokenizer = tokenizers.load_tokenizer(Path(request.tokenizer), eot=request.eot)
-    if isinstance(tokenizer, tokenizers.OwnTokenizer):
-        tokenizer.refuse_unnamed()
-    return tokenizer
+    return tokenizers.load_tokenizer(Path(request.tokenizer), eot=request.eot)
 
 
 def _key(
@@ -492,46 +484,24 @@ def _key(
         **({"eot": eot} if eot != tokenizers.END_OF_TEXT else {}),
         **({"reading": readings} if any(readings.values()) else {}),
         **({"filters": asdict(request.filters)} if request.filters != documents.NO_FILTERS else {}),
-        **_own_code(request),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _own_code(request: Request) -> dict[str, Any]:
-    """Return the fingerprints of the user's own code that reads the text or makes the ids; empty without such code.
-
-    Raises:
-        ConfigError: the command does not name that code.
-    """
-    named = [name for name in (request.form, request.tokenizer) if tokenizers.is_import_path(name)]
-    for name in named:
-        load(name)
-    return {"own_code": fingerprints(active(), named)} if named else {}
-
-
-def _existing(out: Path, key: str, own: Mapping[str, str], say: Say) -> Corpus | None:
+def _existing(out: Path, key: str, say: Say) -> Corpus | None:
     """Return the corpus at ``out`` if it has this key and its bytes are right, else None."""
     if not (out / "manifest.json").is_file():
         return None
     try:
         corpus = open_corpus(out)
         if corpus.manifest["key"] != key:
-            say(f"rebuilding {out}: {_what_changed(corpus.manifest, own)}")
+            say(f"rebuilding {out}: its source, tokeniser or options have changed")
             return None
         corpus.verify()
     except DataError as error:
         say(f"rebuilding: {error}")
         return None
     return corpus
-
-
-def _what_changed(manifest: Mapping[str, Any], own: Mapping[str, str]) -> str:
-    """Return why a corpus must be made again; ``own`` has the fingerprints of the code that the command names."""
-    before = manifest.get("own_code") or {}
-    changed = [f"{name} ({before[name]}, now {code})" for name, code in own.items() if before.get(name, code) != code]
-    if changed:
-        return f"code of your own has changed: {', '.join(changed)}"
-    return "its source, tokeniser or options have changed"
 
 
 def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> TextScan:
@@ -543,7 +513,7 @@ def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> Text
             if documents.is_blank(piece, begins):
                 scan.blank_documents += 1
             else:
-                scan.quality.read(piece.text, begins=begins)
+                scan.quality.read(piece.text)
             begins = piece.ends_document
             yield piece
 
@@ -572,9 +542,6 @@ def _new_tokenizer(request: Request, scans: dict[str, TextScan], jobs: Iterator[
                 left -= len(text)
                 yield detokenize(text) if request.detokenize else text
 
-    if tokenizers.is_import_path(request.tokenizer):
-        say(f"fitting {request.tokenizer} to the train split")
-        return tokenizers.OwnTokenizer.fit(request.tokenizer, texts())
     say(f"fitting a BPE of {request.vocab_size:,} ids to the train split")
     tokenizer = tokenizers.train_bpe(texts(), request.vocab_size)
     if tokenizer.vocab_size < request.vocab_size:
@@ -600,11 +567,10 @@ def _manifest(
         "val_fraction": None if "val" in request.split_files else request.val_fraction,
         "continuous": cut.train_characters is not None,
         "detokenizer": "wikitext" if request.detokenize else None,
-        "word_rule": form_of(request.form).word_rule,
+        "word_rule": FORMS[request.form].word_rule,
         "dtype": "uint16" if tokenizer.dtype.itemsize == 2 else "uint32",
         "tokenizer": entry,
         "splits": splits,
-        **_own_code(request),
     }
     return {**manifest, "manifest_sha256": fingerprint(manifest)}
 

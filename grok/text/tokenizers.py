@@ -1,4 +1,4 @@
-"""Tokenisers: characters, bytes, BPE, GPT-2's, any ``tokenizer.json``, the user's own; saved, loaded, exported.
+"""Tokenisers: characters, bytes, BPE, GPT-2's, any ``tokenizer.json``; saved, loaded, exported.
 
 Every tokeniser has at most one special token, ``<|endoftext|>``, which ends documents: its
 text becomes the id ``eot_id``. A tokeniser is saved as one JSON file, and its ``hash`` is
@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from grok.errors import DataError, GrokError, in_words, one_line
-from grok.plugins import active, load
 from grok.untrusted import read_text
 
 END_OF_TEXT: Final = "<|endoftext|>"
@@ -377,115 +376,6 @@ def _code_points(text: str) -> NDArray[np.uint32]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
-# A tokeniser of the user's own: fitted to text once, stored as JSON, imported only if a command names its import path.
-#
-# Its class has ``vocab_size``, ``encode(text)``, ``decode(ids)`` and ``state()`` (JSON values), and is constructed by
-# ``CLASS.fit(texts)`` and ``CLASS(state)``. The id ``vocab_size`` ends documents.
-
-_IMPORT_PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-
-
-def is_import_path(name: str) -> bool:
-    """Return whether ``name`` is MODULE.NAME rather than a file.
-
-    >>> is_import_path("words.Words"), is_import_path("tokenizer.json"), is_import_path("char")
-    (True, False, False)
-    """
-    return bool(_IMPORT_PATH.fullmatch(name)) and not name.endswith(".json") and not Path(name).is_file()
-
-
-class OwnTokenizer(Tokenizer):
-    """A tokeniser whose file names the user's own code.
-
-    If the command does not name that code, nothing is imported: ids are then decoded as numbers, and text cannot be
-    encoded.
-    """
-
-    kind = "own"
-    piecewise = False
-
-    def __init__(self, definition: str) -> None:
-        """``definition`` is the content of its file.
-
-        Raises:
-            DataError: the command names the code, and the code differs from that which made the ids.
-        """
-        content = json.loads(definition)
-        self._definition = definition
-        self.target, self.vocab_size = str(content["target"]), int(content["vocab_size"])
-        self._end = self.vocab_size - 1
-        self.eot_id = self._end
-        self._made: Any = None
-        place = active().targets.get(self.target)
-        if place is None:
-            return
-        if place.fingerprint != content["code"]:
-            raise DataError(
-                f"the tokeniser {self.target} has changed since these tokens were made with it (its code was "
-                f"{content['code']} and is {place.fingerprint}): run `grok prepare` again"
-            )
-        with in_words(DataError, f"the tokeniser {self.target} fails in its constructor"):
-            self._made = load(self.target)(content["state"])
-
-    @classmethod
-    def fit(cls, target: str, texts: Iterable[str]) -> OwnTokenizer:
-        """Return the tokeniser that the class ``target`` fits to ``texts``.
-
-        Raises:
-            ConfigError: the class cannot be imported.
-            DataError: fitting fails, or a method is missing.
-        """
-        code = load(target)
-        with in_words(DataError, f"--tokenizer {target}: fit() fails"):
-            made = code.fit(texts)
-            size, state = int(made.vocab_size), json.loads(json.dumps(made.state()))
-        content = {
-            "format": OWN_FORMAT,
-            "kind": cls.kind,
-            "target": target,
-            "code": active().targets[target].fingerprint,
-            "vocab_size": size + 1,
-            "state": state,
-        }
-        return cls(json.dumps(content))
-
-    def refuse_unnamed(self) -> None:
-        """Refuse to make ids or text without the code.
-
-        Raises:
-            DataError: the command does not name it.
-        """
-        if self._made is None:
-            raise DataError(
-                f"the tokeniser {self.target} is code outside this package, and a corpus may not choose what is "
-                f"imported: if you trust that code, name it again, data.tokenizer={self.target} for a run, "
-                f"--tokenizer-code {self.target} for `grok prepare`, --tokenizer {self.target} for another command"
-            )
-
-    def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
-        self.refuse_unnamed()
-        return [self._encode_one(text) for text in texts]
-
-    def _encode_one(self, text: str) -> Tokens:
-        with in_words(DataError, f"the tokeniser {self.target} fails in encode()"):
-            ids = np.array(list(self._made.encode(text)), dtype=np.int64)
-        if len(ids) and not (ids.min() >= 0 and ids.max() < self._end):
-            raise DataError(
-                f"{self.target} returned ids from {ids.min()} to {ids.max()}: expected 0 to {self._end - 1}, below its "
-                "vocab_size"
-            )
-        return ids.astype(self.dtype)
-
-    def decode_plain(self, ids: list[int]) -> str:
-        if self._made is None:
-            return "".join(f"<{n}>" for n in ids)
-        with in_words(DataError, f"the tokeniser {self.target} fails in decode()"):
-            return str(self._made.decode(ids))
-
-    def to_json(self) -> str:
-        return self._definition
-
-
 # Loads a saved tokeniser.
 
 
@@ -493,7 +383,7 @@ def load_tokenizer(path: Path, kind: str = "file", eot: str = END_OF_TEXT) -> To
     """Return the tokeniser saved at ``path``: one of this project's files or any ``tokenizer.json``.
 
     Raises:
-        DataError: the file is missing or is no tokeniser, or the user's own code that it names has changed.
+        DataError: the file is missing or is no tokeniser.
     """
     with in_words(DataError, f"tokeniser {path} cannot be read: expected a tokenizer.json", OSError, ValueError):
         definition = read_text(path, follow=True)
@@ -503,8 +393,6 @@ def load_tokenizer(path: Path, kind: str = "file", eot: str = END_OF_TEXT) -> To
             return ByteTokenizer()
         if content.get("format") == OWN_FORMAT and content["kind"] == "char":
             return CharTokenizer(content["characters"], content["end_of_text"])
-        if content.get("format") == OWN_FORMAT and content["kind"] == OwnTokenizer.kind:
-            return OwnTokenizer(definition)
         return SubwordTokenizer(definition, kind, eot)
 
 
@@ -519,9 +407,6 @@ def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, str]:
     Args:
         tokenizer: the tokeniser to export.
         context: the model's context in tokens.
-
-    Raises:
-        DataError: the tokeniser is the user's own code, which this format cannot express.
     """
     definition = json.loads(_definition(tokenizer))
     definition["post_processor"] = None
@@ -543,11 +428,6 @@ def tokenizer_files(tokenizer: Tokenizer, context: int) -> dict[str, str]:
 def _definition(tokenizer: Tokenizer) -> str:
     if isinstance(tokenizer, SubwordTokenizer):
         return tokenizer.to_json()
-    if isinstance(tokenizer, OwnTokenizer):
-        raise DataError(
-            f"the tokeniser {tokenizer.target} is your own code, which Hugging Face's format cannot express: "
-            "--without-tokenizer exports only the weights"
-        )
     library = tokenizers_library()
     if isinstance(tokenizer, CharTokenizer):
         vocabulary = {c: i for i, c in enumerate(tokenizer.characters)}

@@ -189,7 +189,7 @@ def test_examples_are_written_into_a_folder_and_never_over_ones_own(
     assert main(["examples", out]) == 0
     assert {file.name for file in (tmp_path / "new").iterdir()} == {file.name for file in MODULES}
     assert "margin.py: Your own metric" in capsys.readouterr().out
-    mine, lost = tmp_path / "new" / "margin.py", tmp_path / "new" / "words.py"
+    mine, lost = tmp_path / "new" / "margin.py", tmp_path / "new" / "muon.py"
     mine.write_text("mine")
     lost.unlink()
     assert main(["examples", out]) == 0

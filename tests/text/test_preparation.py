@@ -224,7 +224,7 @@ def test_filters_leave_out_and_change_what_is_asked_for_and_count_it(
     [
         ({"val_fraction": 0.0}, "leaves no validation split"),
         ({"val_fraction": 1.0}, "--val-fraction 1.0"),
-        ({"tokenizer": "nope"}, "--tokenizer nope: expected char, byte, bpe, gpt2, a tokenizer.json that exists"),
+        ({"tokenizer": "nope"}, "--tokenizer nope: expected char, byte, bpe, gpt2, or a tokenizer.json that exists"),
         ({"detokenize": True}, "--detokenize is for wikitext"),
         ({"tokenizer": "bpe", "vocab_size": 99}, "at least 257"),
         ({"form": "wiki"}, "expected one of text, tinystories"),

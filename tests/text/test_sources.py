@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from grok.errors import DataError
 from grok.text.preparation import Request, prepare
-from grok.text.quality import BANDS, EVERY, Quality, measure, near_duplicates, signature
+from grok.text.quality import EVERY, Quality
 from grok.text.sources import documents, open_source
 from grok.text.sources.documents import (
     Piece,
@@ -225,20 +225,6 @@ def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
     assert read("text", tmp_path / "s.jsonl") == ["a\ufffd b", "😀"]
 
 
-def test_hugging_face_datasets_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-    stories = list(write_fables(5, 1))
-    (folder := tmp_path / "data").mkdir()
-    pq.write_table(pa.table({"text": stories}), folder / "train.parquet")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    source = open_source("tinystories", [f"hf://{folder}"])
-    assert [p.text for p in source.pieces()] == stories
-    (digest,) = source.digests(1)
-    assert digest.bytes == sum(len(s.encode()) for s in stories)
-    with pytest.raises(DataError, match=r"cannot be loaded.*--input FILE"):
-        open_source("tinystories", [f"hf://{folder}/absent"]).digests(1)
-
-
 # Long documents come in pieces that have the ids of the whole, wherever the chunks of the file happen to end.
 
 WORDS = [
@@ -357,37 +343,14 @@ def test_a_corpus_three_quarters_ruined_is_said_to_be(bad: list[str], words: str
     assert words in warnings and "## Worst samples of input" in page
 
 
-def test_near_duplicates_are_counted() -> None:
-    documents = [" ".join(f"w{DRAW.randrange(10**6)}" for _ in range(200)) for _ in range(50)]
-    copies = [text.replace(text.split()[100], "changed") for text in documents[:10]]
-    bands = np.array([signature(text) for text in documents + copies], np.uint64)
-    assert bands.shape == (60, BANDS + 1)
-    assert near_duplicates(bands) == pytest.approx(10 / 60, abs=1 / 60)
-    exact = np.array([signature(text) for text in documents + documents[:10]], np.uint64)
-    assert near_duplicates(exact) == 0.0  # those are counted word for word elsewhere
-
-
 @pytest.mark.parametrize("size", [100, 8192, 50_000, 10**6])
 def test_the_windows_are_the_same_however_the_text_comes(size: int) -> None:
     text = " ".join(GOOD) * 6
-    seen = Quality()  # the signature is of a document's beginning, which comes in one piece
+    seen = Quality()
     for i in range(0, len(text), size):
-        seen.read(text[i : i + size], begins=i == 0)
+        seen.read(text[i : i + size])
     seen.finish()
     whole = Quality()
-    whole.read(text, begins=True)
+    whole.read(text)
     whole.finish()
     assert whole.windows == -(-len(text) // EVERY) and seen.describe() == whole.describe()
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("the cat is on the mat and that was it ", "English"),
-        ("der Hund ist nicht auf dem Dach und die Katze auch nicht ", "German"),
-        ("猫は畳の上にいます。", "Japanese"),
-        ("qwx zzv kpl ", "unknown"),
-    ],
-)
-def test_languages(text: str, name: str) -> None:
-    assert measure(text * 40).language == name

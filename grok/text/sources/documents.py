@@ -1,4 +1,4 @@
-"""Reads files, folders, data sets of the hub and generated fables in a fixed order, and cuts text into documents."""
+"""Reads files, folders and generated fables in a fixed order, and cuts text into documents."""
 
 from __future__ import annotations
 
@@ -230,50 +230,6 @@ def json_values(chunks: Iterable[str], path: Path) -> Iterator[Any]:
             break
     if buffer.strip(" \t\r\n[],"):
         raise DataError(f"{path}: not JSON, or truncated, at character {before:,}: {buffer[:60]!r}")
-
-
-# Data sets of the Hugging Face hub by name: ``hf://owner/name``, ``hf://owner/name:config`` and ``...@split``.
-#
-# Needs the ``datasets`` package, and the network unless the package's cache holds the data set.
-
-PREFIX: Final = "hf://"
-
-
-def is_hub(name: str) -> bool:
-    """Return whether an input names a Hugging Face data set."""
-    return name.startswith(PREFIX)
-
-
-def rows_of_hub(address: str, columns: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each row in the data set's order, from the first of ``columns`` that it has.
-
-    Raises:
-        DataError: the package, the network, the data set or the column is missing.
-    """
-    dataset = _load(address)
-    column = next((name for name in columns if name in dataset.column_names), None)
-    if column is None:
-        raise DataError(f"{address}: no column {' or '.join(columns)}; it has {', '.join(dataset.column_names)}")
-    for batch in dataset.select_columns([column]).iter(batch_size=512):
-        for text in batch[column]:
-            if not isinstance(text, str):
-                raise DataError(f"{address}: column {column!r} has a value that is no text: {text!r:.60}")
-            yield text
-
-
-def _load(address: str) -> Any:
-    try:
-        import datasets
-    except ImportError as error:
-        raise DataError(f"{address} needs the `datasets` package: pip install 'grok-lab[hf]'") from error
-    name, _, split = address.removeprefix(PREFIX).partition("@")
-    name, _, config = name.partition(":")
-    words = (
-        f"{address} cannot be loaded; without a network, download its parquet or text files from "
-        f"https://huggingface.co/datasets/{name} and give them with --input FILE..."
-    )
-    with in_words(DataError, words):  # the hub's client raises many types when it cannot fetch
-        return datasets.load_dataset(name, config or None, split=split or "train")
 
 
 # Short generated fables: a corpus for tests and for first runs without a download.

@@ -10,8 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from grok.errors import DataError, in_words, nearest
-from grok.plugins import load
+from grok.errors import DataError, nearest
 from grok.text.sources import documents
 
 
@@ -35,21 +34,6 @@ class Form:
     """The rule of ``words``, for the manifest."""
 
 
-def own_documents(target: str, name: str) -> Iterator[str]:
-    """Yield the documents that the user's own code returns for one ``--input``.
-
-    Raises:
-        ConfigError: the command does not name that code, or it cannot be imported.
-        DataError: the code fails, or returns a value that is no text.
-    """
-    code = load(target)
-    with in_words(DataError, f"{target} fails for --input {name}"):
-        for document in code(name):
-            if not isinstance(document, str):
-                raise DataError(f"{target} returned a {type(document).__name__} for {name}: expected texts")
-            yield document
-
-
 FORMS: Final[dict[str, Form]] = {
     "text": Form("any text, one document per file and per <|endoftext|>", ("text", "content", "document")),
     "tinystories": Form(
@@ -67,13 +51,6 @@ FORMS: Final[dict[str, Form]] = {
     "fables": Form("short fables that grok generates from a seed", ("text",), strip=True),
 }
 
-OWN: Final = Form("text of the user's own code", ())
-
-
-def form_of(name: str) -> Form:
-    """Return the form of that name; every other name is the import path of the user's own code."""
-    return FORMS.get(name, OWN)
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -87,7 +64,7 @@ class Source:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of a table that may have the text: ``field``, or those of the form."""
-        return (self.field,) if self.field else form_of(self.form).columns
+        return (self.field,) if self.field else FORMS[self.form].columns
 
     def pieces(self, counts: Counter[str] | None = None) -> Iterator[documents.Piece]:
         """Yield every document that the filters leave, long ones in pieces; ``counts``: of :meth:`Filters.of`."""
@@ -102,20 +79,15 @@ class Source:
                 yield from (
                     documents.Piece(text, True) for text in documents.write_fables(*documents.parse_fables(name))
                 )
-            elif self.form not in FORMS:
-                for document in own_documents(self.form, name):
-                    yield from documents.documents_of([document])
-            elif documents.is_hub(name):
-                yield from self._pieces_of_rows(documents.rows_of_hub(name, self.columns))
             else:
                 for file in documents.files_below(Path(name)):
                     yield from self._pieces_of_file(file)
 
     def reading(self) -> dict[str, Any]:
         """Return what decides the documents besides the bytes of the files: empty for most sources."""
-        if self.form == "fables" or self.form not in FORMS:
+        if self.form == "fables":
             return {}
-        inputs = [documents.files_below(Path(name)) for name in self.inputs if not documents.is_hub(name)]
+        inputs = [documents.files_below(Path(name)) for name in self.inputs]
         json_files = [[number for number, file in enumerate(files) if documents.is_json(file)] for files in inputs]
         tables = sum(documents.is_table(file) for files in inputs for file in files)
         return {
@@ -134,22 +106,17 @@ class Source:
     def _digest(self, name: str, workers: int) -> documents.InputDigest:
         if self.form == "fables":
             return documents.digest_of_texts(f"fables {name}", documents.write_fables(*documents.parse_fables(name)))
-        if self.form not in FORMS:
-            return documents.digest_of_texts(f"{self.form} {name}", own_documents(self.form, name))
-        if documents.is_hub(name):  # the hub's version names do not prove the content
-            texts = documents.rows_of_hub(name, self.columns)
-            return documents.digest_of_texts(name.removeprefix(documents.PREFIX), texts)
         return documents.digest(Path(name), workers)
 
     def _pieces_of_file(self, file: Path) -> Iterator[documents.Piece]:
         if documents.is_table(file):
             yield from self._pieces_of_rows(documents.rows(file, self.columns))
         else:
-            yield from documents.documents_of(documents.text_chunks(file), strip=form_of(self.form).strip)
+            yield from documents.documents_of(documents.text_chunks(file), strip=FORMS[self.form].strip)
 
     def _pieces_of_rows(self, texts: Iterator[str]) -> Iterator[documents.Piece]:
         for text in texts:
-            yield from documents.documents_of([text], strip=form_of(self.form).strip)
+            yield from documents.documents_of([text], strip=FORMS[self.form].strip)
 
     def _articles(self) -> Iterator[documents.Piece]:
         """Yield WikiText's articles. Tables are published in parts that end anywhere, text files are whole."""
@@ -163,9 +130,6 @@ class Source:
     def _files_of_lines(self) -> Iterator[tuple[bool, Iterator[str]]]:
         """Yield for each file whether it is a table, and its lines."""
         for name in self.inputs:
-            if documents.is_hub(name):
-                yield True, documents.lines_of_rows(documents.rows_of_hub(name, self.columns))
-                continue
             for file in documents.files_below(Path(name)):
                 if documents.is_table(file):
                     yield True, documents.lines_of_rows(documents.rows(file, self.columns))
@@ -176,17 +140,17 @@ class Source:
 def open_source(
     form: str, inputs: Sequence[str], field: str | None = None, filters: documents.Filters = documents.NO_FILTERS
 ) -> Source:
-    """Return the source of ``inputs`` (files, folders, or ``hf://owner/name``), read as ``form``.
+    """Return the source of ``inputs`` (files or folders), read as ``form``.
 
     Raises:
         DataError: an unknown form, no input, or a missing input.
     """
-    if form not in FORMS and "." not in form:
+    if form not in FORMS:
         known = ", ".join(FORMS)
         raise DataError(f"{form!r} is no known form of text{nearest(form, FORMS)}: expected one of {known}")
     if not inputs:
         raise DataError(f"{form}: --input FILE... is needed")
-    for name in inputs:
-        if form in FORMS and form != "fables" and not documents.is_hub(name):
+    if form != "fables":
+        for name in inputs:
             documents.files_below(Path(name))
     return Source(form, tuple(inputs), field, filters)
