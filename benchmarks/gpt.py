@@ -7,8 +7,7 @@
 
 DIR is the output of ``python -m grok.prepare``: Shakespeare's characters for all commands but the last, any text with
 GPT-2's tokeniser for the last. bf16 is fast only on a processor with AMX
-(``amx_bf16`` in /proc/cpuinfo). ``--clock cpu`` is for a shared machine, with one process of one thread: processor time
-leaves out waiting and adds up threads. It gives no rates.
+(``amx_bf16`` in /proc/cpuinfo).
 
 The plain loop is an ``nn.Module`` with ``scaled_dot_product_attention``, windows at
 random offsets, clipping, a cosine schedule and PyTorch's default AdamW (fused on a GPU). It uses bf16 autocast and
@@ -19,8 +18,8 @@ quartiles over rounds) and both validation losses on the same windows. The loops
 these losses agree only roughly. Our step also writes its whole log (norms, moments, zeros, data wait) and runs as in a
 worker (freed memory stays with the process). The plain loop has no log and Python's default memory settings.
 
-The page also has the cost of waiting for data and of writing a checkpoint, and the share of the device's peak if it is
-known. Ratios are taken round by round, because a shared machine disturbs single times.
+The page also has the cost of waiting for data, and the share of the device's peak if it is known. Ratios are taken
+round by round, because a shared machine disturbs single times.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Served:
         last = {"memory": torch.cuda.max_memory_allocated() / 2**20} if on_cuda else {}
         last["val_loss"] = validation_loss(self.loop.model, self.corpus, shape, self.arguments.device)
         if isinstance(self.loop, OurLoop):
-            last |= {"data_wait": float(np.mean(self.loop.waits)), "checkpoint_seconds": self.loop.checkpoint()}
+            last["data_wait"] = float(np.mean(self.loop.waits))
         return last
 
 
@@ -106,7 +105,7 @@ def started(name: str, kind: tuple[str, str, bool], arguments: argparse.Namespac
     for rank in range(size if size > 1 else 0):
         words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
         places.append({n: str(value) for n, value in words.items()} | {"MASTER_ADDR": "127.0.0.1"})
-    return Contender(Served, [(kind, arguments)] * size, name=name, places=places, clock=arguments.clock)
+    return Contender(Served, [(kind, arguments)] * size, name=name, places=places)
 
 
 def in_turns(contenders: list[Contender], steps: int) -> list[Contender]:
@@ -170,16 +169,16 @@ def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
     config = our_config(shape, corpus, arguments.threads, arguments.steps, "float32", False)
     tokens = shape.batch * shape.tokens
     size = count_parameters(config.model, corpus.vocab_size)
-    flops, rates = tokens * train_flops_per_token(config.model, size), arguments.clock == "wall"
+    flops = tokens * train_flops_per_token(config.model, size)
     lines = [
         *heading(
             "A GPT step against a plain loop",
             device,
             f"{arguments.processes} process(es) of {arguments.threads} thread(s)",
-            f"{shape.words}, {size.total:,} parameters, {arguments.steps} steps, {arguments.clock} time. "
+            f"{shape.words}, {size.total:,} parameters, {arguments.steps} steps. "
             f"Command: `python -m benchmarks.gpt --data DIR --model {arguments.model} --device {arguments.device} "
             f"--batch {shape.batch} --threads {arguments.threads} --processes {arguments.processes} "
-            f"--steps {arguments.steps} --clock {arguments.clock}`.",
+            f"--steps {arguments.steps}`.",
         ),
         "Data: {form}, {vocab_size:,} ids, corpus {hash}.".format(**data_of(corpus)),
         "",
@@ -188,7 +187,7 @@ def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
         "windows, so their losses agree only roughly.",
         "",
     ]
-    head = ["", "ms a step", *(["tokens/s", "GFLOP/s"] if rates else []), "val loss", "times the plain loop"]
+    head = ["", "ms a step", "tokens/s", "GFLOP/s", "val loss", "times the plain loop"]
     rows = []
     for c in contenders:
         ms, base, last = float(np.median(milliseconds(c))), _counterpart(c, contenders, arguments.device), c.last[0]
@@ -196,17 +195,13 @@ def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
         if base is not None:
             ratios = np.quantile(milliseconds(base) / milliseconds(c), [0.25, 0.5, 0.75])
             times = "{1:.2f} ({0:.2f} to {2:.2f})".format(*ratios)
-        speed = [f"{tokens / ms * 1000:,.0f}", f"{flops / ms / 1e6:,.0f}"] if rates else []
+        speed = f"{tokens / ms * 1000:,.0f}", f"{flops / ms / 1e6:,.0f}"
         rows.append((c.name, f"{ms:.1f}", *speed, f"{last['val_loss']:.3f}", times, f"{last['memory']:,.0f}"))
     texts = len(head) - 1
     head += ["MiB"]
     lines += table(head, rows, right=set(range(1, len(head))) - {texts})
     ours = next(c.last[0] for c in contenders if "data_wait" in c.last[0])
-    seconds, minutes = ours["checkpoint_seconds"], config.checkpoint.minutes
-    lines += [
-        f"Waiting for data takes {ours['data_wait']:.2%} of our step. Making and writing a checkpoint takes "
-        f"{1000 * seconds:.0f} ms: {seconds / (60 * minutes):.3%} of the time with one every {minutes:g} minutes.",
-    ]
+    lines.append(f"Waiting for data takes {ours['data_wait']:.2%} of our step.")
     if (peak := peak_of_device(device, "bf16")) is not None:
         ms = float(np.median(milliseconds(contenders[-1])))
         lines.append(f"MFU in bf16: {flops / ms * 1000 / peak:.1%} of {peak / 1e12:,.0f} TFLOP/s (data sheet).")
@@ -232,17 +227,9 @@ def arguments_of(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--model", default="char", choices=tuple(SHAPES), help="gpt2: 124M parameters with GPT-2's tokeniser, for a GPU"
     )
     parser.add_argument("--batch", type=int, help="sequences of a step (default: the model's)")
-    parser.add_argument(
-        "--clock",
-        default="wall",
-        choices=("wall", "cpu"),
-        help="cpu: processor time, for a shared machine; one process of one thread",
-    )
     parser.add_argument("--out", type=Path, help="folder for a dated page and its figures")
     arguments = parser.parse_args(words)
     arguments.steps = ROUND * max(2, arguments.steps // ROUND)
-    if arguments.clock == "cpu" and (arguments.processes > 1 or arguments.threads > 1 or arguments.device == "cuda"):
-        parser.error("--clock cpu is for --processes 1 --threads 1 --device cpu: processor time leaves out waiting")
     kinds, chosen = KINDS[arguments.device], arguments.only or KINDS[arguments.device]
     if strange := [name for name in chosen if name not in kinds]:
         parser.error(f"--only {strange[0]!r}: expected names of {', '.join(map(repr, kinds))}")

@@ -17,12 +17,8 @@ from typing import Any
 
 import torch
 
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
-
-def serve(
-    pipe: Connection, build: Callable[..., Any], arguments: tuple[Any, ...], place: dict[str, str], clock: str
-) -> None:
+def serve(pipe: Connection, build: Callable[..., Any], arguments: tuple[Any, ...], place: dict[str, str]) -> None:
     """Build a contender in this process, then call its methods by their names until its ``end``."""
     os.environ.update(place)
     contender = build(*arguments)
@@ -34,10 +30,10 @@ def serve(
             pipe.send({"memory": memory, **contender.end()})
             return
         call = getattr(contender, method)
-        began = CLOCKS[clock]()
+        began = time.perf_counter()
         for _ in range(count):
             call()
-        pipe.send(CLOCKS[clock]() - began)
+        pipe.send(time.perf_counter() - began)
 
 
 class Contender:
@@ -55,7 +51,6 @@ class Contender:
         *,
         name: str = "",
         places: Sequence[Mapping[str, str]] = (),
-        clock: str = "wall",
     ) -> None:
         self.name = name
         self.times: list[float] = []
@@ -66,7 +61,7 @@ class Contender:
         context = multiprocessing.get_context("spawn")
         for i, one in enumerate(arguments):
             own_end, other_end = context.Pipe()
-            served = (other_end, build, one, dict(places[i]) if places else {}, clock)
+            served = (other_end, build, one, dict(places[i]) if places else {})
             context.Process(target=serve, args=served, daemon=True).start()
             self.pipes.append(own_end)
             if not places:

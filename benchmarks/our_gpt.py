@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-import time
-
 from benchmarks.plain_gpt import Shape
-from grok.checkpoints import save_checkpoint
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.execute.worker import keep_freed_memory, use_large_pages
-from grok.gpt.training.checkpoint import History, capture, to_checkpoint
+from grok.gpt.training.checkpoint import History
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.parallel import Ranks
 from grok.gpt.training.trainer import Trainer
@@ -60,14 +56,3 @@ class OurLoop:
         point, _ = self.trainer.update()
         self.waits.append(point.data_wait)
         self.history.log.append(point)
-
-    def checkpoint(self) -> float:
-        """Return the seconds to make and write a checkpoint (best of five)."""
-        seconds = []
-        with tempfile.TemporaryDirectory() as folder:
-            for _ in range(5):
-                began = time.perf_counter()
-                moment = capture(self.trainer, self.history)
-                save_checkpoint(folder, to_checkpoint("benchmark", self.config, moment, [], {}))
-                seconds.append(time.perf_counter() - began)
-        return min(seconds)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import statistics
 import time
@@ -131,7 +130,7 @@ def flops_of(config: ArithmeticConfig) -> int:
 def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, Any]:
     """Run all contenders in turns; return the measurements, times in seconds."""
     config = default_config(**regime)
-    alone, ours = team("ours", 1, 1, regime=regime), team("ours", cores, 1, regime=regime)
+    ours = team("ours", cores, 1, regime=regime)
     teams = {
         f"plain loop, one process, {cores} threads": team("plain", 1, cores, regime=regime),
         f"plain loop, {cores} processes": team("plain", cores, 1, regime=regime),
@@ -140,29 +139,21 @@ def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, An
             for kind in PEERS
             if not kind.startswith("JAX") or find_spec("jax")
         },
-        "this project, one process": alone,
         f"this project, {cores} processes": ours,
     }
     rates: list[dict[str, float]] = []
-    together: list[dict[str, float]] = []
-    """The same while every core computes such products."""
     evaluation = []
-    with multiprocessing.get_context("spawn").Pool(cores) as pool:
-        for i in range(rounds):
-            rates.append(product_rates(regime))
-            together += pool.map(product_rates, [regime] * cores, chunksize=1)
-            for name in rotated(list(teams), i):
-                teams[name].times.append(teams[name].run(steps))
-            evaluation.append(ours.run(2, "evaluate"))
-    flops, rate, rate_together = flops_of(config), medians(rates), medians(together)
+    for i in range(rounds):
+        rates.append(product_rates(regime))
+        for name in rotated(list(teams), i):
+            teams[name].times.append(teams[name].run(steps))
+        evaluation.append(ours.run(2, "evaluate"))
+    flops, rate = flops_of(config), medians(rates)
     results: dict[str, Any] = {
         "flops": flops,
         "rates": rate,
         "floor": floor_of(flops, rate),
-        "rates, all cores": rate_together,
-        "floor, all cores": floor_of(flops, rate_together),
         "step": statistics.median(ours.times),
-        "step alone": statistics.median(alone.times),
         "contenders": {},
     }
     for name, one in teams.items():

@@ -308,12 +308,12 @@ class OptimConfig(common.AdamW):
 
     kind: str = setting(
         "adamw",
-        "AdamW, AdamW with 8-bit moments (extra `bitsandbytes`), or Muon for the blocks' matrices with AdamW.",
-        choices=("adamw", "adamw8bit", "muon"),
+        "AdamW, or AdamW with 8-bit moments (extra `bitsandbytes`).",
+        choices=("adamw", "adamw8bit"),
         neutral="adamw",
     )
     momentum: ClassVar[float] = 0.95
-    """Muon's."""
+    """Of an optimiser of before; in the names of its runs alone."""
     clip: float = setting(1.0, "Largest global norm of the gradient; 0: no clipping.", minimum=0)
     warmup_samples: int | None = setting(None, "Warm-up counted in sequences instead of steps.", minimum=1)
     schedule: str = setting(

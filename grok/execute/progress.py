@@ -177,14 +177,6 @@ MORE: Final = ("eval.metrics", "eval.tasks", "checkpoint.keep", "checkpoint.keep
 """Settings in no name of a run by which it measures or keeps more: a stored run may lack it."""
 
 
-UNUSED: Final = {
-    "none": ("grokfast_alpha", "grokfast_lamb", "grokfast_window"),
-    "ema": ("grokfast_window",),
-    "ma": ("grokfast_alpha",),
-}
-"""For each gradient filter the settings of filters that it does not use. They are in the names of runs all the same."""
-
-
 def announce(plan: Plan, store: Store | None, provenance: Provenance, *, details: bool = False) -> None:
     """Print what a plan comes to, before it trains."""
     for line in plan_lines(plan, store, provenance, details=details):
@@ -209,7 +201,6 @@ def plan_lines(plan: Plan, store: Store | None, provenance: Provenance, *, detai
         memory = bytes_per_worker(plan.to_train, plan.pool.lanes or 1)
         spread = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{max(sizes)}"
         yield f"{len(sizes)} lane group(s) of {spread} run(s); about {memory / 1e9:.1f} GB a worker"
-    yield from _without_use(plan.runs)
     yield from _not_measured(plan, store)
 
 
@@ -266,19 +257,6 @@ def _changed(runs: list[PlannedRun], store: Store) -> Iterator[str]:
     if anew:
         changes = [f"{target} ({' or '.join(sorted(older[target]))}, now {now[target]})" for target in sorted(older)]
         yield f"{len(anew)} of them are stored with other code and train anew: changed is {', '.join(changes)}"
-
-
-def _without_use(runs: Sequence[PlannedRun]) -> Iterator[str]:
-    """Yield that runs differ in a setting of a gradient filter that they have not: two names, equal bits."""
-    configs = [run.config for run in runs if isinstance(run.config, ArithmeticConfig)]
-    for kind, names in UNUSED.items():
-        optims = [config.optim for config in configs if config.optim.grokfast == kind]
-        swept = [f"optim.{name}" for name in names if len({getattr(optim, name) for optim in optims}) > 1]
-        if swept:
-            yield (
-                f"Note: runs with optim.grokfast={kind} do not use {', '.join(swept)}: "
-                "those that differ in nothing else have equal bits."
-            )
 
 
 def _not_measured(plan: Plan, store: Store | None) -> Iterator[str]:

@@ -112,7 +112,7 @@ def refuse_unsharable(configs: Sequence[RunConfig], rank: Rank) -> None:
         if rank.size > 1 and train.keeps and config.optim.kind == "adamw8bit":
             raise ConfigError(
                 f"train.parallel={train.parallel} with optim.kind=adamw8bit: bitsandbytes cannot shard its moments; "
-                "expected optim.kind=adamw or muon, or train.parallel=ddp"
+                "expected optim.kind=adamw, or train.parallel=ddp"
             )
 
 

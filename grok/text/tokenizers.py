@@ -33,9 +33,6 @@ GPT2_VOCAB_ENV: Final = "GROK_GPT2_VOCAB"
 """Folder with GPT-2's vocab.json and merges.txt, where ``--vocab`` does not name one."""
 
 _GPT2_REPOSITORY: Final = "openai-community/gpt2"
-_GPT2_PATTERN: Final = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-# how Radford et al. 2019 split text into words, with possessive quantifiers as in tiktoken
-
 _SPANS_A_CUT: Final = re.compile(r"\n|\S ")
 """Matches an added token that may extend across a place where long texts are cut."""
 OWN_FORMAT: Final = "grok-tokenizer"
@@ -197,13 +194,10 @@ class SubwordTokenizer(Tokenizer):
                 f"the tokeniser has no token {eot!r} to end documents with;"
                 f" name another with --eot, for example one of {', '.join(likely[:8]) or 'its special tokens'}"
             )
-        self.eot_id = end = int(vocabulary[eot])
-        self._special = {END_OF_TEXT: end}
+        self.eot_id = int(vocabulary[eot])
         self.piecewise = _cuts_where_texts_are_cut(content)
 
     def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:
-        if self._tiktoken is not None:
-            return [np.array(self._tiktoken.encode_ordinary(text), dtype=self.dtype) for text in texts]
         with _library_errors("the tokeniser fails for this text"):
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=self.dtype) for encoding in encodings]
@@ -214,25 +208,6 @@ class SubwordTokenizer(Tokenizer):
 
     def to_json(self) -> str:
         return self._definition
-
-    @cached_property
-    def _tiktoken(self) -> Any:
-        """tiktoken's encoder of GPT-2's vocabulary, three times as fast; None without tiktoken or for others."""
-        if self.kind != "gpt2":
-            return None
-        try:
-            import tiktoken
-        except ImportError:
-            return None
-        byte_of = {character: byte for byte, character in byte_characters().items()}
-        ranks = {
-            bytes(byte_of[c] for c in token): i
-            for token, i in self._tokenizer.get_vocab(with_added_tokens=False).items()
-            if i != self.eot_id
-        }
-        return tiktoken.Encoding(
-            "gpt2-local", pat_str=_GPT2_PATTERN, mergeable_ranks=ranks, special_tokens=self._special
-        )
 
 
 @contextmanager

@@ -73,8 +73,6 @@ def quiet() -> Iterator[None]:
 # The sampler works on a copy of the study in memory. So a study that was killed and continued proposes the
 # same trials as one that was not.
 
-SAMPLER_STATE: Final = "sampler_state"
-"""User attribute of a trial: the sampler's attributes of the study at its proposal."""
 FIXED: Final = "fixed_params"
 
 
@@ -102,21 +100,17 @@ def propose(
         )
         for trial in history:
             memory.add_trial(trial)
-        if history:
-            for key, value in history[-1].user_attrs.get(SAMPLER_STATE, {}).items():
-                memory._storage.set_study_system_attr(memory._study_id, key, value)
         if not history and (default := space.default(base)) is not None:
             memory.enqueue_trial(default)
         for _ in range(count):
-            space.suggest(memory.ask(), base)
-    state = dict(memory._storage.get_study_system_attrs(memory._study_id))
+            space.suggest(memory.ask())
     return [
         optuna.trial.create_trial(
             state=TrialState.RUNNING,
             params=dict(trial.params),
             distributions=dict(trial.distributions),
             system_attrs={key: value for key, value in trial.system_attrs.items() if key != FIXED},
-            user_attrs={ASKED: round_number, SAMPLER_STATE: state},
+            user_attrs={ASKED: round_number},
         )
         for trial in memory.get_trials()[len(history) :]
     ]

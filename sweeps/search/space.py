@@ -5,7 +5,6 @@ In YAML, with nested or dotted names::
     optim:
       lr: {low: 1e-4, high: 1e-2, log: true}
       grokfast: {choices: [none, ema]}
-      grokfast_lamb: {low: 0.5, high: 5, when: {optim.grokfast: ema}}
     model.d_model: {choices: [32, 48, 64]}
 
 The type of the setting decides whether a number is an integer.
@@ -21,7 +20,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from grok.commands.compose import apply
-from grok.config import MODES, flatten, load_config
+from grok.config import MODES, load_config
 from grok.config.fields import ANY, Rule, check, settings_of
 from grok.errors import ConfigError, StoreError, nearest
 from grok.store import Store
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 Value = float | int | str | bool | None
 Plain = dict[str, Any]
 
-_KEYS: Final = ("low", "high", "log", "step", "choices", "when")
+_KEYS: Final = ("low", "high", "log", "step", "choices")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,6 @@ class Dimension:
     step: float | None = None
     choices: tuple[Value, ...] = ()
     whole: bool = False
-    when: tuple[tuple[str, tuple[Value, ...]], ...] = ()
-    """Pairs (setting, values): the dimension is active only if each of these settings has one of the values."""
 
     def suggest(self, trial: Trial) -> Value:
         """Return a value that Optuna suggests."""
@@ -59,10 +56,6 @@ class Dimension:
         if self.whole:
             return trial.suggest_int(self.name, int(self.low), int(self.high), log=self.log, step=int(self.step or 1))
         return trial.suggest_float(self.name, self.low, self.high, log=self.log, step=self.step)
-
-    def applies(self, settings: Mapping[str, Value]) -> bool:
-        """Return whether the dimension is active with these ``settings``."""
-        return all(settings.get(name) in values for name, values in self.when)
 
     def holds(self, value: Value) -> bool:
         """Return whether the dimension contains ``value``."""
@@ -78,24 +71,18 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The dimensions, each after those that its conditions name."""
+    """The settings that vary."""
 
     dimensions: tuple[Dimension, ...]
 
-    def suggest(self, trial: Trial, base: Mapping[str, Value]) -> dict[str, Value]:
-        """Return a point of the space that Optuna suggests; ``base`` has the fixed settings, for conditions."""
-        chosen: dict[str, Value] = {}
-        for dimension in self.dimensions:
-            if dimension.applies({**base, **chosen}):
-                chosen[dimension.name] = dimension.suggest(trial)
-        return chosen
+    def suggest(self, trial: Trial) -> dict[str, Value]:
+        """Return a point of the space that Optuna suggests."""
+        return {dimension.name: dimension.suggest(trial) for dimension in self.dimensions}
 
     def default(self, base: Mapping[str, Value]) -> dict[str, Value] | None:
         """Return the default's point of the space; None if the space does not contain it."""
-        active = [d for d in self.dimensions if d.applies(base)]
-        if all(d.holds(base.get(d.name)) for d in active):
-            return {d.name: base.get(d.name) for d in active}
-        return None
+        point = {d.name: base.get(d.name) for d in self.dimensions}
+        return point if all(d.holds(point[d.name]) for d in self.dimensions) else None
 
     def describe(self) -> dict[str, Any]:
         """Return the space as plain data."""
@@ -106,8 +93,6 @@ class Space:
                 one["log"] = True
             if d.step is not None:
                 one["step"] = d.step
-            if d.when:
-                one["when"] = {name: list(values) for name, values in d.when}
             description[d.name] = one
         return description
 
@@ -123,27 +108,19 @@ def read_space(raw: Mapping[str, Any], mode: str) -> Space:
     leaves = dict(_leaves(raw, "", settings))
     if not leaves:
         raise ConfigError("study.space is empty: expected at least one setting, as {low: ..., high: ...} or {choices}")
-    dimensions = [_dimension(name, declared, settings, leaves) for name, declared in leaves.items()]
-    return Space(tuple(_in_order(dimensions)))
+    return Space(tuple(_dimension(name, declared, settings) for name, declared in leaves.items()))
 
 
 def refuse_impossible(space: Space, base: Plain) -> None:
-    """Refuse choices that a setting does not accept, and conditions that never hold.
+    """Refuse choices that a setting does not accept.
 
     Numbers are not checked: some may be possible only with certain choices.
 
     Raises:
-        ConfigError: there is such a choice or condition.
+        ConfigError: there is such a choice.
     """
-    searched = {dimension.name for dimension in space.dimensions}
-    fixed = flatten(load_config(base))
+    load_config(base)
     for dimension in space.dimensions:
-        for name, values in dimension.when:
-            if name not in searched and fixed.get(name) not in values:
-                raise ConfigError(
-                    f"study.space.{dimension.name}.when.{name}={list(values)}: {name} is {fixed.get(name)} in every "
-                    f"trial, so {dimension.name} would never vary; search {name} too, or leave the condition out"
-                )
         for word in (choice for choice in dimension.choices if isinstance(choice, str)):
             try:
                 load_config(apply(base, {dimension.name: word}))
@@ -165,9 +142,7 @@ def _leaves(raw: Mapping[str, Any], prefix: str, settings: Mapping[str, Any]) ->
     return leaves
 
 
-def _dimension(
-    name: str, declared: Mapping[str, Any], settings: Mapping[str, tuple[Any, Rule]], space: Mapping[str, Any]
-) -> Dimension:
+def _dimension(name: str, declared: Mapping[str, Any], settings: Mapping[str, tuple[Any, Rule]]) -> Dimension:
     where = f"study.space.{name}"
     if name not in settings:
         raise ConfigError(f"{where}: unknown setting '{name}'{nearest(name, settings)}")
@@ -179,14 +154,13 @@ def _dimension(
     for key in declared:
         if key not in _KEYS:
             raise ConfigError(f"{where}: unknown key '{key}'{nearest(str(key), _KEYS)}: expected {', '.join(_KEYS)}")
-    when = _conditions(where, declared.get("when"), settings, space)
     if (choices := declared.get("choices")) is not None:
         if not isinstance(choices, list | tuple) or not choices:
             raise ConfigError(f"{where}.choices={choices!r}: expected a list of values")
         if any(typing.get_origin(one) in (list, dict) for one in (hint, *typing.get_args(hint))):
             raise ConfigError(f"{where}: lists and maps cannot be searched, expected a setting with one value")
         values = tuple(check(name, value, hint, rule) for value in choices)
-        return Dimension(name, choices=values, when=when)
+        return Dimension(name, choices=values)
     low, high, step = declared.get("low"), declared.get("high"), declared.get("step")
     if low is None or high is None:
         raise ConfigError(f"{where}: expected low and high, or choices")
@@ -204,39 +178,7 @@ def _dimension(
             f"{where}={dict(declared)}: expected low < high, low above 0 where log is true, and step (above 0) only "
             "without log"
         )
-    return Dimension(name, low=low, high=high, log=log, step=step, whole=kind is int, when=when)
-
-
-def _conditions(
-    where: str, when: Any, settings: Mapping[str, tuple[Any, Rule]], space: Mapping[str, Any]
-) -> tuple[tuple[str, tuple[Value, ...]], ...]:
-    conditions = []
-    if not isinstance(when, Mapping | None):
-        raise ConfigError(f"{where}.when={when!r}: expected a map from settings to values, as {{optim.grokfast: ema}}")
-    for name, values in (when or {}).items():
-        if name not in settings:
-            raise ConfigError(f"{where}.when: unknown setting '{name}'{nearest(name, settings)}")
-        several = list(values) if isinstance(values, (list, tuple)) else [values]
-        allowed = space[name].get("choices") if name in space else None
-        allowed = allowed if isinstance(allowed, list | tuple) else None
-        if name in space and (not allowed or any(value not in allowed for value in several)):
-            raise ConfigError(f"{where}.when.{name}={values!r}: expected values among the choices of {name}")
-        conditions.append((name, tuple(check(name, value, *settings[name]) for value in several)))
-    return tuple(conditions)
-
-
-def _in_order(dimensions: Sequence[Dimension]) -> list[Dimension]:
-    """Return ``dimensions`` in their order, but each after those that its conditions name."""
-    waiting, done = list(dimensions), list[Dimension]()
-    names = {d.name for d in dimensions}
-    while waiting:
-        settled = {d.name for d in done}
-        ready = next((d for d in waiting if all(n in settled for n, _ in d.when if n in names)), None)
-        if ready is None:
-            raise ConfigError(f"study.space: the conditions of {', '.join(d.name for d in waiting)} are circular")
-        waiting.remove(ready)
-        done.append(ready)
-    return done
+    return Dimension(name, low=low, high=high, log=log, step=step, whole=kind is int)
 
 
 # Objectives of a search: statistics over a trial's seeds.

@@ -47,7 +47,6 @@ CASES: dict[str, dict[str, Any]] = {
     "bf16, attention again": {"precision": "bf16", "train__recompute": "attention"},
     "micro-batches": {"train__micro_batch": 2},
     "mostly weights": {"model__d_model": 256, "train__batch_size": 1},
-    "Muon": {"optim__kind": "muon"},
     "documents": {"data__document_mask": True},
     "documents, ALiBi": {"data__document_mask": True, "model__positions": "alibi"},
 }  # fmt: skip

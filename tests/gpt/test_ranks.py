@@ -41,7 +41,6 @@ FAULTY = ("nan_batch", "damaged_checkpoint")
 MORE_FAULTY = ("corrupted_batch", "bit_flip", "stalls")
 """Failures that are also injected into two processes; the second ones in slow tests."""
 SHARED: dict[str, Any] = {**BOTH, "train__parallel": "fsdp"}
-MUON: dict[str, Any] = {**SHARED, "optim__kind": "muon"}
 ROLLS_BACK: dict[str, Any] = {
     **SHARED, "stability__policy": "skip_data", "stability__snapshot_every": 2, "checkpoint__every": 3,
 }  # fmt: skip
@@ -145,8 +144,6 @@ def more_results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict
     half = stopped(build(**BOTH), 5)
     save_checkpoint(folder / "one", half)
     runs: list[dict[str, Any]] = [
-        {"name": "Muon, half", "config": build(**MUON), "stop_at": 5, "checkpoint": str(folder / "muon")},
-        {"name": "Muon", "config": build(**MUON), "resume": str(folder / "muon")},
         {"name": "documents, ddp", "config": documents(build, folder / "ddp data")},
         {"name": "documents, fsdp", "config": documents(build, folder / "fsdp data", train__parallel="fsdp")},
         {"name": FROM_ONE, "config": build(**SHARED), "resume": str(folder / "one")},
@@ -237,12 +234,6 @@ def test_a_rollback_in_shares_is_that_of_one_process(build: Build, results: dict
     with injected():
         alone = result_of(run(faulty_in_shares(build)))
     assert to_rounding(described(alone), results["corrupted_batch, fsdp"])
-
-
-@pytest.mark.slow
-def test_muon_in_shares_equals_one_process(build: Build, more_results: dict[str, Any]) -> None:
-    """Matrices are gathered for their update, which is made in bf16; gone on with from a checkpoint in shares."""
-    assert to_rounding(described(result_of(run(build(**MUON)))), more_results["Muon"], rel=1e-3)
 
 
 @pytest.mark.parametrize("name", [*FAULTY, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_FAULTY)])

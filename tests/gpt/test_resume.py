@@ -241,20 +241,17 @@ def test_settings_that_reshape_the_weights_cannot_change_on_the_way(settings: Bu
         run(grown, resume=checkpoint)
 
 
-@pytest.mark.parametrize(("before", "now"), [("muon", "adamw"), ("adamw", "muon")])
-def test_the_optimiser_cannot_change_on_the_way(settings: Build, before: str, now: str) -> None:
-    """From Muon to AdamW it was a KeyError in a worker; the other way AdamW's moments stayed unused."""
-    checkpoint = stopped(settings(train__steps=8, optim__kind=before), 4)
+def test_the_optimiser_cannot_change_on_the_way(settings: Build) -> None:
+    checkpoint = stopped(settings(train__steps=8), 4)
     resume = {"run": RUN, "step": 4, "changes": ["optim.kind"]}
-    with pytest.raises(CheckpointError, match=rf"optim\.kind: checkpoint {before}, now {now}\): optim\.kind cannot"):
-        run(settings(train__steps=8, optim__kind=now, resume=resume), resume=checkpoint)
+    with pytest.raises(CheckpointError, match=r"optim\.kind: checkpoint adamw, now adamw8bit\): optim\.kind cannot"):
+        run(settings(train__steps=8, optim__kind="adamw8bit", resume=resume), resume=checkpoint)
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize(("before", "now"), [("float32", "float64"), ("float64", "bf16")])
-def test_the_moments_change_their_precision_with_the_weights(settings: Build, before: str, now: str, kind: str) -> None:
+def test_the_moments_change_their_precision_with_the_weights(settings: Build, before: str, now: str) -> None:
     """They kept their dtype, and the optimiser refused them with a traceback."""
-    same: dict[str, Any] = {"train__steps": 8, "optim__kind": kind}
+    same: dict[str, Any] = {"train__steps": 8}
     checkpoint = stopped(settings(precision=before, **same), 4)
     resume = {"run": RUN, "step": 4, "changes": ["precision"]}
     result = result_of(run(settings(precision=now, resume=resume, **same), checkpoint))

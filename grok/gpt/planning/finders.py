@@ -187,8 +187,7 @@ def _peak(trainer: Trainer, sequences: int) -> int:
     if device.type != "cuda":
         n, how = trainer.usage.parameters, config.train
         return int(layout(config, n, 1, how.parallel, how.recompute, sequences, on_cpu=True).bytes)
-    matrices = sum(p.numel() for p in trainer.model.blocks.parameters())
-    moments = moment_bytes(config.optim.kind, config.precision, matrices=matrices, others=elements - matrices)
+    moments = moment_bytes(config.optim.kind, config.precision) * elements
     return int(torch.cuda.max_memory_allocated(device)) + int(moments if not trainer.optimizer.state else 0)
 
 

@@ -43,15 +43,9 @@ def gradient_bytes(precision: str) -> float:
     return 8.0 if precision == "float64" else 4.0
 
 
-def moment_bytes(kind: str, precision: str, *, matrices: float, others: float) -> float:
-    """Return bytes of an optimiser's state for ``matrices`` parameters in the blocks and ``others`` elsewhere.
-
-    AdamW has two moments, Muon has one for matrices. An 8-bit moment takes one byte, plus a scale for 256 moments.
-    """
-    each = gradient_bytes(precision)
-    if kind == "adamw8bit":
-        return 2 * (1 + 4 / 256) * (matrices + others)
-    return each * ((1 if kind == "muon" else 2) * matrices + 2 * others)
+def moment_bytes(kind: str, precision: str) -> float:
+    """Return bytes of both moments of a parameter. One of 8 bits takes a byte, plus a scale for 256 moments."""
+    return 2 * (1 + 4 / 256) if kind == "adamw8bit" else 2 * gradient_bytes(precision)
 
 
 def activation_bytes(
@@ -141,9 +135,8 @@ FITTED_FROM: Final = 44e6
 
 def state_bytes(config: GptConfig, parameters: Parameters) -> float:
     """Return the bytes of the weights and of the optimiser's state."""
-    n = parameters
-    moments = moment_bytes(config.optim.kind, config.precision, matrices=n.blocks, others=n.total - n.blocks)
-    return weight_bytes(config.precision) * n.total + moments
+    each = weight_bytes(config.precision) + moment_bytes(config.optim.kind, config.precision)
+    return each * parameters.total
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +271,6 @@ def layout(
     gathers, sums = 1 if keeps == "weights" else rounds, rounds if keeps == "nothing" else 1
     passes = 1 if keeps == "weights" else 2
     traffic = others * (gathers * (passes * travels * n.blocks + 4.0 * ends) + sums * 4.0 * n.total)
-    if config.optim.kind == "muon":  # Muon gathers every matrix of the blocks for its update
-        traffic += others * 4.0 * n.blocks
     return Layout(parallel, recompute, micro_batch, state / devices + held, gradients, kept, True, traffic)
 
 

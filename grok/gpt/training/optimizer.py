@@ -1,19 +1,16 @@
-"""AdamW with decay groups (also with 8-bit moments, or together with Muon), its learning rate and its statistics.
+"""AdamW with decay groups (also with 8-bit moments), its learning rate and its statistics.
 
 Sources: Loshchilov & Hutter 2019 (AdamW); Radford et al. 2019 and Brown et al. 2020 (decay on matrices only);
-Dettmers et al. 2022 (8-bit moments); Jordan et al. 2024 (Muon); Liu et al. 2025 (Muon's update scaled to AdamW's size,
-so that both share a rate and a decay).
+Dettmers et al. 2022 (8-bit moments).
 """
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import get_total_norm
 
 from grok.config.gpt import GptConfig, OptimConfig
@@ -21,8 +18,6 @@ from grok.errors import ConfigError
 from grok.gpt.training import schedules
 from grok.gpt.training.schedules import Ramp
 
-MUON_RMS: Final = 0.2
-"""Muon's ``match_rms_adamw``: the root mean square of AdamW's update, which its own is scaled to."""
 BLOCK_OF_8_BITS: Final = 256
 """Elements that share a scale in bitsandbytes' 8-bit moments."""
 
@@ -35,79 +30,6 @@ def decay_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
     return [g for g in groups if g["params"]]
 
 
-class ShardedMuon(torch.optim.Muon):
-    """Muon for matrices that are sharded over processes (FSDP2): the same update up to rounding.
-
-    The momentum is updated on each process's share. Then each process gathers the
-    matrix, orthogonalises it and applies its own share. Only one matrix is complete at a time.
-    """
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Make one update; every process calls this."""
-        for group in self.param_groups:
-            rate, momentum = group["lr"], group["momentum"]
-            for parameter in group["params"]:
-                state, gradient = self.state[parameter], parameter.grad
-                if gradient is None:
-                    continue
-                if "momentum_buffer" not in state:
-                    state["momentum_buffer"] = torch.zeros_like(gradient)
-                buffer = state["momentum_buffer"]
-                buffer.lerp_(gradient, 1 - momentum)
-                update = orthogonal(gradient.lerp(buffer, momentum).full_tensor(), group)
-                own = distribute_tensor(
-                    update, parameter.device_mesh, parameter.placements, src_data_rank=None
-                ).to_local()
-                share = parameter.to_local()
-                share.mul_(1 - rate * group["weight_decay"])
-                share.add_(own, alpha=-rate * (MUON_RMS * math.sqrt(max(parameter.shape))))
-
-
-def orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
-    """Return the orthogonalised ``matrix`` as Muon computes it, with the iteration of the parameter group ``group``.
-
-    It is Muon's own update of zeros, at rate 1 and without momentum or decay. Updates of wide matrices are not scaled.
-    """
-    tall = matrix.shape[0] > matrix.shape[1]
-    gradient = matrix.T if tall else matrix
-    zeros = nn.Parameter(torch.zeros_like(gradient))
-    zeros.grad = gradient
-    iteration = {name: group[name] for name in ("ns_coefficients", "ns_steps", "eps")}
-    torch.optim.Muon([zeros], lr=1.0, weight_decay=0.0, momentum=0.0, nesterov=False, **iteration).step()
-    update = -zeros.detach()
-    return update.T if tall else update
-
-
-class MuonBesideAdamW(torch.optim.Optimizer):
-    """Muon for the matrices of the blocks, AdamW for the rest: one optimiser with the groups and the state of both."""
-
-    def __init__(self, model: nn.Module, config: OptimConfig) -> None:
-        matrices = {p for name, p in model.named_parameters() if name.startswith("blocks.") and p.dim() == 2}
-        groups = decay_groups(model, config)
-        rest = [g | {"params": own} for g in groups if (own := [p for p in g["params"] if p not in matrices])]
-        own = [p for g in groups for p in g["params"] if p in matrices]
-        muon = ShardedMuon if any(isinstance(p, DTensor) for p in own) else torch.optim.Muon
-        self.parts: list[torch.optim.Optimizer] = [
-            muon(
-                own,
-                lr=config.lr,
-                weight_decay=config.weight_decay,
-                momentum=config.momentum,
-                adjust_lr_fn="match_rms_adamw",
-            ),
-            torch.optim.AdamW(rest, lr=config.lr, betas=(config.betas[0], config.betas[1]), eps=config.eps, fused=True),
-        ]
-        super().__init__([group for part in self.parts for group in part.param_groups], {})
-        for part, groups_of_part in zip(self.parts, (self.param_groups[:1], self.param_groups[1:]), strict=True):
-            part.param_groups, part.state = groups_of_part, self.state
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Make one update of all parameters."""
-        for part in self.parts:
-            part.step()
-
-
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """Return the optimiser that ``optim.kind`` names; AdamW is fused into one kernel for all tensors.
 
@@ -115,8 +37,6 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
         ConfigError: 8-bit moments without the `bitsandbytes` package.
     """
     groups, betas = decay_groups(model, config), (config.betas[0], config.betas[1])
-    if config.kind == "muon":
-        return MuonBesideAdamW(model, config)
     if config.kind == "adamw8bit":
         try:
             from bitsandbytes.optim import AdamW8bit
@@ -198,7 +118,7 @@ def sum_and_largest_together(moments: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def second_moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return AdamW's second moments as numbers, empty before the first update; Muon has none."""
+    """Return AdamW's second moments as numbers, empty before the first update."""
     # the order of the groups, which a resume does not change
     states = [optimizer.state[p] for g in optimizer.param_groups for p in g["params"] if p in optimizer.state]
     key = "state2" if any("state2" in state for state in states) else "exp_avg_sq"
