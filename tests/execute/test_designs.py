@@ -145,15 +145,6 @@ def test_longer_runs_extend_and_are_seen_and_stay_what_they_were(tmp_path: Path)
     assert again.empty, "what was a sweep first is one for good"
 
 
-def test_the_streams_of_a_stored_run_are_seen_under_another_master_seed_and_length(tmp_path: Path) -> None:
-    store = tmp_path / "S"
-    sweep(store, "seed=3")()
-    row = open_store(store).runs().iloc[0]
-    streams = [f"seeds.{stream}={row[f'seed_{stream}']}" for stream in ("split", "init", "order")]
-    found = new_rows(store, sweep(store, "seed=4", *streams, "train.steps=9"))
-    assert found["results_seen"].all() and units(found, "member")[0]["seed"] == 4
-
-
 def test_a_schedule_that_looks_at_the_length_does_not_hide_a_result(tmp_path: Path) -> None:
     """Then each length is a trajectory of its own."""
 

@@ -1,5 +1,6 @@
 """The sweeper's fast composition equals ``hydra.compose`` for whatever can be typed."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -127,6 +128,9 @@ ACCEPTED = st.one_of(
 """Hydra refuses most lists of :data:`OVERRIDES`, so few of their settings are compared; it takes all of these."""
 
 
+NEW = ("nested.empty.0.mlp", "model.keys.1", "nested.empty.blocks.0", "new.0.deep", "seed.0")
+
+
 @pytest.mark.parametrize(
     ("kinds", "examples"),
     [
@@ -147,6 +151,8 @@ def test_equals_hydra_for_anything(conf: Path, kinds: st.SearchStrategy[str], ex
             assert both.by_composer(overrides) == theirs, overrides
             compared += bool(overrides) and theirs != "refused"
 
+        for sign, key in itertools.product(("++", "+", ""), NEW):
+            check = example([f"{sign}{key}=3"])(check)
         check()
     assert kinds is OVERRIDES or compared >= 10
 
@@ -173,20 +179,6 @@ def test_equals_hydra_on_this_projects_settings() -> None:
             assert both.by_composer(overrides) == both.by_hydra(overrides)
 
         check()
-
-
-@pytest.mark.parametrize(
-    "key",
-    [
-        "nested.empty.0.mlp",
-        "model.keys.1",
-        *(pytest.param(key, marks=pytest.mark.slow) for key in ("nested.empty.blocks.0", "new.0.deep", "seed.0")),
-    ],
-)
-def test_a_new_branch_is_what_hydra_makes_of_it(conf: Path, key: str) -> None:
-    with both_ways(conf) as both:
-        for override in (f"++{key}=3", f"+{key}=3", f"{key}=3"):
-            assert both.by_composer([override]) == both.by_hydra([override]), override
 
 
 def test_a_layers_seeds_are_composed_without_hydra() -> None:

@@ -30,11 +30,11 @@ from grok.errors import ConfigError, GrokError
 from grok.execute.groups import prepare_runs
 from grok.execute.refusals import refuse_unusable_code
 from grok.plugins import Operation, activate, build, code_of, label, load
-from grok.records import Checkpoint, Job, RunResult
+from grok.records import Job
 from grok.store import Purpose, Purposes, StoreWriter
 from grok.store.contract import example_rows
 from tests.analysis.simulate import census, simulate
-from tests.arithmetic.cases import curve, events, results, resumed, tiny
+from tests.arithmetic.cases import curve, results, tiny
 from tests.plugins.conftest import Write
 
 
@@ -266,24 +266,6 @@ def test_its_losses_and_gradients_are_those_of_a_plain_module(
     assert slopes.keys() == gradients.keys() and any(".gate." in name for name in slopes)
     for name, slope in slopes.items():
         torch.testing.assert_close(gradients[name], slope, rtol=1e-9, atol=1e-12)
-
-
-def test_lanes_side_by_side_have_the_bits_of_one_run() -> None:
-    first, second, third = (own(seed=seed) for seed in (1, 2, 3))
-    alone = [results(config)[0] for config in (first, second, third)]
-    together = results(first, second, third, lanes=2)
-    assert [r.weights_hash for r in together] == [r.weights_hash for r in alone]
-    assert [curve(r) for r in together] == [curve(r) for r in alone]
-    assert len({r.weights_hash for r in alone}) == 3
-
-
-def test_it_goes_on_from_a_checkpoint_with_the_same_bits() -> None:
-    config = own(checkpoint={"every": 10})
-    whole = events(config)
-    (result,) = [e for e in whole if isinstance(e, RunResult)]
-    middle = next(e for e in whole if isinstance(e, Checkpoint) and e.step == 10)
-    again = resumed(config, middle)
-    assert (again.weights_hash, curve(again)) == (result.weights_hash, curve(result))
 
 
 def test_the_ordinary_model_under_another_name_has_its_bits(

@@ -1,6 +1,7 @@
 """Stores as somebody might make them who means harm: links, names that lead elsewhere, tables of other rows."""
 
 import json
+import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
@@ -65,6 +66,17 @@ def with_texts(path: Path, kind: str, column: str, texts: list[str]) -> None:
 
     tables = {k: changed(shard.table(k)) if k == kind else shard.table(k) for k in KINDS}
     write_shard(Layout(path), "00000000000000fe", Shard(**tables))
+
+
+def precious(folder: Path) -> Path:
+    """Make a folder of somebody's, with something in it for every way in."""
+    for name in ("secret", "run-1/weights-final", "00000001-step-1", "sweep-0"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "precious.txt").write_text("precious")
+    (folder / "file").write_text("precious")
+    (folder / "x.json").write_text('{"precious": 1}')
+    os.utime(folder / "sweep-0", (0, 0))
+    return folder
 
 
 def outside_state(folder: Path) -> dict[str, tuple[int, bytes | str]]:

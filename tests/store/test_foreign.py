@@ -436,7 +436,9 @@ REASONS = [
 @pytest.mark.parametrize("kind", ["runs", "curves"])
 def test_no_error_of_the_system_moves_a_shard(store: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     before, victim = shards(store), sorted((store / kind).iterdir())[0]
-    cases = [(StoreWriter, number, 99) for number in REASONS]
+    cases: list[tuple[Callable[[Path], object], int, int]] = []
+    for look in (StoreWriter, lambda path: open_store(path).table(kind, None, None)):
+        cases += [(look, number, 99) for number in REASONS]
     cases += [(use, errno.EIO, times) for use in USES for times in (1, 2, 99)]
     for use, number, times in cases:
         with refusing(monkeypatch, victim, number, times), pytest.raises(StoreError) as refused:

@@ -26,7 +26,7 @@ from grok.store.schema import KINDS, TABLES, schema
 from grok.store.shards import concat, read_shard, read_whole, write_parquet
 from grok.store.upkeep import verify
 from grok.untrusted import is_plain, plain_name, read_json
-from tests.store.hostile import COMMANDS, FEW, every_command, fill, outside_state, with_run_ids, with_texts
+from tests.store.hostile import COMMANDS, FEW, every_command, fill, outside_state, precious, with_run_ids, with_texts
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::grok.store.DamagedShardWarning", "ignore::grok.store.ForeignFileWarning"
@@ -40,15 +40,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder of somebody's, with something in it for every way in."""
-    folder = tmp_path / "outside"
-    for name in ("secret", "run-1/weights-final", "00000001-step-1", "sweep-0"):
-        (folder / name).mkdir(parents=True)
-        (folder / name / "precious.txt").write_text("precious")
-    (folder / "file").write_text("precious")
-    (folder / "x.json").write_text('{"precious": 1}')
-    os.utime(folder / "sweep-0", (0, 0))
-    return folder
+    return precious(tmp_path / "outside")
 
 
 @pytest.mark.parametrize("name", ["../x", ".", "", "/etc", "a\\b", "x\n", "x" * 129, "x.tmp-1", "\udcff", None, 7])

@@ -8,7 +8,7 @@ import shutil
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from grok.store.shards import SealBroken, check_seal, json_columns, write_parque
 from grok.sweeps.branch import main as branch
 from grok.sweeps.repeat import main as repeat
 from tests.store.hostile import COMMANDS as EVERY
-from tests.store.hostile import fill, outside_state
+from tests.store.hostile import fill, outside_state, precious
 
 ODD_NAMES = (
     "empty.parquet", "notes.parquet", "0123456789abcdef.parquet", "x", ".hidden.parquet", "a b.parquet", "é.json",
@@ -48,6 +48,10 @@ ODD_TEXTS = (
 )  # fmt: skip
 
 
+class NoFile(Exception):
+    """There is no file to harm in this way."""
+
+
 class Harm:
     """One chain of mutations of the store at ``root``, with ``outside`` as where links lead."""
 
@@ -61,9 +65,9 @@ class Harm:
         """Do one to three things."""
         for _ in range(self.random.choice((1, 1, 2, 3))):
             act = self.random.choice(ACTS)
-            said = act(self)
-            if said:
-                self.done.append(f"{act.__name__}: {said}")
+            with suppress(NoFile):
+                if said := act(self):
+                    self.done.append(f"{act.__name__}: {said}")
 
     def files(self) -> list[Path]:
         return sorted(p for p in self.root.rglob("*") if p.is_file() and not p.is_symlink())
@@ -71,18 +75,20 @@ class Harm:
     def folders(self) -> list[Path]:
         return sorted(p for p in self.root.rglob("*") if p.is_dir() and not p.is_symlink())
 
-    def a_file(self, among: str = "") -> Path | None:
+    def a_file(self, among: str = "") -> Path:
         files = [path for path in self.files() if path.name.endswith(among)]
-        return self.random.choice(files) if files else None
+        if not files:
+            raise NoFile
+        return self.random.choice(files)
 
     def shown(self, path: Path) -> str:
         return str(path.relative_to(self.root))[:80]
 
 
 def flip_bytes(harm: Harm) -> str:
-    if (path := harm.a_file()) is None or not path.stat().st_size:
+    path = harm.a_file()
+    if not (content := bytearray(path.read_bytes())):
         return ""
-    content = bytearray(path.read_bytes())
     for _ in range(harm.random.choice((1, 1, 3, 20))):
         at = harm.random.randrange(len(content))
         content[at] ^= 1 << harm.random.randrange(8)
@@ -91,29 +97,25 @@ def flip_bytes(harm: Harm) -> str:
 
 
 def cut_short(harm: Harm) -> str:
-    if (path := harm.a_file()) is None:
-        return ""
+    path = harm.a_file()
     path.write_bytes(path.read_bytes()[: harm.random.randrange(path.stat().st_size + 1)])
     return harm.shown(path)
 
 
 def append(harm: Harm) -> str:
-    if (path := harm.a_file()) is None:
-        return ""
+    path = harm.a_file()
     path.write_bytes(path.read_bytes() + harm.random.randbytes(harm.random.choice((1, 8, 1000))))
     return harm.shown(path)
 
 
 def overwrite(harm: Harm) -> str:
-    if (path := harm.a_file()) is None:
-        return ""
+    path = harm.a_file()
     path.write_bytes(harm.random.choice((*GARBAGE, harm.random.randbytes(300), b"PAR1" + bytes(20) + b"PAR1")))
     return harm.shown(path)
 
 
 def remove(harm: Harm) -> str:
-    if (path := harm.a_file()) is None:
-        return ""
+    path = harm.a_file()
     path.unlink()
     return harm.shown(path)
 
@@ -125,8 +127,7 @@ def remove_folder(harm: Harm) -> str:
 
 
 def rename(harm: Harm) -> str:
-    if (path := harm.a_file()) is None:
-        return ""
+    path = harm.a_file()
     folder = harm.random.choice([path.parent, *harm.folders()])
     target = folder / harm.random.choice((*ODD_NAMES, path.name))
     if target.exists() or target == path:
@@ -136,8 +137,7 @@ def rename(harm: Harm) -> str:
 
 
 def copy(harm: Harm) -> str:
-    if (path := harm.a_file()) is None:
-        return ""
+    path = harm.a_file()
     target = harm.random.choice([path.parent, *harm.folders()]) / harm.random.choice(ODD_NAMES)
     if target.exists():
         return ""
@@ -147,7 +147,7 @@ def copy(harm: Harm) -> str:
 
 def swap(harm: Harm) -> str:
     first, second = harm.a_file(), harm.a_file()
-    if first is None or second is None or first == second:
+    if first == second:
         return ""
     aside = first.with_name("aside")
     first.rename(aside)
@@ -159,8 +159,6 @@ def swap(harm: Harm) -> str:
 def copy_shard(harm: Harm) -> str:
     """All tables of a shard, under another name."""
     path = harm.a_file(".parquet")
-    if path is None:
-        return ""
     for kind in TABLES:
         if not (harm.root / kind).is_dir():
             continue
@@ -203,8 +201,6 @@ def other_kind(harm: Harm) -> str:
 def change_json(harm: Harm) -> str:
     """One value somewhere inside becomes another, or goes."""
     path = harm.a_file(".json")
-    if path is None:
-        return ""
     try:
         content = json.loads(path.read_text())
     except (ValueError, RecursionError):
@@ -230,14 +226,16 @@ def change_json(harm: Harm) -> str:
     return harm.shown(path)
 
 
-def read_table(path: Path) -> tuple[pa.Table, dict[bytes, bytes]] | None:
+def read_table(path: Path) -> tuple[pa.Table, dict[bytes, bytes]]:
     """Return the rows and the notes of a shard, as far as it is one with columns."""
     try:
         with pq.ParquetFile(path) as file:
             table, notes = file.read(), dict(file.metadata.metadata or {})
     except (OSError, ValueError, pa.ArrowException):
-        return None
-    return (table, notes) if table.num_columns else None
+        raise NoFile from None
+    if not table.num_columns:
+        raise NoFile
+    return table, notes
 
 
 def write_table(path: Path, table: pa.Table, notes: dict[bytes, bytes], *, sealed: bool) -> None:
@@ -249,9 +247,7 @@ def write_table(path: Path, table: pa.Table, notes: dict[bytes, bytes], *, seale
 def change_text(harm: Harm) -> str:
     """One JSON text of a shard becomes another, under a seal."""
     path = harm.a_file(".parquet")
-    if path is None or (read := read_table(path)) is None:
-        return ""
-    table, notes = read
+    table, notes = read_table(path)
     names = [name for name in table.column_names if name in JSON_COLUMNS]
     if not names or not table.num_rows:
         return ""
@@ -266,9 +262,7 @@ def change_text(harm: Harm) -> str:
 def change_schema(harm: Harm) -> str:
     """A shard of other columns, types or notes; sealed anew, or not."""
     path = harm.a_file(".parquet")
-    if path is None or (read := read_table(path)) is None:
-        return ""
-    table, notes = read
+    table, notes = read_table(path)
     at = harm.random.randrange(table.num_columns)
     name, column = table.column_names[at], table.column(at)
     what = harm.random.choice(
@@ -418,11 +412,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.commit(example_rows(range(6, 8)))
     with StoreWriter(place / "other") as writer:
         writer.commit(example_rows(range(7, 9)))
-    for name in ("secret", "run-1", "00000001-step-1"):
-        (place / "outside" / name).mkdir(parents=True)
-        (place / "outside" / name / "precious.txt").write_text("precious")
-    (place / "outside" / "file").write_text("precious")
-    (place / "outside" / "x.json").write_text('{"precious": 1}')
+    precious(place / "outside")
     return place
 
 

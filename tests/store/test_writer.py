@@ -223,33 +223,6 @@ class TestDamage:
         assert [(p, p.stat().st_mtime_ns) for p in listing(store)] == before
 
 
-def test_what_cannot_be_read_just_now_is_not_damaged() -> None:
-    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
-        place = Path(folder)
-        place.chmod(0o755)
-        with StoreWriter(place / "S") as writer:
-            writer.commit(example_rows(range(3)))
-            writer.commit(example_rows(range(3, 6)))
-        for path in [place / "S", *listing(place / "S")]:
-            path.chmod(0o777)
-        victim = sorted((place / "S" / "runs").iterdir())[0]
-        victim.chmod(0o000)
-        script = (
-            "import os, sys\n"
-            "import grok.store.reader, pandas, pyarrow.dataset\n"
-            "from grok.store import StoreWriter, open_store\n"
-            "from grok.errors import StoreError\n"
-            "os.getuid() == 0 and os.setuid(65534)\n"
-            "for use in (StoreWriter, lambda path: open_store(path).runs()):\n"
-            "    try: use(sys.argv[1]); sys.exit('read, or put aside')\n"
-            "    except StoreError as error: assert f'{sys.argv[2]}: no permission' in str(error), error\n"
-        )
-        subprocess.run([sys.executable, "-c", script, str(place / "S"), victim.name], check=True, cwd="/")
-        assert not list((place / "S" / "quarantine").iterdir())
-        victim.chmod(0o644)
-        assert len(open_store(place / "S").runs()) == 6
-
-
 def test_a_store_whose_tmp_was_cleared_goes_on(tmp_path: Path) -> None:
     with StoreWriter(tmp_path / "S") as writer:
         shutil.rmtree(tmp_path / "S" / "tmp")
