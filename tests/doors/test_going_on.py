@@ -169,7 +169,6 @@ def test_measurements_asked_for_too_late_are_not_promised(door: Door) -> None:
 
 @pytest.mark.parametrize("now", ["[logits]", "[]"])
 def test_a_curve_is_measured_alike_from_its_start(door: Door, monkeypatch: pytest.MonkeyPatch, now: str) -> None:
-    """A run that went on under other metrics had them at some of its evaluations, and nobody knew."""
     words = (*TINY, "store.path=S", "checkpoint.every=3")
     keep = worker.keep_checkpoint
 

@@ -1,23 +1,28 @@
-"""Small runs for the execution's tests."""
+"""Small runs for the execution's tests, and sweeps as commands."""
 
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from grok.commands.compose import apply, values_of
 from grok.config import RunConfig, load_config
 from grok.execute.worker import WorkerSettings
 from grok.store import Provenance
 from grok.store.contract import MACHINE
-from tests.doors.conftest import door  # noqa: F401 (a fixture)
+from tests.doors.conftest import TINY as SETTINGS
+from tests.doors.conftest import command, start
+from tests.doors.conftest import door as door  # a fixture
+from tests.execute.content import content
+from tests.kills import end_all
 
-TINY: dict[str, Any] = {
-    "task": {"operation": "x+y", "modulus": 7},
-    "model": {"layers": 1, "d_model": 8, "heads": 2, "d_ff": 16},
-    "train": {"steps": 6, "batch_size": 12},
-    "eval": {"every": 3},
-    "numerics": {"compile": False},
-}
+Begin = Callable[..., subprocess.Popen[str]]
+Content = tuple[object, object]
+
+TINY = apply({}, values_of(SETTINGS))
 
 
 def tiny(seed: int = 0, **sections: Any) -> RunConfig:
@@ -46,3 +51,26 @@ def wait_for(what: Callable[[], object], seconds: float = 200.0) -> None:
     while not what():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Content:
+    """Train the module's ``SWEEP`` in one process, and return what its store holds."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    ended = command(*request.module.SWEEP, "executor=inline", folder=folder, timeout=900)
+    assert ended.status == 0, ended
+    return content(folder / "S")
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    """Start a command in ``tmp_path``; whatever is left of it ends with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start_one(*words: str) -> subprocess.Popen[str]:
+        started.append(start(*words, folder=tmp_path))
+        return started[-1]
+
+    yield start_one
+    for process in started:
+        end_all(process)

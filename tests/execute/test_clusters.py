@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.doors.conftest import TINY, command, environment, start
-from tests.execute.conftest import wait_for
+from tests.doors.conftest import TINY, command, environment
+from tests.execute.conftest import Begin, Content, wait_for
 from tests.execute.content import content
 from tests.execute.slurm_cluster import free_port
 from tests.kills import end_all
@@ -65,15 +65,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproc
         end_all(process)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, object]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert command(*SWEEP, "executor=inline", folder=folder).status == 0
-    return content(folder / "S")
-
-
 def test_a_cluster_that_is_there_is_used(
-    cluster: subprocess.Popen[bytes], tmp_path: Path, undisturbed: tuple[object, object]
+    cluster: subprocess.Popen[bytes], tmp_path: Path, undisturbed: Content
 ) -> None:
     ended = command(*SWEEP, "executor=dask", "workers=2", folder=tmp_path)
     assert ended.status == 0, ended
@@ -83,16 +76,12 @@ def test_a_cluster_that_is_there_is_used(
 
 
 def test_a_lost_scheduler_is_no_runs_fault(
-    cluster: subprocess.Popen[bytes], tmp_path: Path, undisturbed: tuple[object, object]
+    cluster: subprocess.Popen[bytes], begin: Begin, tmp_path: Path, undisturbed: Content
 ) -> None:
-    process = start(*SWEEP, "executor=dask", "workers=2", folder=tmp_path)
-    try:
-        wait_for(lambda: any((tmp_path / "S").glob("checkpoints/*/*/*")))
-        os.kill(cluster.pid, signal.SIGKILL)
-        out, _ = process.communicate(timeout=300)
-    finally:
-        process.kill()
-        process.communicate()
+    process = begin(*SWEEP, "executor=dask", "workers=2")
+    wait_for(lambda: any((tmp_path / "S").glob("checkpoints/*/*/*")))
+    os.kill(cluster.pid, signal.SIGKILL)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 1, out
     last = out.strip().splitlines()[-1]
     assert last.startswith("Stopped: the connection to the Dask scheduler is lost."), out
@@ -106,7 +95,7 @@ def test_a_lost_scheduler_is_no_runs_fault(
 
 
 def test_a_lost_head_of_ray_is_no_runs_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: tuple[object, object]
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: Content
 ) -> None:
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_raylet_start_wait_time_s", "200")
@@ -117,7 +106,7 @@ def test_a_lost_head_of_ray_is_no_runs_fault(
         try:
             wait_for(lambda: answers(port))
             monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-            process = start(*SWEEP, "executor=ray", "workers=2", folder=tmp_path)
+            process = begin(*SWEEP, "executor=ray", "workers=2")
             wait_for(lambda: any((tmp_path / "S").glob("checkpoints/*/*/*")))
             (server,) = (p for p in psutil.Process(head.pid).children(recursive=True) if p.name() == "gcs_server")
             server.kill()
@@ -132,7 +121,6 @@ def test_a_lost_head_of_ray_is_no_runs_fault(
 
 
 def test_a_local_ray_that_does_not_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever Ray raises: of a node that starts too slowly a plain Exception, which ended in a traceback."""
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "a file" / "tmp"))

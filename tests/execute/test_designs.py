@@ -146,7 +146,6 @@ def test_longer_runs_extend_and_are_seen_and_stay_what_they_were(tmp_path: Path)
 
 
 def test_a_schedule_that_looks_at_the_length_does_not_hide_a_result(tmp_path: Path) -> None:
-    """Then each length is a trajectory of its own."""
 
     configs = [GptConfig(seed=seed, train=GptTrain(steps=steps)) for seed, steps in ((0, 100), (0, 200), (1, 200))]
     assert not configs[0].length_is_free()

@@ -10,17 +10,10 @@ import pytest
 
 from grok.execute.executors.base import LokyExecutor
 from tests.doors.conftest import TINY, Door, command
-from tests.execute.conftest import worker_settings
+from tests.execute.conftest import Content, worker_settings
 from tests.execute.content import content
 
 SWEEP = ["-m", "seed=range(0,5)", *TINY, "workers=2", "store.path=S"]
-
-
-@pytest.fixture(scope="module")
-def inline(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, object]:
-    folder = tmp_path_factory.mktemp("inline")
-    assert command(*SWEEP, "executor=inline", folder=folder).status == 0
-    return content(folder / "S")
 
 
 def _say_goodbye(path: str) -> None:
@@ -28,7 +21,6 @@ def _say_goodbye(path: str) -> None:
 
 
 def test_idle_workers_end_by_themselves(tmp_path: Path) -> None:
-    """Killed, they would leave what their compilers hold, and Python complains of it after the sweep's last line."""
     executor = LokyExecutor(worker_settings(tmp_path), 1, {})
     executor._pool.submit(_say_goodbye, str(tmp_path / "goodbye")).result()
     executor.close()
@@ -45,16 +37,14 @@ def test_a_worker_that_trains_is_not_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, package", [("loky", "joblib"), ("dask", "distributed"), ("ray", "ray")])
-def test_every_executor_writes_the_same_store(
-    kind: str, package: str, tmp_path: Path, inline: tuple[object, object]
-) -> None:
+def test_every_executor_writes_the_same_store(kind: str, package: str, tmp_path: Path, undisturbed: Content) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed (the extra '{kind}')")
     ended = command(*SWEEP, f"executor={kind}", folder=tmp_path)
     assert ended.status == 0, ended
     assert ended.last.startswith("5 runs stored in S (5 new).")
     assert f"2 workers ({kind})" in ended.out
-    assert content(tmp_path / "S") == inline
+    assert content(tmp_path / "S") == undisturbed
 
 
 @pytest.mark.parametrize("kind, package", [("dask", "distributed"), ("ray", "ray"), ("slurm", "submitit")])

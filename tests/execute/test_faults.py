@@ -5,45 +5,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 
-from grok import run
 from grok.commands.compose import arithmetic, compose
 from grok.execute.groups import prepare_runs
 from grok.records import RunResult
 from grok.store import Provenance, Row, StoreWriter, open_store
 from grok.store.contract import assert_contract
-from tests.doors.conftest import TINY, Door, start
+from tests.doors.conftest import TINY, Door
 from tests.doors.conftest import command as run_command
-from tests.execute.conftest import wait_for
+from tests.execute.conftest import Begin, Content, wait_for
 from tests.execute.content import content, raw_run_ids
-from tests.kills import RUNS, SWEEP, end_all, workers_of
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, object]:
-    store = tmp_path_factory.mktemp("undisturbed") / "S"
-    assert run.main([*SWEEP, "executor=inline", f"store.path={store}"]) == 0
-    return content(store)
-
-
-@pytest.fixture
-def command(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a command in ``tmp_path``; whatever is left of it ends with the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(*words: str) -> subprocess.Popen[str]:
-        started.append(start(*words, folder=tmp_path))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        end_all(process)
+from tests.kills import RUNS, SWEEP, workers_of
 
 
 def finish(door: Door) -> None:
@@ -53,10 +31,8 @@ def finish(door: Door) -> None:
     assert ended.last.startswith(f"{RUNS} runs stored in S")
 
 
-def test_a_killed_parent_is_gone_on_from(
-    command: Callable[..., subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object], door: Door
-) -> None:
-    process = command(*SWEEP, "workers=1")
+def test_a_killed_parent_is_gone_on_from(begin: Begin, tmp_path: Path, undisturbed: Content, door: Door) -> None:
+    process = begin(*SWEEP, "workers=1")
     wait_for(lambda: any((tmp_path / "S").glob("checkpoints/*/*/*")))
     workers = workers_of(process.pid)
     process.kill()
@@ -101,11 +77,8 @@ def listens(pid: int, number: signal.Signals) -> bool:
         *(pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)),
     ],
 )
-def test_a_signal_while_planning_is_said(
-    command: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: signal.Signals
-) -> None:
-    """A scheduler that wants its place back does not wait until training has begun."""
-    process = command("-m", "seed=range(0,300000)", *TINY, "dry_run=true", "store.path=S")
+def test_a_signal_while_planning_is_said(begin: Begin, tmp_path: Path, number: signal.Signals) -> None:
+    process = begin("-m", "seed=range(0,300000)", *TINY, "dry_run=true", "store.path=S")
     wait_for(lambda: listens(process.pid, signal.SIGHUP))  # the last to be heard
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
@@ -115,9 +88,7 @@ def test_a_signal_while_planning_is_said(
 
 
 @pytest.mark.slow
-def test_an_interruption_is_said_although_the_store_has_a_row_of_every_run(
-    command: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_an_interruption_is_said_although_the_store_has_a_row_of_every_run(begin: Begin, tmp_path: Path) -> None:
     """With ``retry_failed`` the failed rows of what was not got to are still there."""
     settings = compose(LONG)
     runs = prepare_runs([arithmetic(settings, seed=seed) for seed in range(2)])
@@ -128,7 +99,7 @@ def test_an_interruption_is_said_although_the_store_has_a_row_of_every_run(
     ]
     with StoreWriter(tmp_path / "S") as writer:
         writer.commit(rows)
-    process = command("-m", "seed=0,1", *LONG, "checkpoint.every=20", "retry_failed=true", "workers=1", "store.path=S")
+    process = begin("-m", "seed=0,1", *LONG, "checkpoint.every=20", "retry_failed=true", "workers=1", "store.path=S")
     wait_for(lambda: any((tmp_path / "S").glob("checkpoints/*/*/*")))
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=100)

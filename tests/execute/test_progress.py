@@ -168,7 +168,6 @@ def test_tokens_heed_the_ramp_of_the_batch(corpus: Corpus) -> None:
 
 
 def test_a_preset_leaves_the_length_to_the_command(corpus: Corpus) -> None:
-    """gpt_mini_v0 had a length in epochs, which took the place of steps and excluded tokens."""
     for name in presets():
         train = gpt_settings(["mode=gpt", f"experiment=gpt/{name}"]).train
         assert (train.epochs, train.tokens) == (None, None), name

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.doors.conftest import TINY, command, start
-from tests.execute.conftest import wait_for
+from tests.doors.conftest import TINY, command
+from tests.execute.conftest import Begin, Content, wait_for
 from tests.execute.content import content
 from tests.execute.slurm_cluster import slurm_cluster, why_not
 
@@ -46,26 +46,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[object, object]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    assert command(*SWEEP, "executor=inline", folder=folder).status == 0
-    return content(folder / "S")
-
-
 @pytest.fixture
-def sweep(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+def sweep(begin: Begin) -> Iterator[subprocess.Popen[str]]:
     """Start the sweep on the cluster; its jobs end with the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin() -> subprocess.Popen[str]:
-        started.append(start(*SWEEP, "executor=slurm", "workers=5", folder=tmp_path))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
+    yield begin(*SWEEP, "executor=slurm", "workers=5")
     subprocess.run(["scancel", "--me"], check=True)
     wait_for(lambda: not queue())
 
@@ -98,15 +82,12 @@ def finished(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def test_slurm_writes_the_same_store(
-    sweep: Callable[[], subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
-) -> None:
-    process = sweep()
+def test_slurm_writes_the_same_store(sweep: subprocess.Popen[str], tmp_path: Path, undisturbed: Content) -> None:
     wait_for(lambda: len(queue()) >= 3)
     elements = {job.partition("_")[2] for job in queue()}
     alone = {""}  # the fifth group is a job by itself
     assert elements <= {str(i) for i in range(ARRAY)} | alone, "an array is longer than the cluster allows"
-    out = finished(process)
+    out = finished(sweep)
     assert "5 workers (slurm)" in out
     assert content(tmp_path / "S") == undisturbed
     assert not (tmp_path / "S" / "live").exists()
@@ -126,63 +107,35 @@ def test_code_of_ones_own_goes_along_with_its_jobs(tmp_path: Path) -> None:
     assert found[0] == found[1]
 
 
-def test_a_killed_job_is_tried_again(
-    sweep: Callable[[], subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
+@pytest.mark.parametrize("harm", ["kill", "scancel", "scontrol requeue", "scancel --signal=USR2"])
+def test_a_harmed_job_loses_nothing(
+    sweep: subprocess.Popen[str], tmp_path: Path, undisturbed: Content, harm: str
 ) -> None:
-    process = sweep()
-    wait_for(training(tmp_path / "S"))
-    job_processes()[0].kill()
-    out = finished(process)
-    assert "trying it again" in out and "SLURM job" in out
-    assert content(tmp_path / "S") == undisturbed
-
-
-def test_a_cancelled_job_loses_nothing(
-    sweep: Callable[[], subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
-) -> None:
-    process = sweep()
-    wait_for(training(tmp_path / "S"))
-    subprocess.run(["scancel", queue("RUNNING")[0]], check=True)
-    finished(process)
-    assert content(tmp_path / "S") == undisturbed
-
-
-def test_a_requeued_job_goes_on_from_its_checkpoints(
-    sweep: Callable[[], subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
-) -> None:
-    process = sweep()
-    wait_for(training(tmp_path / "S"))
-    subprocess.run(["scontrol", "requeue", queue("RUNNING")[0]], check=True)
-    out = finished(process)
-    assert "trying it again" not in out, "SLURM itself queued it again: nothing died"
-    assert content(tmp_path / "S") == undisturbed
-
-
-def test_a_job_whose_time_is_up_leaves_and_is_submitted_again(
-    sweep: Callable[[], subprocess.Popen[str]], tmp_path: Path, undisturbed: tuple[object, object]
-) -> None:
-    process = sweep()
+    """A requeued job goes on from its checkpoints; USR2 comes before a time limit, and the job is submitted again."""
     wait_for(training(tmp_path / "S"))
     before = set(queue())
-    subprocess.run(["scancel", "--signal=USR2", queue("RUNNING")[0]], check=True)  # as before a time limit
-    wait_for(lambda: set(queue()) - before)
-    out = finished(process)
-    assert "trying it again" not in out, "leaving in time is no death"
+    if harm == "kill":
+        job_processes()[0].kill()
+    else:
+        subprocess.run([*harm.split(), queue("RUNNING")[0]], check=True)
+    if "USR2" in harm:
+        wait_for(lambda: set(queue()) - before)
+    out = finished(sweep)
+    if harm == "kill":
+        assert "trying it again" in out and "SLURM job" in out
+    elif harm != "scancel":
+        assert "trying it again" not in out, "leaving in time, or being queued again by SLURM itself, is no death"
     assert content(tmp_path / "S") == undisturbed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_sweep_leaves_no_job_behind(
-    sweep: Callable[[], subprocess.Popen[str]],
-    tmp_path: Path,
-    undisturbed: tuple[object, object],
-    number: signal.Signals,
+    sweep: subprocess.Popen[str], tmp_path: Path, undisturbed: Content, number: signal.Signals
 ) -> None:
-    process = sweep()
     wait_for(training(tmp_path / "S"))
-    os.kill(process.pid, number)
-    out, _ = process.communicate(timeout=120)
-    assert process.returncode == 1, out
+    os.kill(sweep.pid, number)
+    out, _ = sweep.communicate(timeout=120)
+    assert sweep.returncode == 1, out
     assert "The same command goes on where it stopped." in out.strip().splitlines()[-1]
     wait_for(lambda: not queue(), 30)
     assert any((tmp_path / "S").glob("checkpoints/*/*/*")), "runs in flight leave a checkpoint"

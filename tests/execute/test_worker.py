@@ -1,10 +1,9 @@
 """A worker and its sweep: what a report says, rows, lineage, device errors, and the runs of a sweep that died."""
 
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,18 +17,15 @@ from hypothesis import strategies as st
 import grok.store.provenance
 from grok.execute import live, worker
 from grok.execute.executors.base import InlineExecutor, WorkerDied
-from grok.execute.groups import Group, PlannedRun, lane_groups, prepare_runs
+from grok.execute.groups import Group, lane_groups, prepare_runs
 from grok.execute.live import Ledger, LiveFolder
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.sweep import Sweep
 from grok.execute.worker import GroupReport, Lineage, WorkerSettings, run_group, run_group_in_worker
-from grok.processes import Owner
 from grok.records import Checkpoint, Job
 from grok.runs import is_device_error
 from grok.store import StoreWriter, open_store
 from grok.store.contract import MACHINE, example_row, example_rows
-from grok.store.layout import Layout
-from grok.store.leases import STALE_AFTER, Leases
 from tests.execute.conftest import tiny, worker_settings
 
 
@@ -202,93 +198,6 @@ def test_a_paused_sweep_names_its_failures_too(tmp_path: Path, capsys: pytest.Ca
     (line,) = (text for text in capsys.readouterr().out.splitlines() if text.startswith("Paused: "))
     assert "Of run b, train.hours=2 is used." in line
     assert line.endswith("1 failed: too large. The same command with retry_failed=true tries them again.")
-
-
-# A sweep that died before a reboot, on another machine or in another container: its runs are taken over.
-
-RUNS = prepare_runs([tiny(seed) for seed in range(3)])
-OTHER_BOOT = replace(Owner.this_process(), name="gone", machine="this host, another boot, the same processes")
-LOOKS = 200
-"""Looks after which a sweep that still waits is stopped: it would wait for ever."""
-
-
-class Counted(InlineExecutor):
-    """Trains in this process and notes what it was given."""
-
-    def __init__(self, settings: WorkerSettings) -> None:
-        super().__init__(settings)
-        self.started: list[Group] = []
-
-    def submit(self, group: Group, slot: int) -> str:
-        self.started.append(group)
-        return super().submit(group, slot)
-
-
-class SweepBesideALease:
-    """A sweep of :data:`RUNS` in a store in which a process of another boot has leased some of them."""
-
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, leased: list[PlannedRun]) -> None:
-        patch.setattr("grok.execute.retry.ASK_AGAIN", 0.0)
-        patch.setattr("grok.execute.retry.PATIENCE", 0.001)
-        patch.setattr("grok.store.writer.Leases", lambda layout: Leases(layout, clock=lambda: self.now))
-        self.now = 1000.0
-        self.looks = 0
-        self.told: list[str] = []
-        self.folder = folder
-        self.writer = StoreWriter(folder / "S")
-        leases = Layout(folder / "S").leases
-        self.lease, self.beat = leases / "gone.json", leases / "gone.beat"
-        self.lease.write_text(json.dumps({"owner": asdict(OTHER_BOOT), "run_ids": [run.run_id for run in leased]}))
-        self.beat.write_text("7")
-        self.executor = Counted(worker_settings(folder))
-
-    def look(self) -> set[str]:
-        """Look at the leases, ten seconds after the last look."""
-        self.looks += 1
-        self.now += 10
-        return self.writer.leased_by_others()
-
-    def run(self) -> Totals:
-        runner = GroupRunner(
-            executor=self.executor,
-            stored=open_store(self.folder / "S").statuses,
-            leased=self.look,
-            groups=lambda runs: lane_groups(runs, workers=1),
-            record_failure=lambda run, error: pytest.fail(error),
-            live=LiveFolder(self.folder / "live"),
-            stop=lambda: self.looks >= LOOKS,
-            tell=self.told.append,
-        )
-        return runner.run([Group(tuple(RUNS))])
-
-    def stored(self) -> set[str]:
-        return open_store(self.folder / "S").run_ids("completed")
-
-
-def test_the_runs_of_a_sweep_of_another_boot_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep = SweepBesideALease(tmp_path, monkeypatch, RUNS[:2])
-    totals = sweep.run()
-    assert totals.fatal is None
-    assert sweep.stored() == totals.finished.keys() == {run.run_id for run in RUNS}
-    assert not sweep.lease.exists() and not sweep.beat.exists()
-    assert sweep.looks == STALE_AFTER / 10 + 2, "the first look begins the watch, one past the time ends it"
-    assert [len(group.runs) for group in sweep.executor.started] == [3, 1, 1], "no claim while the runs are held"
-
-
-def test_the_runs_that_a_living_sweep_gives_back_are_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was interrupted, say: nobody waits for the two minutes then."""
-    sweep = SweepBesideALease(tmp_path, monkeypatch, RUNS[:2])
-    look = sweep.look
-
-    def given_back() -> set[str]:
-        if sweep.looks == 3:
-            sweep.lease.unlink()
-        return look()
-
-    sweep.look = given_back  # type: ignore[method-assign]
-    sweep.run()
-    assert sweep.stored() == {run.run_id for run in RUNS}
-    assert sweep.looks == 4
 
 
 # Groups whose worker dies: retried, then halved, then the single culprit is named, whatever dies when.

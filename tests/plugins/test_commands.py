@@ -84,7 +84,6 @@ def test_changed_code_trains_anew_and_says_why(door: Door, write: Write) -> None
 
 
 def test_other_own_code_in_the_same_store_is_no_change(door: Door, write: Write) -> None:
-    """The names of stored code are looked up in that of the new runs: a second class ended with a KeyError."""
     assert door(*RUN, "executor=inline").status == 0
     mask = "optim.intervention._target_=other.Keep"
     write(
@@ -145,7 +144,6 @@ METRIC = ("eval.metric_plugins.m", "def bye(moment):", 1, "Stopped: eval.metric_
 def test_own_code_that_ends_the_process_is_an_error(
     door: Door, write: Write, setting: str, function: str, status: int, said: str, ending: str
 ) -> None:
-    """``sys.exit(0)`` ended a sweep with nothing stored, no last line and exit status 0."""
     write(bye=f"import sys\nif sys.argv:\n  {function}\n    {ending}")
     ended = door(*TINY, "-m", "seed=3,4", f"{setting}._target_=bye.bye", "store.path=S", "executor=inline")
     assert ended.status == status and said in ended.out + ended.err, ended

@@ -221,7 +221,6 @@ def polite(moment):
 def test_what_a_metric_does_to_its_argument_changes_neither_training_nor_measurements(
     settings: dict[str, Any], write: Write
 ) -> None:
-    """Of a zeroed ``.data`` torch keeps no count, and an accuracy was measured against zeroed answers."""
     write(rude=RUDE)
     measured = {name: {"_target_": f"rude.{name}"} for name in ("polite", "rude", "last")}
     measured["last"] = {"_target_": "rude.polite"}

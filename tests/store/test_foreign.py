@@ -358,7 +358,6 @@ def test_every_byte_counts(store: Path, apart: int) -> None:
 
 @pytest.mark.parametrize("what", [b"val_acc", b"grok.schema_version\x18\x012", b"config.seeds.init"])
 def test_a_changed_footer_costs_its_shard_and_no_other(store: Path, what: bytes) -> None:
-    """A column or a version by another name was once taken for a store of another version, and all of it refused."""
     victim = sorted((store / "runs").iterdir())[0]
     whole = victim.read_bytes()
     at = whole.index(what, footer_of(whole)) + len(what) - 1
@@ -452,7 +451,6 @@ def test_no_error_of_the_system_moves_a_shard(store: Path, monkeypatch: pytest.M
 
 
 def test_an_error_of_arrows_own_about_sound_bytes_moves_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where no thread can be had: an ArrowException that once passed for damage."""
     before = shards(store)
 
     def fail(*args: object, **more: object) -> None:
@@ -513,7 +511,6 @@ def open_folder(store: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("command", ["compact", pytest.param("merge", marks=pytest.mark.slow)])
 def test_a_process_that_may_have_no_thread(open_folder: Path, command: str) -> None:
-    """Reading with Arrow's threads hung for ever, and what came before had moved every shard."""
     store = open_folder / "store"
     before = shards(store)
     words = [command, str(store), *([str(store), "--into", str(open_folder / "new")] if command == "merge" else [])]

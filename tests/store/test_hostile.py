@@ -66,7 +66,6 @@ ALL = tuple(COMMANDS)
 def test_a_link_in_the_place_of_a_stores_own_is_never_followed(
     store: Path, outside: Path, tmp_path: Path, part: str, commands: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``tmp -> X`` emptied X, ``lock -> FILE`` emptied the file, ``live -> X`` removed what was old in X."""
     target = store / part
     shutil.rmtree(target, ignore_errors=True)
     target.unlink(missing_ok=True)
@@ -144,7 +143,6 @@ READY = ['{"runs": [], "curves": [], "steps": []}', "garbage", "[1]", "{}", "[" 
 
 
 def test_what_lies_in_tmp_is_believed_in_nothing(store: Path, outside: Path) -> None:
-    """A lying ``ready.json`` exchanged the tables for empty ones; garbage there stopped every writer."""
     other = fill(store.parent / "other", range(10, 14))
     before, runs = outside_state(outside), open_store(store).run_ids()
     for ready, inside in itertools.product(READY, ["nothing", "empty", "another store's", "links"]):
@@ -297,7 +295,6 @@ LONG = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), pa.arr
 def test_a_shard_of_few_bytes_never_fills_the_memory(
     store: Path, monkeypatch: pytest.MonkeyPatch, kind: str, column: str, values: pa.Array
 ) -> None:
-    """20 GB of text in a sealed file of 14 KB were read whole; each other kind is 4 MB or more."""
     if values is not LONG:
         monkeypatch.setattr(shards, "MOST_UNPACKED", 1 << 20)
     before = {name: open_store(store).table(name, None, None).num_rows for name in TABLES}

@@ -274,7 +274,6 @@ def test_versions_and_machine() -> None:
 def test_a_package_that_is_replaced_in_mid_sweep_is_not_that_which_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that had one version in memory said of its next runs that they came from the other."""
     monkeypatch.syspath_prepend(tmp_path)
     for number in (1, 2):
         (tmp_path / f"made_up-{number}.dist-info").mkdir()

@@ -389,8 +389,10 @@ def test_a_living_sweep_keeps_its_runs_and_a_killed_one_loses_them(tmp_path: Pat
         claim = writer.claim(["a", "c"])
         assert claim.granted == ["c"]
         assert claim.held == {"a": f"process {other.pid} on {Owner.this_process().host}"}
+        assert writer.leased_by_others() == {"a", "b"}
         other.send_signal(signal.SIGKILL)
         other.wait()
+        assert not writer.leased_by_others()
         assert writer.claim(["a", "b"]).granted == ["a", "b"]
 
 
