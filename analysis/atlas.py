@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 from jinja2 import Environment, StrictUndefined
+from safetensors.numpy import load_file, save_file
 
 from grok.commands.command import Parser, command
 from grok.errors import ConfigError
@@ -42,6 +43,9 @@ CROISSANT: Final = {
 """The context that Croissant 1.0 asks for (https://docs.mlcommons.org/croissant/docs/croissant-spec.html)."""
 TYPES: Final = {"int": "sc:Integer", "double": "sc:Float", "bool": "sc:Boolean", "timestamp": "sc:DateTime"}
 """Types of Arrow columns, by how they begin; all others are texts."""
+
+_MOMENT: Final = re.compile(r"weights-(?P<moment>\w+)|\d+-step-(?P<step>\d+)")
+"""Names of the folders of kept weights and of checkpoints."""
 
 
 @command()
@@ -79,17 +83,19 @@ def build(out: Path, stores: Sequence[Path]) -> None:
     if out.exists():
         raise ConfigError(f"{out} exists: expected a new folder")
     rows = {split: _write(out, split, open_store(path)) for split, path in splits.items()}
+    weights = {split: _write_weights(out, split, open_store(path)) for split, path in splits.items()}
     columns = {kind: describe(kind) for kind in KINDS}
     questions = {split: question(path) for split, path in splits.items()}
     card = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     text = files("grok.analysis").joinpath("atlas.md.j2").read_text(encoding="utf-8")
     page = card.from_string(text).render(
-        kinds=KINDS, rows=rows, questions=questions, columns=columns, version=__version__
+        kinds=KINDS, rows=rows, weights=weights, questions=questions, columns=columns, version=__version__
     )
     (out / "README.md").write_text(page, encoding="utf-8")
     sums = {str(file.relative_to(out)): _sha256(file) for file in sorted(out.rglob("*.parquet"))}
     (out / "croissant.json").write_text(json.dumps(croissant(sums), indent=1), encoding="utf-8")
-    sums |= {name: _sha256(out / name) for name in ("README.md", "croissant.json")}
+    others = ["README.md", "croissant.json", *(str(f.relative_to(out)) for f in sorted(out.rglob("*.safetensors")))]
+    sums |= {name: _sha256(out / name) for name in others}
     (out / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()), encoding="utf-8")
     print(f"{sum(counts['runs'] for counts in rows.values()):,} runs of {len(rows)} stores are in {out}")
 
@@ -121,6 +127,24 @@ def _write(out: Path, split: str, store: Store) -> Mapping[str, int]:
         pq.write_table(table.replace_schema_metadata(), out / kind / f"{split}.parquet", compression="zstd")
         counts[kind] = table.num_rows
     return counts
+
+
+def _write_weights(out: Path, split: str, store: Store) -> Mapping[str, list[str]]:
+    """Write what a store kept of its arithmetic runs' weights; return the moments of each run."""
+    moments: dict[str, list[str]] = {}
+    runs = store.runs(["run_id", "mode"])
+    for run_id in sorted(runs["run_id"][runs["mode"] == "arithmetic"]):
+        for folder in sorted((store.layout.checkpoints / run_id).glob("*")):
+            if (kept := _MOMENT.fullmatch(folder.name)) is None:
+                continue
+            of_run = load_file(folder / "tensors.safetensors")
+            prefix = "parameters." if kept["step"] else ""  # a checkpoint has the optimiser's state, too
+            tensors = {name.removeprefix(prefix): t for name, t in of_run.items() if name.startswith(prefix)}
+            moment = kept["step"] or kept["moment"]
+            (out / "weights" / split).mkdir(parents=True, exist_ok=True)
+            save_file(tensors, out / "weights" / split / f"{run_id}-{moment}.safetensors")
+            moments.setdefault(run_id, []).append(moment)
+    return moments
 
 
 def _sha256(file: Path) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,12 @@ import numpy as np
 import pandas as pd
 import polars
 import pytest
+import torch
 
+from grok import run
 from grok.analysis import atlas
 from grok.analysis.atlas import build, main, split_name
+from grok.runs import weights_hash
 from grok.store import open_store
 from tests.analysis.simulate import census, write
 
@@ -66,6 +70,37 @@ def test_sums_and_metadata_name_every_file(built: Path) -> None:
     fields = {field["source"]["extract"]["column"] for field in metadata["recordSet"][-1]["field"]}
     assert fields == set(pd.read_parquet(built / f"{metadata['recordSet'][-1]['@id']}.parquet").columns)
     assert sum(path.stat().st_size for path in built.rglob("*") if path.is_file()) < 100e6
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return the table of runs of a data set of one run with kept weights, and its run_id."""
+    folder = tmp_path_factory.mktemp("kept")
+    small = ["experiment=nanda", "task.modulus=7", "model.d_model=8", "model.d_ff=16", "train.batch_size=14"]
+    words = ["train.steps=60", "eval.every=20", "save=init,final", "checkpoint.keep_steps=[20]", "executor=inline"]
+    assert run.main([*small, *words, f"store.path={folder / 'S'}", "numerics.compile=false"]) == 0
+    build(folder / "atlas", [folder / "S"])
+    (run_id,) = open_store(folder / "S").run_ids()
+    return folder / "atlas/runs/S.parquet", run_id
+
+
+LENS = runpy.run_path(str(Path(__file__).parents[2] / "examples/lens.py"))
+
+
+def test_kept_weights_open_as_the_readable_model(kept: tuple[Path, str]) -> None:
+    stored = pd.read_parquet(kept[0]).set_index("run_id").loc[kept[1]]
+    models = {moment: LENS["readable"](*kept, moment) for moment in ("init", "20", "final")}
+    hashes = {moment: weights_hash(dict(model.named_parameters())) for moment, model in models.items()}
+    assert hashes["final"] == stored["weights_hash"] and len(set(hashes.values())) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TransformerLens's own class
+def test_a_kept_model_has_equal_logits_in_transformer_lens(kept: tuple[Path, str]) -> None:
+    tokens = torch.tensor([[a, b, 7] for a in range(7) for b in range(7)])
+    mine = LENS["readable"](*kept, "final")
+    with torch.no_grad():
+        torch.testing.assert_close(LENS["hooked"](mine)(tokens), mine(tokens))
 
 
 def test_stores_of_one_name_and_a_full_folder_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
