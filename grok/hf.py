@@ -57,7 +57,6 @@ def parser() -> Parser:
     out.add_argument("--out", type=Path, required=True, help="folder to write")
     out.add_argument("--weights", default="last", choices=("last", "best", "average"), help="default: last")
     out.add_argument("--data", help="corpus, where the run does not say where its own is")
-    out.add_argument("--without-tokenizer", action="store_true", help="the weights alone, without a tokeniser's files")
     out.add_argument(
         "--for",
         dest="reader",
@@ -84,13 +83,11 @@ def _export(arguments: argparse.Namespace) -> str:
     form = form_of(run.model_config)
     corpus = run.corpus(arguments.data)
     model = run.model(weights[arguments.weights], run.model_config.vocab_size or corpus.vocab_size, torch.device("cpu"))
-    alone = arguments.without_tokenizer
-    save_hf_folder(arguments.out, model, corpus.tokenizer, tokenizer_too=not alone)
+    save_hf_folder(arguments.out, model, corpus.tokenizer)
     code = (arguments.out / "config.json").read_text(encoding="utf-8").find("auto_map") > 0
     return (
-        f"{arguments.out}: {sum(p.numel() for p in model.parameters()):,} parameters as {form}, "
-        + ("without a tokeniser" if alone else f"with its tokeniser ({corpus.tokenizer.kind})")
-        + ", for AutoModelForCausalLM.from_pretrained"
+        f"{arguments.out}: {sum(p.numel() for p in model.parameters()):,} parameters as {form}, with its tokeniser "
+        f"({corpus.tokenizer.kind}), for AutoModelForCausalLM.from_pretrained"
         + (" with trust_remote_code=True (its activation is in the folder's own code)" if code else "")
     )
 

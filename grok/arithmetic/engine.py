@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 
 from grok.arithmetic.own_training import train_own
-from grok.arithmetic.program import Program, lane_class, program_key
+from grok.arithmetic.program import Program, program_key
 from grok.arithmetic.run import ArithmeticRun, Lane, at_own_numerics
 from grok.arithmetic.task import shapes_of
 from grok.arithmetic.user import ModuleLane, ModuleProgram, OwnLane, program_for
@@ -100,7 +100,7 @@ def refuse_unusable(config: ArithmeticConfig) -> None:
         config = replace(config, numerics=NumericsConfig(compile=False))
         lane = seat(Job(run_id="planned", config=config), {})
         lane.optimizer.tensors()  # refuses a state that no checkpoint can keep
-        if isinstance(lane.program, ModuleProgram) or lane_class(config):
+        if isinstance(lane.program, ModuleProgram):
             lane.gradients(1)
         elif config.train.loss_plugin:
             logits = torch.zeros(2, shapes_of(config.task).tokens)

@@ -29,7 +29,6 @@ from grok.numerics import (
     processor_model,
     product_tag,
 )
-from grok.plugins import arguments_of, load
 from grok.records import numerics_tag
 from grok.streams import Stream
 from grok.user import losses_of
@@ -96,14 +95,8 @@ class Program(Protocol):
         ...
 
 
-def lane_class(config: ArithmeticConfig) -> type[LaneModel] | None:
-    """Return the class of the user's own lane model, a subclass of ``LaneModel``, or None."""
-    own = load(config.model.plugin) if config.model.plugin else None
-    return own if isinstance(own, type) and issubclass(own, LaneModel) else None
-
-
 class OneLaneProgram:
-    """Loss, gradients and evaluation of one lane on the CPU; its model and loss may be the user's own."""
+    """Loss, gradients and evaluation of one lane on the CPU; its loss may be the user's own."""
 
     def __init__(self, config: ArithmeticConfig) -> None:
         self.config = config
@@ -112,9 +105,8 @@ class OneLaneProgram:
         self.path = choose_path(config.numerics.path, config.precision)
         noisy = config.model.dropout > 0
         self.plan = RowPlan.of(config.task, shared=not noisy)
-        self.own_model = lane_class(config)
-        # dropout masks are drawn on the host in each step, which a graph cannot contain; the user's model is not traced
-        self.compiled = config.numerics.compile and not noisy and self.own_model is None
+        # dropout masks are drawn on the host in each step, which a graph cannot contain
+        self.compiled = config.numerics.compile and not noisy
         self.model: LaneModel
         self._step: Step
         self._score: Step
@@ -129,15 +121,8 @@ class OneLaneProgram:
 
     def _go_uncompiled(self) -> None:
         self.compiled = False
-        self.model = self.lane_model()
+        self.model = LaneModel(self.config.model, self.plan, OneLane(self.path))
         self._step, self._score = self._loss_and_gradients, self._losses_and_hits
-
-    def lane_model(self) -> LaneModel:
-        """Return the model for uncompiled steps."""
-        config, backend = self.config.model, OneLane(self.path)
-        if self.own_model is None:
-            return LaneModel(config, self.plan, backend)
-        return self.own_model(config, self.plan, backend, **arguments_of(config.plugin))
 
     def tag(self) -> str:
         """Return the numerics tag: everything outside the run's identity that decides the bits."""

@@ -20,7 +20,7 @@ from grok import user
 from grok.arithmetic.lanes import Noise
 from grok.arithmetic.model import Transformer
 from grok.arithmetic.optimizer import Optimizer, learning_rate, stable_logits
-from grok.arithmetic.program import EVALUATION_ROWS, OneLaneProgram, Program, cpu_tag, dtype_of, lane_class
+from grok.arithmetic.program import EVALUATION_ROWS, OneLaneProgram, Program, cpu_tag, dtype_of
 from grok.arithmetic.run import Lane
 from grok.arithmetic.task import (
     FIRST_NUMBER,
@@ -61,7 +61,7 @@ def tokens_of(examples: Equations | Examples, task: TaskConfig, dtype: torch.dty
 
 def is_plain(config: ArithmeticConfig) -> bool:
     """Return whether a run takes the plain path: one lane at a time, every row computed, uncompiled."""
-    return examples_of(config.task) is not None or (bool(config.model.plugin) and lane_class(config) is None)
+    return bool(config.model.plugin) or examples_of(config.task) is not None
 
 
 def shapes_for(config: ArithmeticConfig) -> dict[str, int]:

@@ -16,9 +16,7 @@ from torch import Tensor
 from grok.arithmetic.model import Transformer
 from grok.arithmetic.task import shapes_of
 from grok.config.arithmetic import ArithmeticConfig, ModelConfig
-from grok.errors import ConfigError
 from grok.numerics import move_by_ulps, unallocated
-from grok.plugins import label, load
 from grok.streams import Stream, layer_seeds
 
 Parameters = dict[str, Tensor]
@@ -39,27 +37,10 @@ class Law:
 
 def parameter_shapes(config: ArithmeticConfig) -> dict[str, tuple[int, ...]]:
     """Return every parameter's shape by name, in the reference model's order."""
-    if config.model.plugin:
-        return own_shapes(config)
     needed = shapes_of(config.task)
     with unallocated():
         model = Transformer(config.model, vocab_size=needed.tokens, length=needed.length)
     return {name: tuple(p.shape) for name, p in model.named_parameters()}
-
-
-def own_shapes(config: ArithmeticConfig) -> dict[str, tuple[int, ...]]:
-    """Return the parameters' shapes of the user's own lane model, by name.
-
-    Raises:
-        ConfigError: its class has no ``parameter_shapes``.
-    """
-    named = getattr(load(config.model.plugin), "parameter_shapes", None)
-    if named is None:
-        raise ConfigError(
-            f"model.plugin={label(config.model.plugin)} is a lane model without parameter_shapes(config): expected a "
-            "static method that returns the shape of every parameter by name"
-        )
-    return {str(name): tuple(shape) for name, shape in named(config).items()}
 
 
 def law_of(name: str, shape: tuple[int, ...], model: ModelConfig) -> Law:

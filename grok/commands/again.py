@@ -10,11 +10,9 @@ from grok.commands.command import Parser
 from grok.commands.compose import values_of
 from grok.commands.words import refuse_bare_words
 from grok.errors import ConfigError
-from grok.terminal import drawing_console, escape_beside_drawing
 
 if TYPE_CHECKING:
     from grok.execute.again import Repetition, StoredRun
-    from grok.records import Progress
 
 DESCRIPTION = """Train a stored run again, from its first step and with its settings and seeds; store nothing.
 
@@ -42,8 +40,7 @@ def main(argv: Sequence[str]) -> int:
     stored = find_stored(open_store(words.store), words.again, changes)
     _announce(stored)
     try:
-        with _Progress() as watch:
-            repetition = train_again(stored, watch)
+        repetition = train_again(stored)
     except KeyboardInterrupt:
         print("Interrupted: no verdict. Nothing is stored, and the same command begins anew.", flush=True)
         return 1
@@ -76,25 +73,3 @@ def _conclude(repetition: Repetition) -> None:
         print(f"same bits: {evaluations}{weights}", flush=True)
     else:
         print(f"other bits: {repetition.first_difference}", flush=True)
-
-
-class _Progress:
-    """A bar on a terminal, nothing elsewhere."""
-
-    def __enter__(self) -> _Progress:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("step {task.completed:,.0f} of {task.total:,.0f}"), BarColumn(), TimeRemainingColumn())
-        console = drawing_console(sys.stderr)
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("training", total=None)
-        self._bar.start()
-        if console.is_terminal:
-            escape_beside_drawing()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
-
-    def __call__(self, event: Progress) -> None:
-        self._bar.update(self._task, completed=event.step, total=event.steps)

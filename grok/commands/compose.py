@@ -12,7 +12,6 @@ import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from grok.commands import words as setups
@@ -219,9 +218,6 @@ def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
         )
     if not args.multirun and (sweeps := [word for word in args.overrides if word.startswith("sweep=")]):
         raise ConfigError(f"{sweeps[0]}: a named sweep is many runs, give -m to run all of them")
-    if args.cfg and args.multirun:  # what all runs of the sweep share, and what they differ in
-        args.multirun = False
-        args.overrides = _shared_words(args.overrides, setups.own_folders(words))
     modes = [f"--{name}" for name in ("run", "multirun", "cfg", "shell_completion", "info") if getattr(args, name)]
     if len(modes) > 1:
         raise ConfigError(f"{' and '.join(modes)} exclude each other: give one of them")
@@ -241,25 +237,6 @@ def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
             del os.environ[FULL_ERROR]
         else:
             os.environ[FULL_ERROR] = before
-
-
-def _shared_words(words: Sequence[str], own: Sequence[Path]) -> list[str]:
-    """Return the overrides that all runs of a sweep share; print the others, as comments of YAML.
-
-    ``own`` are the user's folders of settings.
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parser = OverridesParser.create()
-    with _refusals(one_run=False, mode=chosen_mode(words)):
-        swept = [word for word in words if parser.parse_override(as_overrides([word])[0]).is_sweep_override()]
-    typed = {word.partition("=")[0].lstrip("+") for word in words}  # they replace what the named sweep has
-    for word in words:
-        if word.startswith("sweep="):
-            of_file = setups.swept_by_setup(word.partition("=")[2], own)
-            swept += [axis for axis in of_file if axis.partition("=")[0].lstrip("+") not in typed]
-    print("\n".join(["# settings that all runs of the sweep share; it sweeps over:", *(f"#   {w}" for w in swept)]))
-    return [word for word in words if word not in swept]
 
 
 def _refuse_option(message: str) -> NoReturn:

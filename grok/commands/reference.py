@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from grok.commands import words as setups
@@ -33,7 +32,7 @@ range(FIRST,END) or range(FIRST,END,STEP); quote them in a shell. --store S is s
 
 OPTIONS = """\
 Options
-  --config-dir DIR settings files of your own: DIR/experiment/NAME.yaml, DIR/sweep/NAME.yaml; listed by --help
+  --config-dir DIR settings files of your own: DIR/experiment/NAME.yaml, DIR/sweep/NAME.yaml
   --cfg job        print the settings of this command and train nothing
   --help WORD      the settings whose name or meaning has WORD in it
   --help all       all settings
@@ -60,9 +59,7 @@ USUAL: Final = {
 def run_help(words: Sequence[str]) -> str:
     """Return the help of ``grok run`` for the mode that ``words`` choose; bare words among them narrow it down."""
     mode = chosen_mode(words)
-    own = setups.own_folders(words)
-    folders = {str(folder) for folder in own}
-    narrowing = [word for word in words if "=" not in word and not word.startswith("-") and word not in folders]
+    narrowing = [word for word in words if "=" not in word and not word.startswith("-")]
     settings = settings_of(MODES[mode])
     if narrowing:
         chosen = {
@@ -75,7 +72,7 @@ def run_help(words: Sequence[str]) -> str:
     other = next(name for name in MODES if name != mode)
     lines = [USAGE]
     for group, title in (("experiment", "Named set-ups"), ("sweep", "Named sweeps (grok sweep)")):
-        lines += [title, *named_lines(group, mode, own), ""]
+        lines += [title, *named_lines(group, mode), ""]
     usual = {name: settings[name] for name in USUAL[mode]}
     lines += [
         f"The {len(usual)} usual settings of mode={mode}. All {len(settings)}: grok run mode={mode} --help all. Some: "
@@ -86,11 +83,11 @@ def run_help(words: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def named_lines(group: str, mode: str | None = None, own: Sequence[Path] = ()) -> Iterator[str]:
-    """Yield a line for each set-up of ``group``, ``own`` folders' too; of experiments only those of ``mode``."""
-    for name in setups.setup_names(group, own):
+def named_lines(group: str, mode: str | None = None) -> Iterator[str]:
+    """Yield a line for each set-up of ``group``; of experiments only those of ``mode``."""
+    for name in setups.setup_names(group):
         if group != "experiment" or mode is None or name.startswith("gpt/") == (mode == "gpt"):
-            yield f"  {f'{group}={name}':<34}{setups.setup_meaning(group, name, 80, own)}".rstrip()
+            yield f"  {f'{group}={name}':<34}{setups.setup_meaning(group, name, 80)}".rstrip()
 
 
 def setting_lines(settings: Mapping[str, tuple[Any, Rule]], default: Mapping[str, Any]) -> Iterator[str]:

@@ -33,29 +33,10 @@ CONF: Final = Path(__file__).parents[1] / "conf"
 """The folder of the settings' files."""
 
 
-def own_folders(words: Sequence[str]) -> list[Path]:
-    """Return the folders of the user's own settings that a command line setup_names.
-
-    >>> own_folders(["--config-dir", "mine", "seed=1", "hydra.searchpath=[file:///a,pkg://b,file://c]"])
-    [PosixPath('mine'), PosixPath('/a'), PosixPath('c')]
-    """
-    named = [word.partition("=")[2] for word in words if word.startswith("--config-dir=")]
-    named += [folder for option, folder in itertools.pairwise(words) if option in ("--config-dir", "-cd")]
-    for word in words:
-        if word.lstrip("+").startswith("hydra.searchpath="):
-            named += re.findall(r"file://([^,\]\s]+)", word)
-    return [Path(text) for text in named]
-
-
-def setup_names(group: str, own: Sequence[Path] = ()) -> list[str]:
-    """Return the set-ups of ``group`` as they are given (``gpt/shakespeare_char``), those of subfolders last.
-
-    Behind them those of the user's ``own`` folders.
-    """
-    listed: dict[str, None] = {}
-    for root in (CONF, *own):
-        files = sorted((root / group).rglob("*.yaml"), key=lambda file: (len(file.parts), file.parts))
-        listed |= dict.fromkeys(file.relative_to(root / group).with_suffix("").as_posix() for file in files)
+def setup_names(group: str) -> list[str]:
+    """Return the set-ups of ``group`` as they are given (``gpt/shakespeare_char``), those of subfolders last."""
+    files = sorted((CONF / group).rglob("*.yaml"), key=lambda file: (len(file.parts), file.parts))
+    listed = [file.relative_to(CONF / group).with_suffix("").as_posix() for file in files]
     return [name for name in listed if name not in NOT_NAMED.get(group, ())]
 
 
@@ -64,26 +45,9 @@ def presets() -> list[str]:
     return [name.removeprefix("gpt/") for name in setup_names("experiment") if name.startswith("gpt/")]
 
 
-def swept_by_setup(name: str, own: Sequence[Path] = ()) -> list[str]:
-    """Return what a named sweep sweeps over, as ``NAME=VALUES``; none where no file of ``conf/`` or ``own`` has it."""
-    files = [root / "sweep" / f"{name}.yaml" for root in (CONF, *own)]
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
-        return []
-    import yaml
-
-    content = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    params = content.get("hydra", {}).get("sweeper", {}).get("params") or {}
-    return [f"{setting}={values}" for setting, values in params.items()]
-
-
-def setup_meaning(group: str, name: str, width: int = 90, own: Sequence[Path] = ()) -> str:
-    """Return what a set-up is: the first sentence of its file's comment, behind the command that it opens with.
-
-    Of two files of one name that of the user's ``own`` folder counts less, as for Hydra.
-    """
-    file = next(file for root in (CONF, *own) if (file := root / group / f"{name}.yaml").is_file())
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+def setup_meaning(group: str, name: str, width: int = 90) -> str:
+    """Return what a set-up is: the first sentence of its file's comment, behind the command that it opens with."""
+    lines = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     comment = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
     blocks = "\n".join(line for line in comment if not line.startswith("@package")).split("\n\n")
     block = next((block for block in blocks if block and not block.startswith(("grok ", "torchrun"))), "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from grok.execute.refusals import refuse_unusable_data
 from grok.execute.resume import named_checkpoint
 from grok.execute.worker import prepare_process, train
 from grok.plugins import TARGET
-from grok.records import Checkpoint, Job, Progress, RunResult, tag_parts, tags_of
+from grok.records import Checkpoint, Job, RunResult, tag_parts, tags_of
 from grok.store import Provenance, Row, Store
 from grok.store.provenance import git_state, stored_config
 from grok.store.rows import FACTS, MEASUREMENTS, Conflict, Trace, difference, to_shard, traces
@@ -110,14 +110,14 @@ def _named_code(words: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     return own, {name: value for name, value in words.items() if name not in own}
 
 
-def train_again(stored: StoredRun, watch: Callable[[Progress], None]) -> Repetition:
+def train_again(stored: StoredRun) -> Repetition:
     """Train ``stored`` from its first step in this process and compare; nothing is written.
 
     Raises:
         GrokError: the run cannot be trained here.
     """
     row = stored.row
-    result = _result(stored, watch)
+    result = _result(stored)
     rows = [Row(result, stored.planned.config, stored.planned.identity, Provenance.collect(), row["data_hash"])]
     old, new = stored.trace, traces(*to_shard(rows).for_comparison())[stored.run_id]
     conflict = difference(*(_whatever_the_numerics(trace) for trace in (old, new)))
@@ -131,7 +131,7 @@ def train_again(stored: StoredRun, watch: Callable[[Progress], None]) -> Repetit
     )
 
 
-def _result(stored: StoredRun, watch: Callable[[Progress], None]) -> RunResult:
+def _result(stored: StoredRun) -> RunResult:
     """Train, and return the first result under the stored run's name."""
     run = stored.planned
     device = prepare_process([run.config], run.config.device, slot=0)
@@ -140,9 +140,7 @@ def _result(stored: StoredRun, watch: Callable[[Progress], None]) -> RunResult:
     jobs = [Job(run_id=run.run_id, config=run.config, resume=parent, kept=kept)]
     lanes = stored.row["lane_width"] if device == "cuda" else None
     for event in train(jobs, lanes=lanes, device=device, stop=lambda: False):
-        if isinstance(event, Progress):
-            watch(event)
-        elif isinstance(event, Checkpoint) and kept is not None:
+        if isinstance(event, Checkpoint) and kept is not None:
             kept[event.step] = event
         elif isinstance(event, RunResult) and event.run_id == stored.run_id:
             return event

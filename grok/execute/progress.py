@@ -233,7 +233,7 @@ def own_code_lines(plan: Plan, store: Store | None) -> Iterator[str]:
     if modules:
         yield (
             f"Plain path for {modules} run{'s' if modules > 1 else ''}: a torch module is trained one lane at a time, "
-            "uncompiled; a lane model would share rows (docs/plugins.md)"
+            "uncompiled (docs/plugins.md)"
         )
     if store is not None:
         yield from _changed(runs, store)

@@ -1,4 +1,4 @@
-"""Code of the user's own: found, named by its text, imported from that text alone; examples, lane models, reports."""
+"""Code of the user's own: found, named by its text, imported from that text alone; examples, reports."""
 
 import importlib.metadata
 import json
@@ -6,35 +6,24 @@ import re
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from grok.__main__ import main
 from grok.analysis.answers import own_studies
 from grok.analysis.observations import Observations
 from grok.analysis.writing import write_studies
-from grok.arithmetic.engine import seat
-from grok.arithmetic.lanes import no_noise
-from grok.arithmetic.model import MLP, Transformer
-from grok.arithmetic.program import OneLaneProgram
-from grok.arithmetic.task import shapes_of, split
-from grok.arithmetic.user import tokens_of
 from grok.commands.compose import compose
-from grok.config import ArithmeticConfig, load_config
-from grok.errors import ConfigError, GrokError
+from grok.config import load_config
+from grok.errors import ConfigError
 from grok.execute.groups import prepare_runs
 from grok.execute.refusals import refuse_unusable_code
 from grok.plugins import Operation, activate, build, code_of, label, load
-from grok.records import Job
 from grok.store import Purpose, Purposes, StoreWriter
 from grok.store.contract import example_rows
 from tests.analysis.simulate import census, simulate
-from tests.arithmetic.cases import curve, results, tiny
 from tests.plugins.conftest import Write
 
 
@@ -194,100 +183,6 @@ def test_examples_are_written_into_a_folder_and_never_over_ones_own(
     lost.unlink()
     assert main(["examples", out]) == 0
     assert mine.read_text() == "mine" and lost.exists()
-
-
-# An architecture of one's own on the lanes' contract: right, independent of its neighbours, redrawn by name.
-
-MINE = """
-from grok.arithmetic.weights import parameter_shapes
-from grok.arithmetic.lanes import LaneModel
-from dataclasses import replace
-
-class Same(LaneModel):
-    @staticmethod
-    def parameter_shapes(config):
-        return parameter_shapes(replace(config, model=replace(config.model, plugin={})))
-
-class Silent(LaneModel):
-    pass
-
-class Broken(Same):
-    def mlp(self, p, name, x):
-        return p[name + "absent"]
-"""
-
-
-def own(target: str = "gated.Gated", **over: Any) -> ArithmeticConfig:
-    """Return the tiny config with a lane model of one's own, ready to be imported."""
-    model = {**over.pop("model", {}), "plugin": {"_target_": target}}
-    folder = str(EXAMPLES) if target.startswith("gated.") else "."
-    config = tiny(model=model, plugin_path=folder, **over)
-    prepare_runs([config])
-    return config
-
-
-class GatedMLP(MLP):
-    """The same arithmetic as a plain module, for the reference."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        self.gate = torch.nn.Linear(config.d_model, config.d_ff, bias=config.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        projected: Tensor = self.down(F.gelu(self.up(x)) * self.gate(x))
-        return projected
-
-
-@pytest.mark.parametrize("model", [{}, {"norm": "pre", "bias": False, "positions": "sinusoidal"}, {"layers": 1}])
-def test_its_losses_and_gradients_are_those_of_a_plain_module(
-    model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = own(model=model, precision="float64")
-    lane = seat(Job(run_id="run0", config=config), {})
-    assert isinstance(lane.program, OneLaneProgram) and lane.program.own_model is not None
-    batch = lane.batch(1)
-    loss, accuracy, gradients = lane.program.gradients(lane.parameters, batch, no_noise)
-
-    shapes = shapes_of(config.task)
-    monkeypatch.setattr(torch, "get_default_dtype", lambda: torch.float64)  # of the table of sines
-    module = Transformer(config.model, vocab_size=shapes.tokens, length=shapes.length).double()
-    for block in module.blocks:
-        block.mlp = GatedMLP(config.model).double()
-    module.load_state_dict({name: p.detach() for name, p in lane.parameters.items()})
-    train_set, _ = split(config.task, config.stream_seeds().split)
-    inputs, answers = tokens_of(train_set, config.task, torch.float64)
-    rows = torch.from_numpy(lane.run.order.padded_batch(1)[0])
-    logits = module(inputs[rows])[:, -1]
-    expected = F.cross_entropy(logits, answers[rows])
-    expected.backward()
-    assert loss == pytest.approx(expected.item(), rel=1e-12)
-    assert accuracy == pytest.approx((logits.argmax(-1) == answers[rows]).double().mean().item())
-    slopes = {name: p.grad for name, p in module.named_parameters()}
-    assert slopes.keys() == gradients.keys() and any(".gate." in name for name in slopes)
-    for name, slope in slopes.items():
-        torch.testing.assert_close(gradients[name], slope, rtol=1e-9, atol=1e-12)
-
-
-def test_the_ordinary_model_under_another_name_has_its_bits(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(mine=MINE)
-    monkeypatch.chdir(tmp_path)
-    (built_in,), (mine,) = results(tiny()), results(own("mine.Same"))
-    assert (mine.weights_hash, curve(mine)) == (built_in.weights_hash, curve(built_in))
-
-
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [("mine.Silent", "without parameter_shapes"), ("mine.Broken", "a trial step fails")],
-)
-def test_one_that_cannot_train_is_refused_before_anything_is_trained(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, said: str
-) -> None:
-    write(mine=MINE)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(GrokError, match=said):
-        refuse_unusable_code([own(target)])
 
 
 # Figures and studies of the user's own in a report.

@@ -29,16 +29,11 @@ WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 
 
-def save_hf_folder(
-    folder: str | Path, model: GPT, tokenizer: Tokenizer | None = None, tokenizer_too: bool = True
-) -> None:
+def save_hf_folder(folder: str | Path, model: GPT, tokenizer: Tokenizer | None = None) -> None:
     """Write a folder for ``AutoModelForCausalLM`` and, with a ``tokenizer``, for ``AutoTokenizer``.
-
-    With ``tokenizer_too=False`` only the tokeniser's end-of-text id is written, into ``config.json``.
 
     Raises:
         ConfigError: no form of Hugging Face's supports one of the model's options.
-        DataError: the tokeniser cannot be written in Hugging Face's form.
         CheckpointError: the folder cannot be written.
     """
     folder, weights = Path(folder), to_hf(model)
@@ -46,7 +41,7 @@ def save_hf_folder(
     files = {"config.json": _json(config)}
     if "auto_map" in config:
         files[f"{forms.MPT_MODULE}.py"] = forms.MPT_CODE
-    if tokenizer is not None and tokenizer_too:
+    if tokenizer is not None:
         files |= tokenizer_files(tokenizer, model.config.context)
     with in_words(CheckpointError, f"{folder} cannot be written: give another folder", OSError, SafetensorError):
         folder.mkdir(parents=True, exist_ok=True)
