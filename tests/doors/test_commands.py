@@ -125,21 +125,6 @@ def test_a_layers_seed_is_ranged_by_its_name(
     assert [config.seeds.layers for config in asked] == maps
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["seeds.layers.heed=range(0,3)"], "'heed' names no tensor, did you mean 'head'?"),
-        (["seeds.layers.head=-1,2"], "seeds.layers.head=-1 is out of range"),
-        (["seeds.layers.head=9223372036854775808"], "seeds.layers.head=9223372036854775808 is out of range"),
-        (["seeds.layers.head=1", "seeds.layers.head.weight=x"], "seeds.layers"),
-        (["seeds.layers={blocks.0.mlp:4}", "seeds.layers.blocks.0.mlp=5"], "seeds.layers.blocks.0.mlp is given twice"),
-    ],
-)
-def test_an_impossible_layers_seed_is_refused(door: Door, words: list[str], says: str) -> None:
-    ended = door("-m", *TINY, *words, "dry_run=true")
-    assert ended.status == 2 and says in ended.err and ended.err.count("\n") == 1, ended
-
-
 def test_a_finished_run_is_extended_from_its_checkpoint(door: Door, tmp_path: Path) -> None:
     tiny = [word for word in TINY if not word.startswith("train.steps")]
     door(*tiny, "train.steps=6", "checkpoint.keep=true", "store.path=S")

@@ -143,13 +143,6 @@ def test_events_are_lettered_in_their_order_and_a_failed_run_is_shown(
     assert "failed (exception)" in out and "error       made up" in out and "nothing was measured" in out
 
 
-def test_what_cannot_be_shown_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with StoreWriter(tmp_path / "S") as writer:
-        writer.commit([example_row(1)])
-    assert show.main(["zz", "--store", str(tmp_path / "S")]) == 2
-    assert "begins with 'zz'" in capsys.readouterr().err
-
-
 # ``grok compare``: two sets of runs against recomputation by hand.
 
 RNG = np.random.default_rng

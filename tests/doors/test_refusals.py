@@ -19,6 +19,7 @@ from grok.store.contract import example_rows
 from grok.untrusted import HIDDEN
 from tests.doors.conftest import TINY, Door, Ended, command
 
+LAYER = ["-m", *TINY, "dry_run=true"]
 CASES = {
     # unknown keys and misspelt names
     "misspelt key": (["task.modulos=97"], ["unknown setting 'task.modulos'", "did you mean 'task.modulus'?"]),
@@ -57,6 +58,17 @@ CASES = {
     "bad job of a sweep": (["-m", "seed=1,2,-3"], ["seed=-3", "at least 0"]),
     "two stores": (["-m", "store.path=a,b"], ["store.path", "one value"]),
     "sweep over Hydra": (["-m", "hydra.verbose=true,false"], ["hydra.verbose=true,false"]),
+    "layer without a tensor": (
+        [*LAYER, "seeds.layers.heed=range(0,3)"],
+        ["'heed' names no tensor", "did you mean 'head'?"],
+    ),
+    "layer seed below 0": ([*LAYER, "seeds.layers.head=-1,2"], ["seeds.layers.head=-1 is out of range"]),
+    "layer seed of 64 bits": ([*LAYER, f"seeds.layers.head={2**63}"], [f"seeds.layers.head={2**63} is out of range"]),
+    "layer in a layer": ([*LAYER, "seeds.layers.head=1", "seeds.layers.head.weight=x"], ["seeds.layers"]),
+    "layer twice": (
+        [*LAYER, "seeds.layers={blocks.0.mlp:4}", "seeds.layers.blocks.0.mlp=5"],
+        ["seeds.layers.blocks.0.mlp is given twice"],
+    ),
     # GPT
     "gpt without preset": (["mode=gpt"], ["experiment=gpt/"]),
     "gpt without data": (["mode=gpt", "experiment=gpt/shakespeare_char"], ["data.path", "grok prepare"]),
@@ -148,6 +160,7 @@ BPE = ["prepare", "text", "--input", "text.txt", "--tokenizer", "bpe", "--out", 
         (BPE, "at most 1,000,000"),
         (["find", "lr", *GPT, "--out", "text.txt/x"], "text.txt is no folder"),
         (["report", "S", "--out", LONG], "File name too long"),
+        (["show", "zz", "--store", "S"], "begins with 'zz'"),
         (["hf", "export", "a", "--store", "S", "--out", ""], "got an empty text"),
         (["store", "merge", "S", "T", "--into", ""], "a store is empty"),
         (["store", "merge", "S", "--into", "S/inner"], "inside the store"),

@@ -212,17 +212,6 @@ class TestCommand:
         assert main(["mend", str(store)]) == 2
         assert capsys.readouterr().err.startswith("error: ")
 
-    def test_conflicts_end_with_1(self, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        with StoreWriter(tmp_path / "B") as writer:
-            writer.commit([with_other_bits(example_row(0), 50), example_row(9)])
-        assert main(["merge", str(store), str(tmp_path / "B"), "--into", str(tmp_path / "C")]) == 1
-        said = capsys.readouterr().out
-        assert "val_loss at step 50" in said
-        assert "nothing was chosen" in said
-        assert main(["verify", str(tmp_path / "C")]) == 1
-        assert main(["status", str(tmp_path / "C")]) == 0
-        assert "records a conflict" in capsys.readouterr().out
-
     def test_a_merge_that_had_to_leave_a_shard_out_ends_with_1(
         self, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
