@@ -23,7 +23,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -202,9 +202,6 @@ TENSORS: Final = "tensors.safetensors"
 KINDS: Final = ("parts", "parts_in_shares")
 """Keys of a manifest: parts by prefix of their tensors' names; those of one process, and those sharded over several."""
 
-SPARE: Final = ("best.", "average.")
-"""Ends of the prefixes of parts that training does not need: where only these are damaged, a load leaves them out."""
-
 Entry = dict[str, Any]
 """What a manifest says of a part: its ``folder``, its ``files`` with their SHA-256, the layout of whole ``tensors``."""
 
@@ -300,12 +297,11 @@ def read_parts(checkpoint: Path, entries: Mapping[str, Entry]) -> dict[str, torc
     return tensors
 
 
-def damaged_parts(checkpoint: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Return the prefixes of the parts that are not in the folder as they were written; ``""``: it has others, too."""
-    entries = [(prefix, entry) for kind in KINDS for prefix, entry in manifest.get(kind, {}).items()]
-    others = {path.name for path in checkpoint.glob(folder_of("*"))} - {entry["folder"] for _, entry in entries}
-    damaged = [prefix for prefix, entry in entries if not has_files(checkpoint / entry["folder"], entry["files"])]
-    return [*([""] if others else []), *dict.fromkeys(damaged)]
+def parts_are_whole(checkpoint: Path, manifest: Mapping[str, Any]) -> bool:
+    """Return whether the folder has the parts of its manifest as they were written, and no others."""
+    entries = [entry for kind in KINDS for entry in manifest.get(kind, {}).values()]
+    others = {path.name for path in checkpoint.glob(folder_of("*"))} - {entry["folder"] for entry in entries}
+    return not others and all(has_files(checkpoint / entry["folder"], entry["files"]) for entry in entries)
 
 
 def has_files(folder: Path, files: Mapping[str, str]) -> bool:
@@ -324,7 +320,7 @@ _STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
 
 
 class DamagedCheckpointWarning(UserWarning):
-    """A checkpoint, or a part of it, was left out because its files differ from its manifest."""
+    """A checkpoint was left out because its files differ from its manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +424,6 @@ def load_checkpoint(
     """Return the newest intact checkpoint of the run's ``folder`` (or that of ``step``), on the CPU.
 
     ``of``: the run that it must be of; None: the one that a store's folder is named by.
-    Where only best or averaged weights are damaged, they are left out with a warning; ``lost`` has their prefixes.
     Tensors have their saved dtypes and shapes. Sharded tensors are joined; with ``whole=False`` they are not read, and
     ``shards`` is their folder.
 
@@ -441,7 +436,7 @@ def load_checkpoint(
     candidates = [path for _, at, path in _saved(folder) if step in (None, at)]
     for path in candidates:
         try:
-            manifest, tensors, lost = _load(path, _expected(folder, of))
+            manifest, tensors = _load(path, _expected(folder, of))
             shards = _shards(path, manifest)
             if whole:
                 for prefix, folder_of_shards in shards.items():
@@ -450,9 +445,6 @@ def load_checkpoint(
         except CheckpointError as error:
             warnings.warn(f"left out {path}: {error}", DamagedCheckpointWarning, stacklevel=2)
             continue
-        if lost:
-            words = f"{path}: loaded without its {spare_words(lost)}, which are damaged"
-            warnings.warn(words, DamagedCheckpointWarning, stacklevel=2)
         return Checkpoint(
             run_id=manifest["run_id"],
             trajectory_id=manifest.get("trajectory_id"),
@@ -461,7 +453,6 @@ def load_checkpoint(
             state=manifest["state"],
             parts=tuple(manifest.get("parts", {})),
             shards=shards or None,
-            lost=lost,
         )
     missing = f"no checkpoint in {folder}" if step is None else f"no checkpoint of step {step} in {folder}"
     available = ", ".join(map(str, checkpoint_steps(folder))) or "none"
@@ -478,7 +469,7 @@ def read_state(folder: str | Path, step: int, *, of: Origin | None = None) -> Ch
     for _, at, path in _saved(folder):
         if at == step:
             try:
-                manifest, _ = _intact_manifest(path, _expected(folder, of))
+                manifest = _intact_manifest(path, _expected(folder, of))
             except CheckpointError as error:
                 raise CheckpointError(f"{path} is damaged: {error}") from error
             return Checkpoint(run_id=manifest["run_id"], step=step, tensors={}, state=manifest["state"])
@@ -501,27 +492,13 @@ def damaged_checkpoints(folder: str | Path, *, of: Origin | None = None) -> list
                 problems.append(str(error))
     for _, _, path in _saved(folder):
         try:
-            _, lost = _intact_manifest(path, _expected(folder, of))
+            _intact_manifest(path, _expected(folder, of))
         except CheckpointUnreadable as error:
             problems.append(str(error))
-            continue
         except CheckpointError as error:
             if path.exists():  # a run in progress removes older ones
                 problems.append(f"{path}: {error}")
-            continue
-        if lost:
-            problems.append(f"{path}: its {spare_words(lost)} are damaged; a load leaves them out")
     return problems
-
-
-def spare_words(lost: Sequence[str]) -> str:
-    """Return what the parts with these prefixes are, for messages.
-
-    >>> spare_words(["best.", "kept.1.average."])
-    'best and averaged weights'
-    """
-    kinds = {"best.": "best", "average.": "averaged"}
-    return " and ".join(word for end, word in kinds.items() if any(p.endswith(end) for p in lost)) + " weights"
 
 
 def checkpoint_steps(folder: str | Path) -> list[int]:
@@ -645,12 +622,10 @@ def _make_run_folder(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
 
 
-def _load(path: Path, expected: Origin | None) -> tuple[dict[str, Any], dict[str, torch.Tensor], tuple[str, ...]]:
-    """Return manifest, tensors and lost parts of a committed folder, after its files are compared with the manifest."""
-    manifest, lost = _intact_manifest(path, expected)
-    tensors = load_tensors(path / TENSORS, manifest["tensors"])
-    parts = {prefix: entry for prefix, entry in manifest.get("parts", {}).items() if prefix not in lost}
-    return manifest, tensors | read_parts(path, parts), lost
+def _load(path: Path, expected: Origin | None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return manifest and tensors of a committed folder, after its files are compared with the manifest."""
+    manifest = _intact_manifest(path, expected)
+    return manifest, load_tensors(path / TENSORS, manifest["tensors"]) | read_parts(path, manifest.get("parts", {}))
 
 
 def _shards(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
@@ -659,8 +634,8 @@ def _shards(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
     return own | {prefix: path / e["folder"] for prefix, e in manifest.get("parts_in_shares", {}).items()}
 
 
-def _intact_manifest(path: Path, expected: Origin | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the manifest of a folder whose files equal it, and the damaged parts that a load can do without.
+def _intact_manifest(path: Path, expected: Origin | None = None) -> dict[str, Any]:
+    """Return the manifest of a folder whose files equal it.
 
     Raises:
         OtherRunsCheckpoint: it is intact and of another run than ``expected``.
@@ -678,13 +653,11 @@ def _intact_manifest(path: Path, expected: Origin | None = None) -> tuple[dict[s
         whole = fingerprint == _fingerprint(manifest) and file_hash(path / TENSORS) == manifest["sha256"]
         shards = manifest.get("shards")
         whole = whole and (has_files(path / SHARDS, shards) if shards else not (path / SHARDS).exists())
-        damaged = damaged_parts(path, manifest) if whole else []
-        sharded = manifest.get("parts_in_shares", {})
-        lost = tuple(prefix for prefix in damaged if prefix.endswith(SPARE) and prefix not in sharded)
-    if not whole or len(lost) < len(damaged):
+        whole = whole and parts_are_whole(path, manifest)
+    if not whole:
         raise CheckpointError("its bytes differ from those that were written")
     refuse_other_run(path, manifest, expected)
-    return dict(manifest), lost
+    return dict(manifest)
 
 
 def _can_be_loaded(path: Path) -> bool:

@@ -169,8 +169,6 @@ class Checkpoint:
     shards: Any = None
     """Tensors that are sharded over processes: for saving, a function that writes them into a folder; after loading
     with ``whole=False``, their folders by prefix of their names."""
-    lost: tuple[str, ...] = ()
-    """After loading: prefixes of damaged parts (best or averaged weights) that were left out."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -156,7 +156,7 @@ def refuse_unusable_parents(requested: Sequence[PlannedRun]) -> None:
 
 
 def _own_checkpoint(run: PlannedRun, store_path: str) -> tuple[Checkpoint | None, list[str]]:
-    from grok.checkpoints import checkpoint_steps, load_checkpoint, run_folder, spare_words
+    from grok.checkpoints import checkpoint_steps, load_checkpoint, run_folder
 
     folder = run_folder(store_path, run.run_id)
     steps = checkpoint_steps(folder)
@@ -174,13 +174,7 @@ def _own_checkpoint(run: PlannedRun, store_path: str) -> tuple[Checkpoint | None
             f"Note: run {run.run_id} was measured without the eval.metrics of now up to step {checkpoint.step}: it was "
             "trained anew, so that its curve has them from the start"
         ]
-    notes = []
-    if checkpoint.lost:
-        weights = f"{spare_words(checkpoint.lost)} in the checkpoint of run {run.run_id} at step {checkpoint.step}"
-        notes.append(f"Damaged: the {weights}; it went on without them")
-    if checkpoint.step != steps[0]:
-        notes.append(f"{damaged} went on from step {checkpoint.step}")
-    return checkpoint, notes
+    return checkpoint, [f"{damaged} went on from step {checkpoint.step}"] if checkpoint.step != steps[0] else []
 
 
 def _in_shares(config: RunConfig) -> bool:

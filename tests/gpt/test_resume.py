@@ -11,15 +11,14 @@ import torch
 
 import grok.gpt.training.trainer as trainer_module
 from grok import average
-from grok.checkpoints import DamagedCheckpointWarning, load_checkpoint, run_folder, save_checkpoint
+from grok.checkpoints import load_checkpoint, run_folder, save_checkpoint
 from grok.commands.trained import find_run
-from grok.config.gpt import EvalConfig, GptConfig
+from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError, DataError
 from grok.execute.resume import named_checkpoint
 from grok.gpt import parts
 from grok.gpt.initial import build_model
 from grok.gpt.log import Log
-from grok.gpt.training.checkpoint import from_checkpoint
 from grok.gpt.training.engine import train
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
@@ -56,33 +55,6 @@ def test_stopped_three_times_equals_never_stopped(settings: Build, tmp_path: Pat
     assert whole.tensors.keys() == resumed.tensors.keys()
     for moment, weights in whole.tensors.items():
         assert all(torch.equal(w, resumed.tensors[moment][n]) for n, w in weights.items())
-
-
-def test_a_run_goes_on_without_damaged_best_and_averaged_weights(
-    settings: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(EvalConfig, "average_points", 3)
-    config = settings(save="final", eval__average_share=0.25)
-    whole = result_of(run(config))
-    checkpoint = stopped(config, 11)
-    assert checkpoint.state["moments"][0]["history"]["averaged_at"] == [10, 11]
-    for part in save_checkpoint(tmp_path / "a", checkpoint).glob("part-*/*"):
-        part.write_bytes(part.read_bytes()[:-1] + b"x")
-    with pytest.warns(DamagedCheckpointWarning, match="loaded without its best and averaged weights"):
-        loaded = load_checkpoint(tmp_path / "a")
-    resumed = result_of(run(config, loaded))
-    assert differences(whole, resumed) == []
-    assert "average" in whole.tensors and "average" not in resumed.tensors
-
-
-def test_a_lost_part_is_lost_in_the_states_that_share_it(settings: Build) -> None:
-    config = settings(stability__policy="new_data_seed", stability__snapshot_every=2, save="final")
-    checkpoint = stopped(config, 8)
-    shared = [n for n, first in checkpoint.state["same"].items() if first.startswith("best.")]
-    assert shared
-    without = {n: t for n, t in checkpoint.tensors.items() if not n.startswith("best.")}
-    now, older = from_checkpoint(replace(checkpoint, tensors=without, lost=("best.",)))
-    assert now.history.best is None and older and older[-1].history.best is None
 
 
 def test_a_longer_run_keeps_no_average_and_no_best_of_the_shorter_one(settings: Build) -> None:

@@ -90,7 +90,8 @@ class History:
         self.averaged_at.append(step)
         if len(self.averaged_at) == 1:
             self.average = now
-        elif self.average is not None:  # None: a damaged checkpoint lost the sum of the earlier ones
+        else:
+            assert self.average is not None
             self.average = {n: a + (now[n] - a) / len(self.averaged_at) for n, a in self.average.items()}
 
     def fork(self) -> History:
@@ -262,7 +263,7 @@ def to_checkpoint(
                 same[prefix + n] = first_name[id(t)]
         moments.append({"step": moment.step, "state": moment.state, "history": moment.history.state()})
     prefixes = ["", *(f"kept.{i}." for i in range(1, len(moments)))]
-    parts = (*prefixes[1:], *(f"{prefix}{weights}" for prefix in prefixes for weights in checkpoints.SPARE))
+    parts = (*prefixes[1:], *(f"{prefix}{weights}" for prefix in prefixes for weights in ("best.", "average.")))
     shares: dict[str, Tensor] = {n: t for n, t in tensors.items() if isinstance(t, DTensor)}
     state = {"version": VERSION, "settings": deciding_settings(config), "moments": moments, "same": same, **rest}
     if shares:
@@ -365,8 +366,7 @@ def from_checkpoint(checkpoint: Checkpoint) -> tuple[Moment, list[Moment]]:
             f"the checkpoint of run {checkpoint.run_id} at step {checkpoint.step} has version {version!r}; "
             f"this mode reads version {VERSION}"
         )
-    shared = {n: first for n, first in checkpoint.state["same"].items() if not first.startswith(checkpoint.lost)}
-    stored = checkpoint.tensors | {n: checkpoint.tensors[first] for n, first in shared.items()}
+    stored = checkpoint.tensors | {n: checkpoint.tensors[first] for n, first in checkpoint.state["same"].items()}
     moments = []
     for i, entry in enumerate(checkpoint.state["moments"]):
         prefix = "" if i == 0 else f"kept.{i}."
