@@ -277,15 +277,6 @@ def default_settings() -> dict[str, object]:
     return DEFAULTS
 
 
-@dataclass(frozen=True)
-class Flying:
-    """Rows that unfinished language-model runs have written so far."""
-
-    runs: pd.DataFrame
-    curves: pd.DataFrame
-    steps: pd.DataFrame
-
-
 class Observations:
     """The runs and curves of one store."""
 
@@ -304,7 +295,6 @@ class Observations:
         self.steps = steps
         self.path = path
         self._known: dict[Any, Any] = {}
-        self.in_flight: Flying | None = None
         self.searches = searches
         """Records of ``grok search`` in the store, one dict per file."""
         self.sweeps = sweeps
@@ -323,9 +313,7 @@ class Observations:
 
         store = open_store(path)
         documents = searches(Path(path)), sweeps(Path(path))
-        read = cls(store.runs(), store.curves(), store.steps(), Path(path), *documents, store.designs())
-        read.in_flight = Flying(store.in_flight("runs"), store.in_flight("curves"), store.in_flight("steps"))
-        return read
+        return cls(store.runs(), store.curves(), store.steps(), Path(path), *documents, store.designs())
 
     @cached_property
     def arithmetic(self) -> pd.DataFrame:

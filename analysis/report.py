@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 EVERY: Final = 10
 """Seconds between two checks of the store."""
-FOLDERS: Final = {"runs": "*.*", "sweeps": "*.*", "search": "*.*", "live": "*/*.run"}
-"""Files that change when a store grows: of finished runs, planned sweeps, searches, and curves of runs in flight."""
+FOLDERS: Final = {"runs": "*.*", "sweeps": "*.*", "search": "*.*"}
+"""Files that change when a store grows: of finished runs, planned sweeps and searches."""
 HOUR: Final = pd.Timedelta(hours=1)
 PATIENCE: Final = 3
 """Failed reads in a row after which the error is raised."""

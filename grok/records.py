@@ -180,10 +180,6 @@ class Progress:
     steps: int
     train_loss: float = NAN
     val_acc: float = NAN
-    curve: Sequence[CurvePoint] = ()
-    """All evaluations so far (GPT only)."""
-    step_log: Sequence[StepPoint] = ()
-    """All steps so far (GPT only)."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -26,7 +26,6 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "search": (search.histories,),
     "gpt": (language.loss_curves, language.loss_by_use),
     "spikes": (language.spike_curves,),
-    "in_flight": (language.curves_in_flight,),
     "prediction": (causes.prediction_curve,),
     "mechanism": (causes.aligned,),
     "papers": (evidence.beside_papers,),

@@ -11,7 +11,7 @@ import pandas as pd
 from grok.analysis.figures.curves import spread
 from grok.analysis.figures.render import draw
 from grok.analysis.figures.style import SERIES, WIDTH, Chart, ChartAxis, Drawing, Lines, of_all
-from grok.analysis.studies.gpt import Gpt, InFlight
+from grok.analysis.studies.gpt import Gpt
 from grok.analysis.studies.spikes import Spikes
 
 NAMED = 10
@@ -37,15 +37,6 @@ def _losses(groups: dict[str, pd.Index], steps: pd.DataFrame, curves: pd.DataFra
     x = ChartAxis("step", 0, float(data["step"].max()))
     y = ChartAxis.around("loss (nats per token)", data["val_loss"], data["train_loss"])
     return Chart(x, y, tuple(layer for layer in layers if len(layer.frame)), height=2.8), data
-
-
-def curves_in_flight(study: InFlight) -> Drawing:
-    """Draw training loss (thin) and validation loss (thick) so far, one colour per run."""
-    groups = {str(run)[:NAMED]: pd.Index([run]) for run in study.steps["run_id"].unique()}
-    chart, data = _losses(groups, study.steps, study.curves)
-    caption = "Thick: validation, thin: training. Long runs show every n-th step."
-    runs = f"{len(groups):,} run{'s' * (len(groups) > 1)} in flight"
-    return draw("curves_in_flight", "Loss so far", caption, [chart], data.drop(columns="preset"), runs)
 
 
 def loss_curves(study: Gpt) -> Drawing:

@@ -43,7 +43,6 @@ QUESTIONS: tuple[Question, ...] = (
     papers.QUESTION,
     gpt.QUESTION,
     spikes.QUESTION,
-    gpt.IN_FLIGHT_QUESTION,
     seeds.QUESTION,
 )
 """All questions, in the order of the report."""

@@ -33,7 +33,6 @@ from grok.plugins import Code, activate, exits_refused
 from grok.processes import Rank, cores_of_a_rank
 from grok.records import Checkpoint, Event, Job, Paused, Progress, RunResult, StopRequested
 from grok.store import Provenance, Row, StoreGone, StoreWriter
-from grok.store.reader import remove_in_flight, write_in_flight
 from grok.terminal import print_warnings_in_one_line
 
 # Freed memory stays with the process, in large pages: a step's activations come back where they were.
@@ -142,9 +141,6 @@ class Lineage:
 
 PUBLISH: Final = 0.5
 """Seconds between two words about progress."""
-
-CURVES: Final = 20.0
-"""Seconds between two writings of the curve of a run in flight."""
 
 STOP_CHECK: Final = 0.2
 """Seconds between two looks for a request to stop: engines ask at every step."""
@@ -470,13 +466,10 @@ class WorkerView:
         self._flying: dict[str, tuple[int, int, float | None]] = {}
         self._finished = 0
         self._last = 0.0
-        self._written: dict[str, float] = {}
-        """When the curve of each run was last written."""
 
     def show(self, event: Event) -> None:
         """Take one event; publish when the last word is old enough."""
         if isinstance(event, Progress):
-            self._write_curve(event)
             self._flying[event.run_id] = (event.step, event.steps, _finite(event.val_acc))
         elif isinstance(event, RunResult):
             self._flying.pop(event.run_id, None)
@@ -492,14 +485,6 @@ class WorkerView:
     def close(self) -> None:
         """Take the news back: from here on the group's report counts."""
         self._live.retract(self._name)
-        remove_in_flight(self._live.path, self._written)
-
-    def _write_curve(self, progress: Progress) -> None:
-        """Write what a run has shown so far into the live folder, now and then."""
-        now = time.monotonic()
-        if progress.step_log and now - self._written.get(progress.run_id, -math.inf) >= CURVES:
-            self._written[progress.run_id] = now
-            write_in_flight(self._live.path, progress)
 
 
 def _finite(value: float) -> float | None:

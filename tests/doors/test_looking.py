@@ -3,7 +3,6 @@
 import json
 import re
 import shlex
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,21 +14,14 @@ from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
 from grok import run
 from grok.analysis import compare, listing, show
-from grok.analysis.answers import compile_report
 from grok.analysis.observations import Observations
 from grok.analysis.show import Line, draw
-from grok.analysis.writing import write_report
 from grok.commands.words import matching
 from grok.errors import ConfigError
-from grok.execute import worker
-from grok.processes import Owner
-from grok.records import Checkpoint, Progress
 from grok.store import Purpose, Purposes, StoreWriter, open_store
 from grok.store.contract import example_row, failed
-from grok.store.reader import OWNER, write_in_flight
 from tests.analysis.simulate import Truth, census, row, write
-from tests.doors.conftest import SMALL_MODEL, TINY, Door
-from tests.gpt.conftest import prepare_text, text_of
+from tests.doors.conftest import TINY, Door
 
 FRAME = pd.DataFrame(
     {
@@ -201,49 +193,3 @@ def test_the_command_writes_table_and_figure(tmp_path: Path, capsys: pytest.Capt
     assert (tmp_path / "out" / "figures" / "compare.png").exists()
     assert (tmp_path / "out" / "tables" / "compare_both.csv").exists()
     assert compare.main(["seed=1"]) != 0
-
-
-# What a run in flight has shown is in the store and in the report before it ends, and gone from there afterwards.
-
-
-def test_curves_of_a_run_in_flight(door: Door, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "text").mkdir()
-    corpus = prepare_text(tmp_path / "text", text_of(600))
-    monkeypatch.setattr(worker, "CURVES", 0.0)
-    pages: list[str] = []
-    curves: list[list[int]] = []
-    steps: list[list[int]] = []
-
-    def look(store: str, checkpoint: Checkpoint, config: object) -> None:
-        opened = open_store(store)
-        curves.append(opened.in_flight("curves")["step"].astype(int).tolist())
-        steps.append(opened.in_flight("steps")["step"].astype(int).tolist())
-        report = compile_report(Observations.read(store))
-        pages.append(write_report(report, tmp_path / "R").read_text(encoding="utf-8"))
-
-    monkeypatch.setattr(worker, "keep_checkpoint", look)
-    ended = door(
-        *(word for word in SMALL_MODEL if "sample_tokens" not in word), f"data.path={corpus.path}", "store.path=S",
-        "train.steps=8", "train.batch_size=2", "eval.every=2", "eval.sample_tokens=4", "eval.prompt='the cat'",
-        "checkpoint.every=6", "executor=inline",
-    )  # fmt: skip
-    assert ended.status == 0, ended
-    assert curves == [[2, 4]] and steps[0][:4] == [1, 2, 3, 4]
-    assert "Runs in flight" in pages[0] and "the cat" in pages[0]
-    store = open_store("S")
-    assert store.in_flight().empty and len(store.runs()) == 1
-    assert not list((tmp_path / "S").glob("live/*/*.run"))
-    assert "Runs in flight" not in [s.title for s in compile_report(Observations.read("S")).studies]
-
-
-def test_runs_of_a_killed_sweep_are_not_in_flight(tmp_path: Path) -> None:
-    """Of a sweep on another machine nobody here knows whether it lives."""
-    StoreWriter(tmp_path / "S").close()
-    mine = Owner.this_process()
-    owners = {"lives": mine, "killed": replace(mine, started="0"), "far": replace(mine, machine="another")}
-    for name, owner in owners.items():
-        folder = tmp_path / "S" / "live" / name
-        folder.mkdir(parents=True)
-        (folder / OWNER).write_text(json.dumps(asdict(owner)))
-        write_in_flight(folder, Progress(run_id=f"run-{name}", step=1, steps=2))
-    assert sorted(open_store(tmp_path / "S").in_flight()["run_id"]) == ["run-far", "run-lives"]

@@ -416,8 +416,6 @@ class GptRun(TrainingRun):
                 steps=self.steps,
                 train_loss=point.train_loss,
                 val_acc=last.val_acc,
-                curve=self.history.curve,
-                step_log=self.history.log,
             )
 
     def _parent(self) -> tuple[str, int] | None:
