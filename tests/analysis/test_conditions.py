@@ -151,7 +151,6 @@ def test_rates_are_of_all_seeds_and_times_of_those_that_were_run_long() -> None:
 
 @pytest.mark.parametrize("late", [0.3, 0.45])
 def test_a_ratio_that_is_cut_off_keeps_at_least_and_its_bound_covers(late: float) -> None:
-    """A true ratio of 8, a part of the slower side not done by the horizon: 71% of the two-ended intervals held it."""
     rng = np.random.default_rng(8)
     open_ended = held = two_ended = 0
     for _ in range(300):
@@ -345,7 +344,6 @@ def test_auroc_of_a_known_table() -> None:
     [(60, 12, 16, 2), *(pytest.param(n, hits, 300, 15, marks=pytest.mark.slow) for n, hits in ((40, 10), (200, 20)))],
 )
 def test_learnt_noise_is_called_noise_at_the_stated_rate(n: int, hits: int, draws: int, most: int) -> None:
-    """DeLong's interval alone misses the noise of the models that were learnt: it was off chance too often."""
     rng = generator(f"learnt noise {n}")
     labels = np.arange(n) < hits
     ratios, above, below = [], 0, 0

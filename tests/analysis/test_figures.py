@@ -56,7 +56,6 @@ def titled(drawing: Drawing | None) -> int:
 
 
 def test_a_figure_says_how_many_seeds_it_draws() -> None:
-    """Figures drew 200 of 1,984 curves under "n = 1,984 seeds"."""
     store = simulate([Truth({"seed": seed, "eval.every": 500}, 900 + 20 * seed) for seed in range(240)])
     census = ask("census", store)
     for drawing in (evidence.census_iconic(census), seed_curves(census)):
@@ -66,7 +65,6 @@ def test_a_figure_says_how_many_seeds_it_draws() -> None:
 
 
 def test_seeds_that_did_not_generalise_stand_where_their_runs_ended() -> None:
-    """Seeds that ended at step 3,000 had a bar beyond the last step of the longest run."""
     rest = [Truth({"seed": seed, "eval.every": 500}, 1e9) for seed in range(20, 60)]
     longer = [Truth({"seed": seed, "eval.every": 500, "train.steps": 12_500}, 9_000 + seed) for seed in range(20)]
     drawing = time_histogram(ask("census", simulate([*longer, *rest])))

@@ -125,7 +125,6 @@ def test_a_page_takes_its_numbers_from_the_store(tmp_path: Path, capsys: pytest.
 
 
 def test_a_page_tells_what_is_not_trained_and_what_limits_an_answer(tmp_path: Path) -> None:
-    """Half of a design read as the whole of it: neither the missing runs nor the study's notes stood on the page."""
     truths = [Truth({"seed": seed, "train.steps": 3000, "eval.every": 500}, 9000) for seed in range(8)]
     write(truths, tmp_path / "store")
     stored = open_store(tmp_path / "store").runs()["run_id"].tolist()

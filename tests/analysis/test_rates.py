@@ -142,7 +142,6 @@ def test_a_ratio_between_clusters_covers() -> None:
 
 @pytest.mark.parametrize("interaction", ["order × init", "order × split", "all three"])
 def test_a_lucky_combination_is_not_confirmed_as_a_lucky_seed(interaction: str) -> None:
-    """Measured on other splits but the same weights, an order × weights interaction passed for an effect every time."""
     rng = generator(f"confirmed {interaction}")
     split, init, order = (v.reshape(-1) for v in np.meshgrid(*[np.arange(6)] * 3, indexing="ij"))
     effect = {"order × init": order * 6 + init, "order × split": order * 6 + split, "all three": np.arange(216)}

@@ -136,7 +136,6 @@ def test_a_child_counts_once_in_the_first_class_by_which_a_design_asked_for_it()
 
 
 def test_what_a_pair_carries_is_recovered() -> None:
-    """All parents are random: the variance between them is the share that the kept streams decide."""
     variance = {"init": 0.02, "split+init": 0.05, "order": 0.01, "all": 0.02}
     study = ask("branching", with_designs(branched(np.random.default_rng(3), 60, 4, variance, census=400)))
     truth = {"order": 0.7, "init": 0.1, "split": 0.3, "split and order": 0.2, "init and order": 0.0}
@@ -152,7 +151,6 @@ def test_what_a_pair_carries_is_recovered() -> None:
 
 
 def test_lines_are_the_units_and_random_parents_stand_apart() -> None:
-    """The kinds of parents are no mixture: random ones alone, chosen ones by their mean distance, all as chosen."""
     variance = {"split+init": 0.05, "all": 0.05}
     study = ask("branching", with_designs(branched(np.random.default_rng(3), 16, 3, variance, census=60), range(7)))
     order = next(family.rows for family in study.families if family.redrawn == ("order",))
@@ -315,7 +313,6 @@ def test_equal_bits_are_no_repeat_and_another_processor_is_one(path: str, kind: 
 
 
 def test_a_seed_that_grok_repeat_trained_longer_stays_in_the_census() -> None:
-    """Where the longest run of a trajectory stood for it, the best seeds left the census: 0 of 96 for 4 of 100."""
     seeds = [Truth({"seed": s, **LENGTH}, 2000.0 if s < 4 else 9000.0) for s in range(50)]
     longer = [Truth({"seed": s, "train.steps": 20_000, "eval.every": 500}, 2000.0) for s in range(4)]
     (parents, again) = seeds[:4], longer
@@ -326,7 +323,6 @@ def test_a_seed_that_grok_repeat_trained_longer_stays_in_the_census() -> None:
 
 
 def test_cells_of_a_cross_beside_repeated_seeds_are_neither_candidates_nor_controls() -> None:
-    """They were pooled with the seeds that `grok repeat` chose, and made its controls 47 seeds that nobody drew."""
     length = {"train.steps": 3000, "eval.every": 100}
     truths = [Truth({"seed": i, **length}, 2000.0 if i < 3 else 9000.0) for i in range(30)]
     again = [{"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **length} for s in (0, 1, 20, 21) for k in range(4)]
@@ -342,7 +338,6 @@ def test_cells_of_a_cross_beside_repeated_seeds_are_neither_candidates_nor_contr
 
 
 def test_runs_a_unit_apart_are_compared_at_every_step_for_candidates_and_for_seeds_that_nobody_chose() -> None:
-    """One step says nothing of the others: 88% super again, and 0.1% of chaos, were shares at step 3,000 only."""
     rng = np.random.default_rng(21)
     seeds = [Truth({"seed": s, **LENGTH}, 2000.0 if s < 8 else 9000.0) for s in range(60)]
     repeats = again(seeds[:8], 2, 0.1, rng)
@@ -359,7 +354,6 @@ def test_runs_a_unit_apart_are_compared_at_every_step_for_candidates_and_for_see
 
 @pytest.mark.parametrize("n", [1, 5, 6])
 def test_the_distance_of_fewer_than_six_seeds_has_no_interval(n: int) -> None:
-    """The median of five lies outside the range of five in 6%: at 95% they have no interval."""
     seeds = [Truth({"seed": s, **LENGTH}, 2000.0 if s < n else 9000.0) for s in range(60)]
     study = ask("repeatability", simulate(seeds + again(seeds[:n], 2, 0.1, np.random.default_rng(22))))
     drift = next(t.frame for t in study.tables if t.name == "divergence")

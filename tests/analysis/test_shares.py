@@ -160,7 +160,6 @@ def test_pure_chaos_is_called_chaos() -> None:
 
 @pytest.mark.slow
 def test_cells_that_are_unequally_chaotic_do_not_narrow_the_chaos_share() -> None:
-    """Some cells with four times the spread of others: the plain chi-square held the truth in 75% of the cases."""
     rng = generator("uneven chaos")
     inside, draws, spread = 0, 80, 0.7
     for _ in range(draws):
@@ -269,7 +268,6 @@ def transplants(k: int, recipients: int, donors: int, structure: str, rng: np.ra
 @pytest.mark.parametrize(("k", "recipients", "donors"), [(2, 4, 4), (5, 1, 1)], ids=["two halves", "five parts"])
 @pytest.mark.parametrize("structure", ["none", "and", "sum"])
 def test_a_pattern_is_told_from_none(k: int, recipients: int, donors: int, structure: str) -> None:
-    """An outcome that needs all of a recipient's layers gave each of two halves 43 to 62%, and five parts 17 to 22%."""
     rng = generator(f"pattern {k} {structure}")
     made = [transplants(k, recipients, donors, structure, rng) for _ in range(60)]
     alarms = np.mean([p_of_no_pattern(tables) <= 0.05 for tables in made])
@@ -279,7 +277,6 @@ def test_a_pattern_is_told_from_none(k: int, recipients: int, donors: int, struc
 
 
 def test_combinations_cut_off_at_the_budget_do_not_narrow_the_interval() -> None:
-    """With a third of the combinations at the ceiling, where replicates agree, the total was inside in 88%."""
     rng = generator("ceiling")
     x, inside, inside_naive = layer_grid(5, 3), 0, 0
     draws = 300
@@ -371,7 +368,6 @@ def test_a_contrast_is_the_difference_on_common_lines() -> None:
 
 
 def test_a_tenth_of_parents_that_few_families_may_not_show_is_inside() -> None:
-    """Of 19 random parents none hands on in one study of eight: the interval of what was seen held in 84%."""
     rng, inside = generator("rare parents"), []
     rest = stats.truncnorm(-np.inf, TENTH)
     tail = float(stats.norm.expect(lambda z: z**2, lb=TENTH))  # of the best tenth, which keeps itself

@@ -157,7 +157,6 @@ def test_the_order_of_events_says_whom_it_is_about(slow: int, diverged: int) -> 
 
 @pytest.mark.parametrize(("steps", "watched"), [(6000, False), (12_000, True)])
 def test_only_times_that_were_watched_long_enough_are_compared(steps: int, watched: bool) -> None:
-    """A norm that had no time to fall after generalising looks as if it always fell before."""
     study = ask("regimes", with_norm_falls([3000.0] * 12, steps))
     assert ("one group or two" in {f.label for f in study.findings}) == watched
     assert ("times" in {table.name for table in study.tables}) == watched
@@ -242,7 +241,6 @@ def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
 
 @pytest.mark.parametrize(("generalise", "said"), [(30, True), (5, False)])
 def test_a_lead_is_told_only_if_half_of_the_hits_arrive(generalise: int, said: bool) -> None:
-    """3 of 17 fast seeds had generalised, and the page told how long before half of them did."""
     truths = [Truth({"seed": s, "eval.every": 50}, 2_000.0 + 10 * s if s < generalise else 3_400.0) for s in range(40)]
     truths += [Truth({"seed": s, "eval.every": 50}, 9_000.0) for s in range(40, 100)]
     store = simulate(truths)
@@ -295,7 +293,6 @@ def computed_on(n: int, supers: int, tag: str, first: int) -> list[Truth]:
 
 
 def test_processors_whose_seeds_differ_are_said_and_others_are_not() -> None:
-    """Pooled, 0 of 300 and 18 of 300 are 3%: a share of neither."""
     apart = ask("census", simulate(computed_on(300, 0, "a", 0) + computed_on(300, 18, "b", 1000)))
     said = [f for f in apart.findings if "differ" in f.label]
     assert {f.label for f in said} == {"numerics tags differ, super", "numerics tags differ, generalised"}
@@ -320,7 +317,6 @@ def test_runs_that_change_in_mid_run_are_no_census_and_said() -> None:
 
 @pytest.mark.slow
 def test_groups_of_equal_rates_are_called_unequal_in_few_stores() -> None:
-    """Commits and numerics tags by chance: the corrections hold the share of false sentences."""
     rng, false = np.random.default_rng(12), 0
     rows = simulate(computed_on(80, 8, "a", 0)).all_runs
     store = simulate(computed_on(80, 8, "a", 0))

@@ -89,7 +89,6 @@ def test_neither_censoring_nor_spacing_biases_the_median(every: int, budget: int
 
 
 def test_the_restricted_mean_of_rare_seeds_ends_before_the_horizon_and_covers() -> None:
-    """3 of 300 gave 2,993 to 3,001 of 3,000 steps. With 10 expected events the old interval covered in 91%."""
     rng = generator("rare restricted mean")
     covered = told = 0
     for _ in range(400):
@@ -108,7 +107,6 @@ def test_the_restricted_mean_of_rare_seeds_ends_before_the_horizon_and_covers() 
 
 @pytest.mark.parametrize(("n", "every"), [(40, 2_000), (200, 4_000)])
 def test_intervals_of_quantiles_respect_the_spacing_of_evaluations(n: int, every: int) -> None:
-    """A time is known to lie between two evaluations only: midpoints covered a quartile in 74% of the cases."""
     rng = generator(f"spacing {every}")
     truth = {q: np.exp(stats.norm.ppf(q, np.log(10_000), 0.4)) for q in (0.25, 0.5, 0.75)}
     inside = dict.fromkeys(truth, 0)

@@ -1,5 +1,6 @@
 """Settings and runs that several tests of the arithmetic mode share."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,10 +9,12 @@ from torch import Tensor
 
 from benchmarks.settings import TINY
 from grok.arithmetic.engine import train
+from grok.arithmetic.gpu import train_stacked
 from grok.arithmetic.rows import Batch, shares
 from grok.arithmetic.task import FIRST_NUMBER
 from grok.config import ArithmeticConfig, load_config
 from grok.records import Checkpoint, Event, Job, RunResult
+from grok.runs import never
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -60,12 +63,29 @@ def tiny(**over: Any) -> ArithmeticConfig:
     return config
 
 
+def one_layer(**over: Any) -> ArithmeticConfig:
+    """Return the tiny config with one layer: the second is the same code again."""
+    return tiny(**merge({"model": {"layers": 1}}, over))
+
+
+def looped(asked: list[Job], **how: Any) -> Iterator[Event]:
+    return train(asked, **how)
+
+
+def stacked(asked: list[Job], **how: Any) -> Iterator[Event]:
+    return train_stacked(asked, **{"lanes": 3, "stop": never, "device": "cpu"} | how)
+
+
+Engine = Callable[..., Iterator[Event]]
+ENGINES = pytest.mark.parametrize("engine", [looped, stacked])
+
+
 def jobs(*configs: ArithmeticConfig) -> list[Job]:
     return [Job(run_id=f"run{i}", config=config) for i, config in enumerate(configs)]
 
 
-def events(*configs: ArithmeticConfig, **how: Any) -> list[Event]:
-    return list(train(jobs(*configs), **how))
+def events(*configs: ArithmeticConfig, engine: Engine = looped, **how: Any) -> list[Event]:
+    return list(engine(jobs(*configs), **how))
 
 
 def results(*configs: ArithmeticConfig, **how: Any) -> list[RunResult]:
@@ -74,9 +94,11 @@ def results(*configs: ArithmeticConfig, **how: Any) -> list[RunResult]:
     return [found[f"run{i}"] for i in range(len(configs))]
 
 
-def resumed(config: ArithmeticConfig, checkpoint: Checkpoint, run_id: str = "run0") -> RunResult:
+def resumed(
+    config: ArithmeticConfig, checkpoint: Checkpoint, run_id: str = "run0", engine: Engine = looped, **how: Any
+) -> RunResult:
     """Go on from a checkpoint and return the result."""
-    events = train([Job(run_id=run_id, config=config, resume=checkpoint)])
+    events = engine([Job(run_id=run_id, config=config, resume=checkpoint)], **how)
     (found,) = [e for e in events if isinstance(e, RunResult)]
     return found
 

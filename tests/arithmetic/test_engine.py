@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from grok.arithmetic.engine import train
 from grok.arithmetic.model import Transformer
 from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.task import FIRST_NUMBER, Vocabulary, split
@@ -18,7 +17,21 @@ from grok.arithmetic.weights import initial_parameters
 from grok.config import ArithmeticConfig
 from grok.errors import CheckpointError
 from grok.records import Checkpoint, Progress, RunResult
-from tests.arithmetic.cases import STOPS_AT_40, checkpoints, curve, jobs, results, resumed, tiny
+from grok.streams import STREAMS
+from tests.arithmetic.cases import (
+    ENGINES,
+    STOPS_AT_40,
+    Engine,
+    checkpoints,
+    curve,
+    events,
+    jobs,
+    looped,
+    results,
+    resumed,
+    stacked,
+    tiny,
+)
 
 
 def plain_torch_run(config: ArithmeticConfig) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -100,16 +113,10 @@ def test_nothing_beside_a_run_moves_its_bits(
         assert seen[step] == expected[step]
 
 
-@pytest.mark.parametrize("stream", ["split", "init", "order"])
-def test_each_live_stream_moves_the_run(stream: str) -> None:
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_stream_moves_a_run_that_reads_it_and_no_other(stream: str) -> None:
     base, moved = results(tiny(), tiny(seeds={stream: 1}))
-    assert base.weights_hash != moved.weights_hash
-
-
-@pytest.mark.parametrize("stream", ["dropout", "eval", "sample", "perturb"])
-def test_a_stream_that_nothing_reads_moves_nothing(stream: str) -> None:
-    base, same = results(tiny(), tiny(seeds={stream: 1}))
-    assert base.weights_hash == same.weights_hash
+    assert (base.weights_hash != moved.weights_hash) == (stream in ("split", "init", "order"))
     base, moved = results(*[tiny(model={"dropout": 0.2}, perturb={"ulps": 1}, seeds=s) for s in ({}, {stream: 1})])
     assert (base.weights_hash == moved.weights_hash) == (stream in ("eval", "sample"))
 
@@ -119,65 +126,73 @@ def test_no_global_generator_is_used(no_global_randomness: None) -> None:
     assert len(results(tiny(task={"label_noise": 0.1}, **over), tiny(seed=1, **over))) == 2
 
 
-def test_a_shorter_run_is_a_prefix_of_a_longer_one() -> None:
-    short, long = results(tiny(train={"steps": 16}), tiny(train={"steps": 24}))
-    expected, found = curve(short), curve(long)
-    assert {s: found[s] for s in expected} == expected
-
-
 RESUMED: list[dict[str, Any]] = [
     {},
     {"model": {"dropout": 0.2}},
     {"optim": {"grokfast": "ema"}},
-    {"optim": {"grokfast": "ma", "grokfast_window": 5}},
     {"precision": "float64"},
     {"train": {"stop_when_generalised": True, "stop_horizon": 4, "stop_every": 4}, "task": {"train_fraction": 0.9}},
+    {"optim": {"grokfast": "ma", "grokfast_window": 5}},  # which no stack does
 ]
 
 
 @functools.cache
-def whole_and_stops(over: str) -> tuple[RunResult, dict[int, Checkpoint]]:
+def whole_and_stops(engine: Engine, over: str) -> tuple[RunResult, dict[int, Checkpoint]]:
     """Return a run that was never stopped, and its checkpoints by step; ``over`` is JSON."""
-    (whole,) = results(tiny(**json.loads(over)))
-    return whole, {c.step: c for c in checkpoints(tiny(checkpoint={"every": 1}, **json.loads(over)))}
+    (whole,) = results(tiny(**json.loads(over)), engine=engine)
+    stops = checkpoints(tiny(checkpoint={"every": 1}, **json.loads(over)), engine=engine)
+    return whole, {checkpoint.step: checkpoint for checkpoint in stops}
 
 
 @pytest.mark.parametrize("at", [7, *(pytest.param(at, marks=pytest.mark.slow) for at in (1, 16))])
-@pytest.mark.parametrize("over", [*RESUMED[:3], *(pytest.param(o, marks=pytest.mark.slow) for o in RESUMED[3:])])
-def test_resuming_equals_never_having_stopped(over: dict[str, Any], at: int) -> None:
-    whole, stops = whole_and_stops(json.dumps(over))
-    event = resumed(tiny(**over), stops[at])
+@pytest.mark.parametrize(
+    ("engine", "over"),
+    [
+        pytest.param(engine, over, marks=[pytest.mark.slow] * (n > 2))
+        for engine, kinds in ((looped, RESUMED), (stacked, RESUMED[:-1]))
+        for n, over in enumerate(kinds)
+    ],
+)
+def test_resuming_equals_never_having_stopped(engine: Engine, over: dict[str, Any], at: int) -> None:
+    whole, stops = whole_and_stops(engine, json.dumps(over))
+    event = resumed(tiny(**over), stops[at], engine=engine)
     assert event.weights_hash == whole.weights_hash
     assert event.curve == whole.curve
     assert event.stop_reason == whole.stop_reason
 
 
-def test_a_resumed_run_keeps_its_early_stop_and_its_clock() -> None:
+@ENGINES
+def test_a_resumed_run_keeps_its_early_stop_and_its_clock(engine: Engine) -> None:
     config = tiny(**STOPS_AT_40, checkpoint={"every": 30})
-    checkpoint = checkpoints(config)[0]
+    checkpoint = checkpoints(config, engine=engine)[0]
     assert checkpoint.step == 30
     checkpoint.state["seconds"] = 5000.0
-    event = resumed(config, checkpoint)
-    assert (event.stop_reason, event.steps) == ("generalised", 40)
+    (whole,), event = results(config, engine=engine), resumed(config, checkpoint, engine=engine)
+    for found in (whole, event):
+        assert (found.stop_reason, found.steps) == ("generalised", 40)
     assert 5000 < event.seconds < 6000
 
 
-def test_a_stop_yields_a_checkpoint_of_every_run_in_flight() -> None:
-    asked = iter(range(10_000))
-    found = list(train(jobs(tiny(), tiny(seed=1), tiny(seed=2)), lanes=2, stop=lambda: next(asked) > 40))
+@pytest.mark.parametrize(("engine", "looks"), [(looped, 40), (stacked, 1)])
+def test_a_stop_yields_a_checkpoint_of_every_run_in_flight(engine: Engine, looks: int) -> None:
+    asked = iter([False] * looks)
+    configs = [tiny(seed=seed) for seed in range(3)]
+    found = events(*configs, engine=engine, lanes=2, stop=lambda: next(asked, True))
     last = {e.run_id: e for e in found if not isinstance(e, Progress)}
     assert set(last) == {"run0", "run1"}
-    for i, run_id in enumerate(("run0", "run1")):
-        (whole,) = results(tiny(seed=i))
-        assert resumed(tiny(seed=i), last[run_id], run_id).weights_hash == whole.weights_hash
+    for config, (run_id, checkpoint) in zip(configs, last.items(), strict=False):
+        assert isinstance(checkpoint, Checkpoint) and 0 < checkpoint.step < 24
+        (whole,), event = results(config, engine=engine), resumed(config, checkpoint, run_id, engine)
+        assert event.weights_hash == whole.weights_hash and event.curve == whole.curve
 
 
-def test_a_run_that_is_not_finite_is_diverged_and_its_neighbours_go_on() -> None:
-    bad = tiny(optim={"lr": 1e30, "warmup_steps": 0}, model={"norm": "none", "final_norm": False})
-    found, neighbour = results(bad, tiny(), lanes=2)
+@ENGINES
+def test_a_run_that_is_not_finite_is_diverged_and_its_neighbours_go_on(engine: Engine) -> None:
+    plain: dict[str, Any] = {"model": {"norm": "none", "final_norm": False}}
+    found, neighbour = results(tiny(optim={"lr": 1e30, "warmup_steps": 0}, **plain), tiny(**plain), engine=engine)
     assert (found.status, found.stop_reason) == ("diverged", "not_finite")
     assert found.steps < 24 and found.curve[-1].step == found.steps
-    (alone,) = results(tiny())
+    (alone,) = results(tiny(**plain), engine=engine)
     assert neighbour.weights_hash == alone.weights_hash
 
 

@@ -13,92 +13,72 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.profiler import profile
 
-from grok.arithmetic.engine import never, train
-from grok.arithmetic.gpu import train_stacked
+from grok.arithmetic.engine import never
 from grok.arithmetic.gpu.engine import Stack, memory_of, width_on
 from grok.arithmetic.gpu.lanes import StackedLanes
-from grok.arithmetic.gpu.optimizer import coefficients_of
 from grok.arithmetic.gpu.state import GOLDEN, LaneState, dropout, keys_of, mixed, places
 from grok.arithmetic.gpu.step import EvaluationPass, TrainingStep
-from grok.arithmetic.optimizer import learning_rate
 from grok.arithmetic.program import OneLaneProgram
 from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.task import FIRST_NUMBER, split
 from grok.arithmetic.weights import initial_parameters
-from grok.config import ArithmeticConfig
-from grok.records import Checkpoint, Event, Job, RunResult
+from grok.records import RunResult
 from grok.streams import Stream
 from tests.arithmetic import cases
-from tests.arithmetic.cases import FEW, STOPS_AT_40, VARIANTS, checkpoints, curve, default_config, jobs, merge, results
+from tests.arithmetic.cases import (
+    ENGINES,
+    FEW,
+    VARIANTS,
+    Engine,
+    checkpoints,
+    curve,
+    default_config,
+    jobs,
+    merge,
+    results,
+    resumed,
+    stacked,
+)
+from tests.arithmetic.cases import one_layer as tiny
 
-
-def tiny(**over: Any) -> ArithmeticConfig:
-    """Return the tiny config with one layer: the second is the same code again."""
-    return cases.tiny(**merge({"model": {"layers": 1}}, over))
-
-
-def stacked_events(asked: list[Job], lanes: int) -> list[Event]:
-    return list(train_stacked(asked, lanes=lanes, stop=never, device="cpu"))
-
-
-def run_stacked(*configs: ArithmeticConfig, lanes: int) -> list[RunResult]:
-    found = {e.run_id: e for e in stacked_events(jobs(*configs), lanes) if isinstance(e, RunResult)}
-    return [found[f"run{i}"] for i in range(len(configs))]
-
-
-def saved_in_stack(config: ArithmeticConfig, lanes: int) -> list[Checkpoint]:
-    return [e for e in stacked_events(jobs(config), lanes) if isinstance(e, Checkpoint)]
-
-
-def resumed_in_stack(config: ArithmeticConfig, checkpoint: Checkpoint, lanes: int) -> RunResult:
-    job = Job(run_id="run0", config=config, resume=checkpoint)
-    (found,) = [e for e in stacked_events([job], lanes) if isinstance(e, RunResult)]
-    return found
+run_stacked, saved_in_stack = (partial(call, engine=stacked) for call in (results, checkpoints))
+resumed_in_stack = partial(resumed, engine=stacked)
 
 
 def test_stacked_lanes_equal_the_looped_ones_in_float64() -> None:
+    """With lengths, rates, warm-ups and decays of their own."""
     configs = [
-        cases.tiny(seed=s, precision="float64", save="final", train={"steps": 14 + s}, optim={"lr": 1e-3 * (1 + s)})
-        for s in range(5)
+        cases.tiny(
+            seed=s,
+            precision="float64",
+            save="final",
+            train={"steps": 14 + s},
+            optim={"lr": 1e-3 * (1 + s), "warmup_steps": 3 * s, "weight_decay": 0.2 * s, "decay": decay},
+        )
+        for s, decay in enumerate(["all", "matrices", "all", "matrices", "matrices"])
     ]
-    for looped, stacked in zip(results(*configs), run_stacked(*configs, lanes=2), strict=True):
-        assert curve(stacked).keys() == curve(looped).keys()
-        for step, expected in curve(looped).items():
-            assert curve(stacked)[step] == pytest.approx(expected, rel=1e-9)
-        for name, expected in looped.tensors["final"].items():
-            assert (stacked.tensors["final"][name] - expected).abs().max() < 1e-9
-
-
-def test_a_stacked_lane_that_diverges_leaves_the_others_alone() -> None:
-    bad = tiny(optim={"lr": 1e30, "warmup_steps": 0}, model={"norm": "none", "final_norm": False})
-    good = tiny(model={"norm": "none", "final_norm": False})
-    found, neighbour = run_stacked(bad, good, lanes=2)
-    (alone,) = run_stacked(good, lanes=2)
-    assert found.status == "diverged"
-    assert neighbour.weights_hash == alone.weights_hash
+    for expected, found in zip(results(*configs), run_stacked(*configs, lanes=2), strict=True):
+        assert curve(found).keys() == curve(expected).keys()
+        for step, point in curve(expected).items():
+            assert curve(found)[step] == pytest.approx(point, rel=1e-9)
+        for name, weights in expected.tensors["final"].items():
+            assert (found.tensors["final"][name] - weights).abs().max() < 1e-9
 
 
 def test_stacks_serve_every_operation_with_lanes_to_spare() -> None:
     """Division has no right operand 0: a lane at rest must not look one up."""
     config = tiny(task={"operation": "x/y", "modulus": 7}, train={"batch_size": 10}, precision="float64")
-    (looped,), (stacked,) = results(config), run_stacked(config, lanes=3)
-    for step, expected in curve(looped).items():
-        assert curve(stacked)[step] == pytest.approx(expected, rel=1e-9)
+    (expected,), (found,) = results(config), run_stacked(config, lanes=3)
+    for step, point in curve(expected).items():
+        assert curve(found)[step] == pytest.approx(point, rel=1e-9)
 
 
-def test_a_stack_keeps_and_resumes_checkpoints_as_the_loop_does() -> None:
-    config = tiny(checkpoint={"every": 7, "keep": True})
-    saved, (whole,) = saved_in_stack(config, 2), run_stacked(config, lanes=2)
-    assert [c.step for c in saved] == [7, 14, 21, 24]
-    for checkpoint in saved:
-        resumed = resumed_in_stack(tiny(), checkpoint, 2)
-        assert resumed.weights_hash == whole.weights_hash
-        assert resumed.curve == whole.curve
-
-
-def test_a_stack_makes_every_checkpoint_that_is_kept_for_good() -> None:
-    config = tiny(checkpoint={"keep_every": 5})
-    assert [c.step for c in saved_in_stack(config, 2)] == [c.step for c in checkpoints(config)] == [5, 10, 15, 20]
+@ENGINES
+@pytest.mark.parametrize(
+    ("how", "steps"), [({"keep_every": 5}, [5, 10, 15, 20]), ({"every": 7, "keep": True}, [7, 14, 21, 24])]
+)
+def test_checkpoints_are_made_when_they_are_due(engine: Engine, how: dict[str, Any], steps: list[int]) -> None:
+    assert [c.step for c in checkpoints(tiny(checkpoint=how), engine=engine)] == steps
 
 
 def test_only_lanes_that_are_due_are_evaluated() -> None:
@@ -120,15 +100,12 @@ def test_only_lanes_that_are_due_are_evaluated() -> None:
         assert found[run_id].curve == alone.curve
 
 
-@pytest.mark.parametrize("lanes", [None, 2], ids=["looped", "stacked"])
-def test_dense_evaluations_at_the_start_move_no_bit(lanes: int | None) -> None:
+@ENGINES
+def test_dense_evaluations_at_the_start_move_no_bit(engine: Engine) -> None:
     """Step 0 is the initial weights: no mini-batch, no update. Steps beyond the end wait for a longer run."""
-
-    def run(*configs: ArithmeticConfig) -> list[RunResult]:
-        return results(*configs) if lanes is None else run_stacked(*configs, lanes=lanes)
-
-    every = {"every": 8, "steps": [5, 0, 1, 30, 1]}
-    plain, dense, beside = run(tiny(eval={"every": 8}), tiny(eval=every), tiny(seed=2, eval={"every": 8, "steps": [0]}))
+    steps = ({}, {"steps": [5, 0, 1, 30, 1]}, {"steps": [0]})
+    configs = [tiny(seed=seed, eval={"every": 8, **more}) for seed, more in zip((0, 0, 2), steps, strict=True)]
+    plain, dense, beside = results(*configs, engine=engine, lanes=2)
     assert dense.weights_hash == plain.weights_hash
     assert list(curve(plain)) == [8, 16, 24] and list(curve(dense)) == [0, 1, 5, 8, 16, 24]
     assert {step: curve(dense)[step] for step in curve(plain)} == curve(plain)
@@ -142,17 +119,15 @@ def test_dense_evaluations_at_the_start_move_no_bit(lanes: int | None) -> None:
     assert (start.val_loss, start.val_acc) == (pytest.approx(val_loss, rel=1e-6), val_acc)
 
 
-def test_a_run_with_dense_evaluations_is_extended_and_resumed() -> None:
+@ENGINES
+def test_a_run_with_dense_evaluations_is_extended_and_resumed(engine: Engine) -> None:
     over: dict[str, Any] = {"eval": {"every": 8, "steps": [0, 3, 26]}, "checkpoint": {"keep": True, "every": 2}}
     short, whole = tiny(**over), tiny(**over, train={"steps": 30})
-    for run in (train, partial(train_stacked, lanes=2, stop=never, device="cpu")):
-        saved = [e for e in run(jobs(short)) if isinstance(e, Checkpoint)]
-        (expected,) = [e for e in run(jobs(whole)) if isinstance(e, RunResult)]
-        assert list(curve(expected)) == [0, 3, 8, 16, 24, 26, 30]
-        for checkpoint in (saved[0], saved[-1]):
-            resumed = run([Job(run_id="run0", config=whole, resume=checkpoint)])
-            (found,) = [e for e in resumed if isinstance(e, RunResult)]
-            assert repr(found.curve) == repr(expected.curve) and found.weights_hash == expected.weights_hash
+    saved, (expected,) = checkpoints(short, engine=engine), results(whole, engine=engine)
+    assert list(curve(expected)) == [0, 3, 8, 16, 24, 26, 30]
+    for checkpoint in (saved[0], saved[-1]):
+        found = resumed(whole, checkpoint, engine=engine)
+        assert repr(found.curve) == repr(expected.curve) and found.weights_hash == expected.weights_hash
 
 
 def test_refilling_moves_no_bit_and_no_buffer() -> None:
@@ -167,28 +142,6 @@ def test_refilling_moves_no_bit_and_no_buffer() -> None:
         assert found[f"run{i}"].curve == alone.curve
 
 
-def test_a_stop_leaves_a_checkpoint_of_every_lane_from_which_it_goes_on() -> None:
-    config = tiny(train={"steps": 40}, eval={"every": 20})
-    looks = iter([False, True])
-    events = list(
-        train_stacked(
-            jobs(config, tiny(seed=1, train={"steps": 60})), lanes=2, stop=lambda: next(looks, True), device="cpu"
-        )
-    )
-    saved = {e.run_id: e for e in events if isinstance(e, Checkpoint)}
-    assert set(saved) == {"run0", "run1"} and saved["run0"].step == 16
-    resumed = resumed_in_stack(config, saved["run0"], 2)
-    (whole,) = run_stacked(config, lanes=2)
-    assert resumed.weights_hash == whole.weights_hash
-    assert resumed.curve == whole.curve
-
-
-def test_early_stop_in_stacked_lanes_is_that_of_looped_ones() -> None:
-    config = tiny(**STOPS_AT_40)
-    (looped,), (stacked,) = results(config), run_stacked(config, lanes=2)
-    assert (stacked.stop_reason, stacked.steps) == (looped.stop_reason, looped.steps) == ("generalised", 40)
-
-
 def test_dropout_is_a_runs_own() -> None:
     over: dict[str, Any] = {"model": {"dropout": 0.2}, "checkpoint": {"every": 7}}
     (alone,) = run_stacked(tiny(**over), lanes=3)
@@ -199,7 +152,10 @@ def test_dropout_is_a_runs_own() -> None:
     (without,) = run_stacked(tiny(), lanes=3)
     assert len({alone.weights_hash, other.weights_hash, without.weights_hash}) == 3
     assert "rows=plain" in alone.numerics and "rows=shared" in without.numerics
-    assert resumed_in_stack(tiny(**over), saved_in_stack(tiny(**over), 3)[1], 3).weights_hash == alone.weights_hash
+    assert (
+        resumed_in_stack(tiny(**over), saved_in_stack(tiny(**over), lanes=3)[1], lanes=3).weights_hash
+        == alone.weights_hash
+    )
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -232,8 +188,8 @@ def test_changes_to_the_training_rule_are_those_of_looped_lanes(change: str) -> 
 def test_a_changed_rule_goes_on_from_its_checkpoint_on_either_path(change: str) -> None:
     over = merge({"precision": "float64", "checkpoint": {"every": 7}}, CHANGES[change])
     (whole,) = run_stacked(tiny(**over), lanes=2)
-    for saved in (saved_in_stack(tiny(**over), 2)[0], checkpoints(tiny(**over))[0]):
-        assert curve(resumed_in_stack(tiny(**over), saved, 2))[24] == pytest.approx(curve(whole)[24], rel=1e-8)
+    for saved in (saved_in_stack(tiny(**over), lanes=2)[0], checkpoints(tiny(**over))[0]):
+        assert curve(resumed_in_stack(tiny(**over), saved, lanes=2))[24] == pytest.approx(curve(whole)[24], rel=1e-8)
 
 
 @given(
@@ -342,27 +298,6 @@ def test_long_orders_are_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     state.shuffle(list(enumerate(streams)))
     for lane, stream in enumerate(streams):
         assert state.order[lane].tolist() == stream.permutation(60).tolist()
-
-
-def test_the_learning_rate_follows_each_lanes_own_step() -> None:
-    configs = [cases.tiny(optim={"lr": 3e-4, "warmup_steps": w}) for w in (0, 1, 7, 10)]
-    state = LaneState(cases.tiny(precision="float64"), 4, torch.device("cpu"))
-    for lane, config in enumerate(configs):
-        state.instruct(lane, config.optim)
-    for k in range(1, 13):
-        state.step.fill_(k - 1)
-        found = coefficients_of(state)[0].tolist()
-        assert found == [learning_rate(config.optim, k) for config in configs]
-
-
-def test_decay_is_each_lanes_own() -> None:
-    state = LaneState(cases.tiny(), 2, torch.device("cpu"))
-    state.instruct(0, cases.tiny(optim={"weight_decay": 0.3}).optim)
-    state.instruct(1, cases.tiny(optim={"weight_decay": 0.2, "decay": "matrices"}).optim)
-    decay = dict(zip(state.names, state.decay().T.tolist()[0], strict=True))
-    matrices = dict(zip(state.names, state.decay().T.tolist()[1], strict=True))
-    assert set(decay.values()) == {0.3}
-    assert matrices["head.weight"] == 0.2 and matrices["head.bias"] == 0.0
 
 
 @given(

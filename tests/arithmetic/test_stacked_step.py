@@ -111,15 +111,6 @@ def test_no_sum_is_atomic_and_nothing_is_drawn(variant: str) -> None:
     assert {"group_rows", "sum_grouped_rows", "segment_reduce"} <= set(seen.names)
 
 
-def test_the_recorder_sees_what_it_is_there_for() -> None:
-    with Recorder() as seen:
-        x = torch.zeros(3, requires_grad=True)
-        x[torch.tensor([0, 0])].sum().backward()
-        float(x.detach().sum())
-        torch.tensor(1.0)
-    assert {"_local_scalar_dense", "lift_fresh"} <= set(seen.names) and ATOMIC & set(seen.names)
-
-
 def test_every_step_has_the_same_operations_shapes_and_addresses() -> None:
     state = seated(3)
     step = TrainingStep(state, compile=False)

@@ -1,14 +1,10 @@
 """A change in mid-run: the run equals its trunk up to the step of the switch, and has one change after it."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from grok.arithmetic.engine import train
-from grok.arithmetic.gpu import train_stacked
 from grok.arithmetic.gpu.engine import Stack
 from grok.arithmetic.gpu.step import TrainingStep
 from grok.arithmetic.optimizer import move_weights
@@ -19,28 +15,12 @@ from grok.config import ArithmeticConfig, identify
 from grok.errors import ConfigError
 from grok.records import Checkpoint, Event, Job, RunResult
 from grok.runs import never
-from tests.arithmetic import cases
-from tests.arithmetic.cases import curve
+from tests.arithmetic.cases import ENGINES, Engine, curve, jobs, looped, stacked
+from tests.arithmetic.cases import one_layer as tiny
 
 OTHER = 987654321
 EPOCH = 3
 """Updates of an epoch of the tiny task: 60 examples in batches of 25, 25 and 10."""
-
-
-def tiny(**over: Any) -> ArithmeticConfig:
-    return cases.tiny(**cases.merge({"model": {"layers": 1}}, over))
-
-
-def looped(jobs: list[Job], **how: Any) -> Iterator[Event]:
-    return train(jobs, **how)
-
-
-def stacked(jobs: list[Job], **how: Any) -> Iterator[Event]:
-    return train_stacked(jobs, **{"lanes": 3, "stop": never, "device": "cpu"} | how)
-
-
-Engine = Callable[..., Iterator[Event]]
-ENGINES = pytest.mark.parametrize("engine", [looped, stacked])
 
 
 def trained(engine: Engine, config: ArithmeticConfig, resume: Checkpoint | None = None, **how: Any) -> list[Event]:
@@ -159,7 +139,7 @@ def test_ulps_move_all_tensors_at_an_address_of_their_own() -> None:
 def test_switched_and_plain_lanes_share_a_stack() -> None:
     configs = [tiny(seed=s, train={"steps": 9 + s}, switch={"step": s, "order": OTHER, "ulps": s}) for s in (1, 4, 7)]
     configs += [tiny(seed=9), tiny(seed=10, switch={"step": 23, "ulps": 1})]
-    stack = Stack(cases.jobs(*configs), lanes=3, device=torch.device("cpu"))
+    stack = Stack(jobs(*configs), lanes=3, device=torch.device("cpu"))
     found = {e.run_id: e for e in stack.train(never) if isinstance(e, RunResult)}
     for i, config in enumerate(configs):
         alone = result(trained(stacked, config))
@@ -219,11 +199,3 @@ def test_names() -> None:
 def test_what_cannot_be_is_refused(over: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         tiny(**over)
-
-
-def test_the_order_is_a_function_of_the_step_alone() -> None:
-    order = BatchOrder(40, 16, seed=3, switch=(4, 8))
-    steps = np.random.default_rng(0).integers(1, 12, 60).tolist()
-    for step in steps:  # whatever was asked before
-        plain = BatchOrder(40, 16, seed=3 if step <= 4 else 8)
-        assert order.batch(step).tolist() == plain.batch(step).tolist()

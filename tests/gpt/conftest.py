@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def settings(corpus: Corpus) -> Build:
     return functools.partial(small, corpus.path)
 
 
+EIGHT_BITS = pytest.mark.skipif(not find_spec("bitsandbytes"), reason="the extra `bitsandbytes` is not installed")
 RUN = "0123456789abcdef0123"
 
 

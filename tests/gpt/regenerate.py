@@ -10,19 +10,23 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from grok.config import NUMERICS_VERSION, load_config
-from grok.gpt.training.engine import train
-from grok.records import Job, RunResult
-from tests.gpt.conftest import RUN, prepare_text, text_of
+from grok.config import NUMERICS_VERSION
+from grok.records import RunResult
+from tests.gpt.conftest import prepare_text, result_of, small, text_of
+from tests.gpt.conftest import run as train_one
 
 FILE = Path(__file__).with_name("golden.json")
 CASES: dict[str, dict[str, Any]] = {
     "gpt2": {},
-    "dropout": {"model": {"dropout": 0.2}, "train": {"micro_batch": 4}},
-    "rotary": {"model": {"positions": "rotary", "norm_type": "rmsnorm", "qk_norm": True, "tied": False}},
-    "alibi_bf16": {"model": {"positions": "alibi", "bias": False, "softmax": "float32"}, "precision": "bf16"},
-    "mixture": {"data": {"mixture": {"main": 1, "other": 3}}},
-}
+    "dropout": {"model__dropout": 0.2, "train__micro_batch": 4},
+    "rotary": {
+        "model__positions": "rotary", "model__norm_type": "rmsnorm", "model__qk_norm": True, "model__tied": False,
+    },
+    "alibi_bf16": {
+        "model__positions": "alibi", "model__bias": False, "model__softmax": "float32", "precision": "bf16",
+    },
+    "mixture": {"data__mixture": {"main": 1, "other": 3}},
+}  # fmt: skip
 
 
 def two_corpora(folder: Path) -> tuple[str, str]:
@@ -35,21 +39,8 @@ def two_corpora(folder: Path) -> tuple[str, str]:
 
 def run(case: str, data: str, other: str) -> RunResult:
     """Return the result of one golden case on the corpus in folder ``data``, or its mixture with that in ``other``."""
-    settings: dict[str, Any] = {
-        "mode": "gpt",
-        "experiment": "gpt/golden",
-        "data": {"path": data, "corpora": {"other": other}},
-        "model": {"layers": 2, "d_model": 24, "heads": 3, "context": 16},
-        "optim": {"lr": 3e-3, "warmup_steps": 4},
-        "train": {"steps": 12, "batch_size": 6, "threads": 1},
-        "eval": {"every": 6, "windows": 8, "sample_tokens": 0},
-        "numerics": {"compile": False},
-        "log": {"quiet": True},
-    }
-    for name, value in CASES[case].items():
-        settings[name] = {**settings[name], **value} if isinstance(value, dict) else value
-    (result,) = (e for e in train([Job(run_id=RUN, config=load_config(settings))]) if isinstance(e, RunResult))
-    return result
+    shared = {"data__corpora": {"other": other}, "eval__every": 6, "eval__sample_tokens": 0}
+    return result_of(train_one(small(Path(data), **shared, **CASES[case])))
 
 
 def main() -> None:

@@ -53,7 +53,6 @@ def test_every_step_is_logged_with_every_number(settings: Build) -> None:
 
 
 def test_tokens_a_second_times_seconds_are_the_tokens(settings: Build) -> None:
-    """The source took milliseconds for seconds, and was a thousand times off."""
     began = time.perf_counter()
     result = result_of(run(settings(train__steps=60, eval__every=60, eval__sample_tokens=0)))
     passed = time.perf_counter() - began

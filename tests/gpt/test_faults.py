@@ -112,7 +112,6 @@ def test_a_run_whose_tries_are_used_up_says_so(corpus: Corpus, capsys: pytest.Ca
 
 
 def test_the_page_lists_every_fault() -> None:
-    """``python -m tests.gpt.faults`` prints the table."""
     assert table() in PAGE.read_text(encoding="utf-8")
     assert len(FAULTS) >= 12
 

@@ -110,7 +110,6 @@ def test_a_value_and_its_error_are_columns_of_their_own(value: float) -> None:
 def test_tasks_are_scored_while_a_run_trains(
     settings: Callable[..., GptConfig], corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every second evaluation and the last; the figures are those of the command, and nothing of the run moves."""
     page = text_of(30, 5).strip()
     file = task_file(tmp_path, PAGES, [{"page": page}, {"page": page[:40].strip()}])
     common = {"data__path": str(corpus.path), "train__steps": 11, "eval__every": 2, "eval__sample_tokens": 0}
@@ -148,7 +147,6 @@ def test_tasks_that_cannot_be_read_are_refused_before_training(
 def test_an_exported_model_gets_the_same_figures_from_the_harness_itself(
     model: GPT, corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Several windows, several documents, a multiple choice: through transformers and through ours."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager

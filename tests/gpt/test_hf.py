@@ -141,17 +141,9 @@ def model(settings: Build) -> GPT:
     return random_model(settings(model__vocab_multiple=16), V)
 
 
-def test_there_and_back(model: GPT, tmp_path: Path) -> None:
-    save_hf_folder(tmp_path, model)
-    again = load_hf_folder(tmp_path)
-    for name, p in again.named_parameters():
-        assert torch.equal(p, dict(model.named_parameters())[name][: len(p)])
-
-
 def test_doors_carry_weights_both_ways(
     model: GPT, corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is imported is a run that `evaluate` and `generate` find, and exports to the same weights."""
     save_hf_folder(tmp_path / "in", model)
     store = str(tmp_path / "store")
     assert hf_door(["import", str(tmp_path / "in"), "--data", str(corpus.path), "--store", store]) == 0

@@ -119,7 +119,6 @@ def test_the_planner_knows_the_peak_of_a_step(settings: Build, corpus: Corpus, c
 
 
 def test_range_test_puts_everything_back(settings: Build, corpus: Corpus) -> None:
-    """A run that was interrupted by the finder goes on with the bits of one that was not."""
     config = settings(model__dropout=0.1)
     plain, looked_at = trainer_of(config, corpus), trainer_of(config, corpus)
     for _ in range(3):
@@ -179,7 +178,6 @@ def test_the_recommended_size_can_be_compiled(
 
 
 def test_the_profiler_writes_a_trace_and_a_table(settings: Build, tmp_path: Path) -> None:
-    """One setting, and a run that it does not move."""
     profiled = result_of(run(settings(log__profile=str(tmp_path / "p"))))
     assert differences(profiled, result_of(run(settings()))) == []
     trace = json.loads((tmp_path / "p/trace.json").read_text())

@@ -1,18 +1,16 @@
 """The model is GPT-2 exactly; every option keeps causality, the cache and its own formula."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from grok.commands.words import presets
-from grok.config import identify, load_config
-from grok.config.gpt import GptConfig, ModelConfig
+from grok.config import identify
+from grok.config.gpt import ModelConfig
 from grok.gpt import parts
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT, parameter_count
@@ -47,38 +45,6 @@ def test_count_is_the_chronicles_formula(n: int, k: int, heads: int, v: int, s: 
     h = k * heads
     config = ModelConfig(layers=n, d_model=h, heads=heads, context=s)
     assert parameter_count(config, vocab_size=v) == n * (12 * h * h + 13 * h) + v * h + s * h + 2 * h
-
-
-@pytest.mark.parametrize("name", presets())
-def test_preset_has_its_own_count(name: str) -> None:
-    config = preset(name)
-    assert config.experiment == f"gpt/{name}"
-    assert config.target.params is not None and config.target.vocab_size is not None
-    assert parameter_count(config.model, vocab_size=config.target.vocab_size) == config.target.params
-
-
-@pytest.mark.parametrize(
-    ("name", "published", "vocab_size"),
-    [
-        ("gpt2_117m", 124_439_808, 50257),
-        ("gpt2_345m", 354_823_168, 50257),
-        ("wikitext103_353m", 354_600_000, 50304),
-        ("shakespeare_char_gpu", 10_745_088, 65),
-        ("tinystories_1m", 1_070_000, 10_000),
-        ("tinystories_28m", 30_600_000, 10_000),
-        ("gpt_580m", 587_000_000, 50304),
-    ],
-)
-def test_counts_agree_with_the_sources(name: str, published: int, vocab_size: int) -> None:
-    assert parameter_count(preset(name).model, vocab_size=vocab_size) == pytest.approx(published, rel=3e-3)
-
-
-def preset(name: str) -> GptConfig:
-    data = yaml.safe_load(Path(f"conf/experiment/gpt/{name}.yaml").read_text())
-    assert data.pop("defaults") == [{"override /mode": "gpt"}]
-    config = load_config({"mode": "gpt", **data})
-    assert isinstance(config, GptConfig)
-    return config
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -201,15 +167,20 @@ def test_padded_vocabulary_changes_nothing(settings: Build) -> None:
     assert grad is not None and not grad[29:].any() and grad[:29].any()
 
 
+def head(rows: int = 50, width: int = 29, ids: int = 20, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    """Return features [rows, 8], weights of a head [width, 8], and targets [rows] below ``ids``."""
+    stream = Stream("eval", 1)
+    made = (torch.from_numpy(stream.at(name).normal(n * 8).reshape(n, 8)) for name, n in (("x", rows), ("w", width)))
+    x, w = (tensor.to(dtype).requires_grad_() for tensor in made)
+    return x, w, torch.from_numpy(stream.at("y").integers(rows, ids))
+
+
 @pytest.mark.parametrize("vocab_size", [29, 20])
 def test_chunked_head_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch, vocab_size: int) -> None:
-    stream = Stream("eval", 1)
-    y = torch.from_numpy(stream.at("y").integers(50, vocab_size))
     grads = []
     for elements in (2**24, 29 * 7):
         monkeypatch.setitem(parts.CHUNK_ELEMENTS, "cpu", elements)
-        x = torch.from_numpy(stream.at("x").normal(50 * 8).reshape(50, 8)).requires_grad_()
-        w = torch.from_numpy(stream.at("w").normal(29 * 8).reshape(29, 8)).requires_grad_()
+        x, w, y = head(ids=vocab_size)
         loss = parts.mean_loss(x, w, y, vocab_size)
         (3 * loss).backward()
         losses, hits = parts.score(x, w, y, vocab_size)
@@ -223,10 +194,7 @@ def test_chunked_head_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch, voca
 @pytest.mark.parametrize("elements", [2**24, 29 * 7], ids=["whole", "in chunks"])
 def test_z_loss_is_in_the_gradient_and_not_in_the_value(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
     monkeypatch.setitem(parts.CHUNK_ELEMENTS, "cpu", elements)
-    stream = Stream("eval", 1)
-    y = torch.from_numpy(stream.at("y").integers(50, 20))
-    x = torch.from_numpy(stream.at("x").normal(50 * 8).reshape(50, 8)).requires_grad_()
-    w = torch.from_numpy(stream.at("w").normal(29 * 8).reshape(29, 8)).requires_grad_()
+    x, w, y = head()
     loss = parts.mean_loss(x, w, y, 20, z_loss=0.3)
     logits = (x @ w.T)[:, :20]
     plain = torch.nn.functional.cross_entropy(logits, y)
@@ -239,17 +207,13 @@ def test_z_loss_is_in_the_gradient_and_not_in_the_value(monkeypatch: pytest.Monk
 def test_the_chunked_head_keeps_small_gradients_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     """A probability of 1 / 4096 over 2048 rows is below what fp16 holds; the loss scale comes later."""
     monkeypatch.setitem(parts.CHUNK_ELEMENTS, "cpu", 4096 * 512)
-    stream = Stream("eval", 3)
-    y = torch.from_numpy(stream.at("y").integers(2048, 20))
-    scored = y != 0
-    features = torch.from_numpy(stream.at("x").normal(2048 * 8).reshape(2048, 8)).float()
-    weights = torch.from_numpy(stream.at("w").normal(4096 * 8).reshape(4096, 8)).float() / 8
-    for counted in (None, scored):
+    for some in (False, True):
         grads = []
         for half in (False, True):
-            x, w = features.clone().requires_grad_(), weights.clone().requires_grad_()
+            x, w, y = head(2048, 4096, dtype=torch.float32)
+            w.data /= 8
             with torch.autocast("cpu", torch.float16, enabled=half):
-                loss = parts.mean_loss(x, w, y, 4096, scored=counted)
+                loss = parts.mean_loss(x, w, y, 4096, scored=y != 0 if some else None)
             (2.0**16 * loss).backward()  # type: ignore[no-untyped-call]
             assert x.grad is not None and w.grad is not None
             grads.append((x.grad, w.grad[20:], w.grad[:20]))
@@ -317,13 +281,10 @@ def test_swiglu_is_its_formula(settings: Build) -> None:
 
 @pytest.mark.parametrize("rows", [7, 50])
 def test_the_head_through_onednn_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    stream = Stream("eval", 2)
     monkeypatch.setitem(parts.CHUNK_ELEMENTS, "cpu", 29 * rows)
-    y = torch.from_numpy(stream.at("y").integers(50, 20))
     found = []
     for path, dtype in (("plain", torch.float64), ("onednn", torch.float32)):
-        x = torch.from_numpy(stream.at("x").normal(50 * 8).reshape(50, 8)).to(dtype).requires_grad_()
-        w = torch.from_numpy(stream.at("w").normal(29 * 8).reshape(29, 8)).to(dtype).requires_grad_()
+        x, w, y = head(dtype=dtype)
         loss = parts.mean_loss(x, w, y, 20, path)
         loss.backward()  # type: ignore[no-untyped-call]
         losses, _ = parts.score(x, w, y, 20, path)

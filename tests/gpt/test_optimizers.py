@@ -5,7 +5,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grok.checkpoints import load_checkpoint, save_checkpoint
 from grok.config import load_config
 from grok.config.gpt import GptConfig, OptimConfig
 from grok.gpt.flops import MACHINES, count_parameters, peak_of_device
@@ -25,41 +23,11 @@ from grok.gpt.training.schedules import Ramp
 from grok.gpt.training.trainer import Usage
 from grok.records import RunResult
 from grok.streams import Stream
-from tests.gpt.conftest import Build, differences, result_of, run, stopped
-
-WIDE = {"model__d_model": 72, "model__heads": 2}
-"""Matrices of more than 4,096 elements: bitsandbytes keeps smaller ones' moments in 32 bits."""
+from tests.gpt.conftest import EIGHT_BITS, Build, result_of, run
 
 
-@pytest.fixture
-def eight_bits() -> None:
-    pytest.importorskip("bitsandbytes", reason="the extra `bitsandbytes` is not installed")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"model__activation": "swiglu"},
-        {"optim__decay": "all", "stability__policy": "new_data_seed"},
-        {"optim__kind": "adamw8bit"},
-    ],
-    ids=["swiglu", "with states to roll back to", "8 bits"],
-)
-def test_stopped_and_gone_on_with_equals_never_stopped(
-    settings: Build, tmp_path: Path, changes: dict[str, Any], request: pytest.FixtureRequest
-) -> None:
-    if changes.get("optim__kind") == "adamw8bit":
-        request.getfixturevalue("eight_bits")
-    config = settings(**WIDE, **changes)
-    whole = result_of(run(config))
-    save_checkpoint(tmp_path, stopped(config, 5))
-    assert not differences(whole, result_of(run(config, load_checkpoint(tmp_path))))
-    assert whole.curve[-1].val_loss < whole.curve[0].val_loss
-
-
-@pytest.mark.usefixtures("eight_bits")
+@EIGHT_BITS
 def test_a_second_moment_of_eight_bits_is_shown_as_numbers() -> None:
-    """What the log shows is AdamW's own second moment, but for the rounding of 8 bits."""
     torch.manual_seed(0)
     models = [torch.nn.Linear(100, 60) for _ in range(2)]
     kinds = ("adamw", "adamw8bit")

@@ -8,6 +8,8 @@ import pytest
 from grok.commands.compose import gpt_settings
 from grok.commands.words import presets
 from grok.config import flatten
+from grok.config.gpt import GptConfig
+from grok.gpt.model import parameter_count
 
 MEGATRON_GPT2: Final = {
     "model.context": 1024, "train.batch_size": 512, "optim.lr": 1.5e-4, "optim.schedule": "cosine",
@@ -79,8 +81,8 @@ OWN: Final = {"tinystories_sample", "wikitext_sample"}
 
 
 @functools.cache
-def settings(name: str) -> dict[str, Any]:
-    return flatten(gpt_settings(["mode=gpt", f"experiment=gpt/{name}"]))
+def preset(name: str) -> GptConfig:
+    return gpt_settings(["mode=gpt", f"experiment=gpt/{name}"])
 
 
 def test_every_preset_has_a_source() -> None:
@@ -89,5 +91,29 @@ def test_every_preset_has_a_source() -> None:
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_preset_holds_every_value_of_its_source(name: str) -> None:
-    have = settings(name)
+    have = flatten(preset(name))
     assert {key: have[key] for key in SOURCES[name]} == SOURCES[name]
+
+
+@pytest.mark.parametrize("name", presets())
+def test_preset_has_its_own_count(name: str) -> None:
+    config = preset(name)
+    assert config.experiment == f"gpt/{name}"
+    assert config.target.params is not None and config.target.vocab_size is not None
+    assert parameter_count(config.model, vocab_size=config.target.vocab_size) == config.target.params
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "vocab_size"),
+    [
+        ("gpt2_117m", 124_439_808, 50257),
+        ("gpt2_345m", 354_823_168, 50257),
+        ("wikitext103_353m", 354_600_000, 50304),
+        ("shakespeare_char_gpu", 10_745_088, 65),
+        ("tinystories_1m", 1_070_000, 10_000),
+        ("tinystories_28m", 30_600_000, 10_000),
+        ("gpt_580m", 587_000_000, 50304),
+    ],
+)
+def test_counts_agree_with_the_sources(name: str, published: int, vocab_size: int) -> None:
+    assert parameter_count(preset(name).model, vocab_size=vocab_size) == pytest.approx(published, rel=3e-3)

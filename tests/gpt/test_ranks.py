@@ -304,7 +304,6 @@ def test_four_processes_equal_one_to_rounding(build: Build, tmp_path: Path, chan
 
 @pytest.mark.slow
 def test_three_processes_resume_to_equal_bits(build: Build, tmp_path: Path) -> None:
-    """Sums of three terms depend on their order, which must be that of the run that never stopped."""
     kinds: dict[str, dict[str, Any]] = {
         "ddp": {}, "ddp, two micro-batches each": {"train__micro_batch": 1}, "fsdp": {"train__parallel": "fsdp"},
         "fsdp, two micro-batches each": {"train__micro_batch": 1, "train__parallel": "fsdp"},
@@ -325,7 +324,6 @@ def test_three_processes_resume_to_equal_bits(build: Build, tmp_path: Path) -> N
 
 @given(rows=st.integers(1, 40), micro=st.integers(1, 40), ranks=st.integers(1, 9))
 def test_pieces_are_the_batch(rows: int, micro: int, ranks: int) -> None:
-    """In order, none empty, none in two micro-batches; one for each process where there are rows enough."""
     cut = pieces(rows, micro, ranks)
     assert [row for piece in cut for row in range(piece.start, piece.stop)] == list(range(rows))
     assert all(piece.rows > 0 for piece in cut)

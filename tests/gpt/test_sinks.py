@@ -109,19 +109,13 @@ def test_tensorboard_of_a_resumed_run_has_every_step_once(settings: Build, tmp_p
     config = settings(log__tensorboard=str(tmp_path), checkpoint__every=4)
     events = train([Job(run_id=RUN, config=config)])
     checkpoint = next(e for e in events if isinstance(e, Checkpoint))
+    before = [step for step, _ in scalars(folder(tmp_path))["train/loss"]]
+    assert before == list(range(1, checkpoint.step + 1)), "a checkpoint finds everything before it on the disk"
     events.close()  # type: ignore[attr-defined]  # as if killed after the checkpoint of step 4
     time.sleep(1.1)
     result = result_of(run(config, checkpoint))
     steps = [step for step, _ in scalars(folder(tmp_path))["train/loss"]]
     assert steps == [p.step for p in result.step_log] == list(range(1, 13))
-
-
-def test_a_checkpoint_finds_everything_before_it_on_the_disk(settings: Build, tmp_path: Path) -> None:
-    """A killed process writes nothing more, and the run goes on from its checkpoint: what came before must be there."""
-    events = train([Job(run_id=RUN, config=settings(log__tensorboard=str(tmp_path), checkpoint__every=4))])
-    checkpoint = next(e for e in events if isinstance(e, Checkpoint))
-    assert [step for step, _ in scalars(folder(tmp_path))["train/loss"]] == list(range(1, checkpoint.step + 1))
-    events.close()  # type: ignore[attr-defined]
 
 
 def test_a_sink_that_fails_costs_no_run(

@@ -133,7 +133,6 @@ def test_a_calm_stretch_ends_an_incident() -> None:
 
 
 def test_weights_that_are_not_finite_at_an_evaluation_end_the_run(settings: Build) -> None:
-    """No token can be drawn from them: it was an IndexError, and a failed run that never rolled back."""
     broken: dict[str, Any] = {"precision": "bf16", "optim__lr": 1e20, "eval__every": 1}
     result = result_of(run(settings(**broken)))
     assert (result.status, result.stop_reason) == ("diverged", "not_finite")

@@ -3,11 +3,11 @@
 import dataclasses
 import json
 import re
-import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -23,6 +23,7 @@ from grok.store import open_store
 from grok.text.corpus import Corpus, open_corpus
 from grok.text.preparation import Request
 from grok.text.preparation import prepare as prepare_corpus
+from tests.docs.pages import ROOT, commands
 
 TINY = (
     "mode=gpt", "experiment=gpt/shakespeare_char", "model.layers=1", "model.d_model=16", "model.heads=2",
@@ -96,42 +97,29 @@ def test_a_run_in_flight_can_be_looked_at(trained: Trained, tmp_path: Path, caps
 
 
 @pytest.mark.parametrize(
-    ("argv", "message"),
+    ("door", "argv", "message"),
     [
-        (["zzz"], "fits none of the 2 language models"),
-        ([""], "neither a folder nor a run_id"),
-        (["RUN", "--split", "test"], "no split 'test': it has train, val"),
-        (["RUN", "--data", "nowhere"], "no prepared corpus"),
-        (["RUN", "--stride", "4"], "--stride 4 needs --windows sliding"),
-        (["RUN", "--windows", "sliding", "--stride", "99"], "--stride 99: expected a whole number from 1"),
-        (["RUN", "--context", "0"], "--context 0: expected a whole number, at least 1"),
+        (evaluate, ["zzz"], "fits none of the 2 language models"),
+        (evaluate, [""], "neither a folder nor a run_id"),
+        (evaluate, ["RUN", "--split", "test"], "no split 'test': it has train, val"),
+        (evaluate, ["RUN", "--data", "nowhere"], "no prepared corpus"),
+        (evaluate, ["RUN", "--stride", "4"], "--stride 4 needs --windows sliding"),
+        (evaluate, ["RUN", "--windows", "sliding", "--stride", "99"], "--stride 99: expected a whole number from 1"),
+        (evaluate, ["RUN", "--context", "0"], "--context 0: expected a whole number, at least 1"),
+        (generate, ["RUN", "--prompt", "日本"], "characters of the text are not among"),
+        (generate, ["RUN", "--prompt", "caf\udce9"], "has a character that is no Unicode text"),
+        (generate, ["RUN", "--temperature", "-1"], "--temperature -1"),
+        (generate, ["RUN", "--top-p", "2"], "--top-p 2"),
+        (generate, ["RUN", "--seed", "-1"], "--seed -1: expected a whole number"),
+        (generate, ["RUN", "--tokens", "0"], "--tokens 0"),
+        (generate, ["RUN", "--prompt-file", "absent.txt"], "cannot be read"),
     ],
 )
-def test_impossible_evaluations_are_refused(
-    trained: Trained, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_what_is_impossible_is_refused(
+    trained: Trained, door: ModuleType, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [trained.run_id if word == "RUN" else word for word in argv]
-    assert evaluate.main([*given, "--store", str(trained.store)]) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--prompt", "日本"], "characters of the text are not among"),
-        (["--prompt", "caf\udce9"], "has a character that is no Unicode text"),
-        (["--temperature", "-1"], "--temperature -1"),
-        (["--top-p", "2"], "--top-p 2"),
-        (["--seed", "-1"], "--seed -1: expected a whole number"),
-        (["--tokens", "0"], "--tokens 0"),
-        (["--prompt-file", "absent.txt"], "cannot be read"),
-    ],
-)
-def test_impossible_generations_are_refused(
-    trained: Trained, argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert generate.main([trained.run_id, "--store", str(trained.store), *argv]) == 2
+    assert door.main([*given, "--store", str(trained.store)]) == 2
     said = capsys.readouterr().err
     assert message in said and said.count("\n") == 1
 
@@ -189,21 +177,15 @@ def test_preparing_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureF
 
 # The commands of docs/gpt.md do what the page says, and its counts are those of the published files.
 
-PAGE = (Path(__file__).parents[2] / "docs" / "gpt.md").read_text(encoding="utf-8")
-COMMANDS = [
-    shlex.split(line.partition("#")[0])
-    for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-    for line in block.replace("\\\n", " ").splitlines()
-    if line.strip()
-]
+PAGE = (ROOT / "docs/gpt.md").read_text(encoding="utf-8")
 
 
 def test_the_first_command_prints_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert COMMANDS[0][:4] == ["grok", "prepare", "fables", "--input"]
-    assert prepare.main(COMMANDS[0][2:]) == 0
+    words = next(c.words for c in commands(ROOT / "docs/gpt.md") if c.words[2:4] == ("grok.prepare", "fables"))
+    assert prepare.main([*words[3:]]) == 0
     shown = re.search(r"````text\n(.*?)````", PAGE, re.DOTALL)
     assert shown is not None
     printed = capsys.readouterr().out
@@ -212,17 +194,6 @@ def test_the_first_command_prints_what_the_page_shows(
     assert files == {
         "manifest.json", "tokenizer.json", "train.bin", "val.bin", "train.docs", "val.docs", "corpus.md", "corpus.json",
     }  # fmt: skip
-
-
-PARSERS = {"prepare": prepare.parser, "evaluate": evaluate.parser, "generate": generate.parser}
-"""Commands with parsers of their own. Sweeps and runs of all pages are planned in ``tests/docs``."""
-
-
-@pytest.mark.parametrize(
-    "command", [c for c in COMMANDS if c[1] not in ("run", "sweep")], ids=lambda command: " ".join(command[:4])
-)
-def test_every_command_is_read(command: list[str]) -> None:
-    PARSERS[command[1]]().parse_args(command[2:])
 
 
 def test_the_table_of_counts(samples: Callable[[str], Path], tmp_path: Path) -> None:
