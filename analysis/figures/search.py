@@ -25,9 +25,7 @@ from grok.analysis.studies.search import FINISHED, Searches, SearchResult
 WORDS = {
     "median_time": "median step of generalisation",
     "generalised_share": "share of seeds that generalised",
-    "accurate_share": "share of accurate seeds",
     "val_loss": "validation loss",
-    "val_acc": "validation accuracy",
     "logit_acc": "logit of validation accuracy",
 }
 

@@ -18,9 +18,7 @@ from grok.streams import MAX_SEED
 OBJECTIVES: Final = (
     "median_time",
     "generalised_share",
-    "accurate_share",
     "val_loss",
-    "val_acc",
     "logit_acc",
 )
 """Statistics over a trial's seeds; sweeps/search/space.py defines them."""
@@ -53,10 +51,6 @@ class StudyConfig:
         maximum=10_000,
     )
     objective: str = setting("median_time", "Statistic over a trial's seeds that is optimised.", choices=OBJECTIVES)
-    horizon: int | None = setting(None, "Step at which losses and accuracies are read; null: the last.", minimum=1)
-    accuracy: float = setting(
-        0.98, "accurate_share: validation accuracy that a seed exceeds at the horizon.", above=0, below=1
-    )
     sampler: SamplerConfig = section(SamplerConfig)
 
     def __post_init__(self) -> None:

@@ -28,8 +28,7 @@ from grok.store import Purpose, Purposes, StoreWriter, check_path, open_store
 from grok.sweeps.search.config import StudyConfig
 from grok.sweeps.search.record import ASKED, StudyRecord, propose
 from grok.sweeps.search.space import (
-    READ_AT_HORIZON,
-    Objective,
+    READ_AT_END,
     Plain,
     SeedOutcome,
     Space,
@@ -37,6 +36,8 @@ from grok.sweeps.search.space import (
     read_outcomes,
     read_space,
     refuse_impossible,
+    score_of,
+    value_of,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ RUNS, REASON = "runs", "reason"
 
 @dataclass(slots=True)
 class Search:
-    """One study with its settings and its objective."""
+    """One study with its settings."""
 
     study: StudyConfig
     space: Space
@@ -62,7 +63,6 @@ class Search:
     tell: Callable[[str], None]
     default: RunConfig = field(init=False)
     flat: dict[str, Value] = field(init=False)
-    objective: Objective = field(init=False)
 
     def __post_init__(self) -> None:
         """Check the study against the settings of the default run.
@@ -72,7 +72,6 @@ class Search:
         """
         self.default = load_config(self.base)
         self.flat = flatten(self.default)
-        self.objective = Objective(self.study.objective, self.study.accuracy)
         if self.default.force:
             raise ConfigError("force=true: a search uses the runs that are stored; expected force=false")
         if self.default.seed != 0:
@@ -83,22 +82,13 @@ class Search:
         self._check_objective()
 
     def _check_objective(self) -> None:
-        name = self.objective.name
+        name = self.study.objective
         if self.flat["mode"] != "arithmetic" and name != "val_loss":
             raise ConfigError(f"study.objective={name}: mode={self.flat['mode']} supports only val_loss")
-        horizon, every = self.study.horizon, int(self.flat["eval.every"])  # type: ignore[arg-type]
-        if horizon is not None and horizon > self.budget:
-            raise ConfigError(f"study.horizon={horizon}: beyond train.steps={self.budget}")
-        if horizon is None or name not in READ_AT_HORIZON:
-            return
-        if self.flat.get("eval.schedule", "every") == "every" and horizon % every and horizon != self.budget:
+        if self.flat.get("train.stop_when_generalised") and name in READ_AT_END:
             raise ConfigError(
-                f"study.horizon={horizon}: expected a multiple of eval.every={every}, where runs are evaluated"
-            )
-        if self.flat.get("train.stop_when_generalised") and horizon > int(self.flat["train.stop_horizon"]):  # type: ignore[arg-type]
-            raise ConfigError(
-                f"study.horizon={horizon}: runs that generalise stop before it, expected at most "
-                f"train.stop_horizon={self.flat['train.stop_horizon']}"
+                f"study.objective={name} is read at the last step, where runs that generalise would not be: expected "
+                "train.stop_when_generalised=false"
             )
 
     @property
@@ -218,7 +208,7 @@ class Search:
             return
         configs = [load_config(one) for one in settings]
         seeds = self.outcomes(configs)
-        scores = [self.objective.score(outcome) for outcome in seeds]
+        scores = [score_of(self.study.objective, outcome) for outcome in seeds]
         runs = [[s, o.run_id, score] for s, o, score in zip(self.study.all_seeds(), seeds, scores, strict=True)]
         record.note(number, RUNS, runs)
         failed = [outcome for outcome in seeds if outcome.status == "failed"]
@@ -227,9 +217,9 @@ class Search:
             record.end(number, TrialState.FAIL)
             self.tell(f"trial {number}: failed, {failed[0].error}")
             return
-        value = self.objective.value(seeds)
+        value = value_of(self.study.objective, seeds)
         record.end(number, TrialState.COMPLETE, value)
-        self.tell(f"trial {number}: {self.objective.name} {value:.6g} over {len(seeds)} seeds, {_text(trial.params)}")
+        self.tell(f"trial {number}: {self.study.objective} {value:.6g} over {len(seeds)} seeds, {_text(trial.params)}")
 
     def outcomes(self, configs: Sequence[RunConfig]) -> list[SeedOutcome]:
         """Return the stored outcomes of ``configs``, which must all be stored.
@@ -239,7 +229,7 @@ class Search:
         """
         run_ids = [run.run_id for run in prepare_runs(configs)]
         budgets = {run_id: int(flatten(c)["train.steps"]) for run_id, c in zip(run_ids, configs, strict=True)}
-        outcomes = read_outcomes(open_store(self.store_path), run_ids, self.study.horizon, budgets)
+        outcomes = read_outcomes(open_store(self.store_path), run_ids, budgets)
         if missing := [run_id for run_id in run_ids if run_id not in outcomes]:
             raise TrainingError(
                 f"{len(missing)} of {len(run_ids)} runs of a trial are not in {self.store_path} under their present "
@@ -318,7 +308,7 @@ def _conclude(search: Search, trials: Sequence[Any], best: FrozenTrial | None, d
         tell(f"Interrupted: {line} {GO_ON}")
         return 1
     if best is not None:
-        value = f"{search.objective.name} {best.value:.6g}"
+        value = f"{search.study.objective} {best.value:.6g}"
         params = " ".join(f"{name}={value}" for name, value in best.params.items())
         tell(f"best: trial {best.number}, {value} over {search.study.seeds} seeds: {params}")
     if failed:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from grok.commands.compose import apply
 from grok.config import MODES, load_config
 from grok.config.fields import ANY, Rule, check, settings_of
-from grok.errors import ConfigError, StoreError, nearest
+from grok.errors import ConfigError, nearest
 from grok.store import Store
 
 if TYPE_CHECKING:
@@ -187,15 +187,14 @@ def _dimension(name: str, declared: Mapping[str, Any], settings: Mapping[str, tu
 # |---|---|---|
 # | ``median_time`` | median step of generalisation; a censored seed counts as after the budget | low |
 # | ``generalised_share`` | share of seeds that generalised within the budget | high |
-# | ``accurate_share`` | share of seeds with validation accuracy above ``study.accuracy`` at the horizon | high |
-# | ``val_loss``, ``val_acc`` | median over seeds, at the horizon | low, high |
-# | ``logit_acc`` | mean over seeds of ln(right / wrong) on the validation set at the horizon | high |
+# | ``val_loss`` | median over seeds, at the last step | low |
+# | ``logit_acc`` | mean over seeds of ln(right / wrong) on the validation set at the last step | high |
 #
 # If at least half of the seeds are censored, the median does not exist. The value is then the budget times
 # (1 + share of censored seeds): above every median that exists, and better if more seeds generalised.
 
 MINIMISED: Final = frozenset({"median_time", "val_loss"})
-READ_AT_HORIZON: Final = frozenset({"accurate_share", "val_loss", "val_acc", "logit_acc"})
+READ_AT_END: Final = frozenset({"val_loss", "logit_acc"})
 SURE: Final = 1e-3
 """Accuracies are clipped to this distance from 0 and 1 before the logit, so that one seed cannot dominate a mean."""
 
@@ -210,7 +209,7 @@ class SeedOutcome:
     budget: int
     grokked_step: int | None
     val_loss: float
-    """At the horizon; NaN if the run did not reach it."""
+    """At the last step; NaN if the run did not reach it."""
     val_acc: float
     """The same of the accuracy."""
 
@@ -220,34 +219,24 @@ class SeedOutcome:
         return math.inf if self.grokked_step is None else float(self.grokked_step)
 
 
-@dataclass(frozen=True, slots=True)
-class Objective:
-    """One of ``OBJECTIVES``."""
+def score_of(objective: str, seed: SeedOutcome) -> float:
+    """Return the finite score of one seed; a censored time is twice the budget."""
+    if objective == "median_time":
+        return seed.time if math.isfinite(seed.time) else 2.0 * seed.budget
+    if objective == "generalised_share":
+        return float(seed.grokked_step is not None)
+    if objective == "logit_acc":
+        accuracy = min(max(seed.val_acc, SURE), 1 - SURE) if math.isfinite(seed.val_acc) else SURE
+        return math.log(accuracy / (1 - accuracy))
+    return seed.val_loss if math.isfinite(seed.val_loss) else WORST_LOSS
 
-    name: str
-    accuracy: float
 
-    def score(self, seed: SeedOutcome) -> float:
-        """Return the finite score of one seed; a censored time is twice the budget."""
-        if self.name == "median_time":
-            return seed.time if math.isfinite(seed.time) else 2.0 * seed.budget
-        if self.name == "generalised_share":
-            return float(seed.grokked_step is not None)
-        if self.name == "accurate_share":
-            return float(seed.val_acc > self.accuracy)
-        if self.name == "logit_acc":
-            accuracy = min(max(seed.val_acc, SURE), 1 - SURE) if math.isfinite(seed.val_acc) else SURE
-            return math.log(accuracy / (1 - accuracy))
-        if self.name == "val_acc":
-            return seed.val_acc if math.isfinite(seed.val_acc) else 0.0
-        return seed.val_loss if math.isfinite(seed.val_loss) else WORST_LOSS
-
-    def value(self, seeds: Sequence[SeedOutcome]) -> float:
-        """Return the objective of a setting over its ``seeds``."""
-        if self.name == "median_time":
-            return median_time(seeds)
-        scores = [self.score(seed) for seed in seeds]
-        return median(scores) if self.name in ("val_loss", "val_acc") else sum(scores) / len(scores)
+def value_of(objective: str, seeds: Sequence[SeedOutcome]) -> float:
+    """Return the objective of a setting over its ``seeds``."""
+    if objective == "median_time":
+        return median_time(seeds)
+    scores = [score_of(objective, seed) for seed in seeds]
+    return median(scores) if objective == "val_loss" else sum(scores) / len(scores)
 
 
 WORST_LOSS: Final = 100.0
@@ -268,33 +257,20 @@ def direction_of(objective: str) -> Literal["minimize", "maximize"]:
     return "minimize" if objective in MINIMISED else "maximize"
 
 
-def read_outcomes(
-    store: Store, run_ids: Sequence[str], horizon: int | None, budgets: Mapping[str, int]
-) -> dict[str, SeedOutcome]:
-    """Return the stored outcomes of ``run_ids`` at ``horizon`` (None: the last step).
-
-    Raises:
-        StoreError: a run passed the horizon without an evaluation at it.
-    """
-    columns = ["run_id", "status", "error", "steps", "grokked_step", "val_loss", "val_acc"]
-    rows = {row["run_id"]: row for row in store.table("runs", run_ids, columns).to_pylist()}
-    at: dict[str, tuple[float | None, float | None]] = {}
-    if horizon is not None:
-        points = store.table("curves", run_ids, ["val_loss", "val_acc"]).to_pylist()
-        at = {point["run_id"]: (point["val_loss"], point["val_acc"]) for point in points if point["step"] == horizon}
+def read_outcomes(store: Store, run_ids: Sequence[str], budgets: Mapping[str, int]) -> dict[str, SeedOutcome]:
+    """Return the stored outcomes of ``run_ids``."""
+    columns = ["run_id", "status", "error", "grokked_step", "val_loss", "val_acc"]
     outcomes = {}
-    for run_id, row in rows.items():
-        loss, accuracy = (row["val_loss"], row["val_acc"]) if horizon is None else at.get(run_id, (None, None))
-        if horizon is not None and run_id not in at and row["status"] == "completed" and row["steps"] >= horizon:
-            raise StoreError(f"study.horizon={horizon}: run {run_id} was not evaluated at that step, see eval.every")
+    for row in store.table("runs", run_ids, columns).to_pylist():
         finished = row["status"] == "completed"
-        outcomes[run_id] = SeedOutcome(
-            run_id=run_id,
+        loss, accuracy = (row[name] if finished else None for name in ("val_loss", "val_acc"))
+        outcomes[row["run_id"]] = SeedOutcome(
+            run_id=row["run_id"],
             status=row["status"],
             error=row["error"],
-            budget=budgets[run_id],
+            budget=budgets[row["run_id"]],
             grokked_step=row["grokked_step"] if finished else None,
-            val_loss=float(loss) if finished and loss is not None else math.nan,
-            val_acc=float(accuracy) if finished and accuracy is not None else math.nan,
+            val_loss=math.nan if loss is None else float(loss),
+            val_acc=math.nan if accuracy is None else float(accuracy),
         )
     return outcomes

@@ -127,7 +127,7 @@ LONG = "x" * 300
 LAYERS = ["layers", "--recipient", "0", "--donor", "1", *TINY]
 SEARCH = ["search", "study=quickstart"]
 GPT = ["experiment=gpt/shakespeare_char", "data.path=C"]
-DIARY = ["search", "study=diary", "store.path=N", "train.stop_when_generalised=true", "train.stop_horizon=1000"]
+DIARY = ["search", "study=diary", "store.path=N", "train.stop_when_generalised=true"]
 BPE = ["prepare", "text", "--input", "text.txt", "--tokenizer", "bpe", "--out", "P", "--vocab-size", "1000000000"]
 
 
@@ -151,9 +151,8 @@ BPE = ["prepare", "text", "--input", "text.txt", "--tokenizer", "bpe", "--out", 
         ([*SEARCH, "modl.layers=1"], "did you mean 'model.layers'"),
         ([*SEARCH, "seed=5"], "study.first_seed=5"),
         ([*SEARCH, "force=true"], "expected force=false"),
-        ([*SEARCH, "study.objective=val_loss", "study.horizon=333"], "multiple of eval.every"),
-        ([*SEARCH, "study.horizon=5000"], "beyond train.steps"),
-        (DIARY, "train.stop_horizon=1000"),
+        ([*SEARCH, "study.objective=median_tim"], "did you mean 'median_time'"),
+        (DIARY, "train.stop_when_generalised=false"),
         (["search", "study=quickstrt"], "did you mean 'quickstart'"),
         (["search", "store.path=N"], "expected study=NAME"),
         (["search", "store.path=N", "study.trials=3"], "expected study=NAME"),
