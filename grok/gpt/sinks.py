@@ -175,7 +175,7 @@ def run_folder(folder: str | Path, run_id: str, seed: int) -> Path:
 class TensorBoard(Sink):
     """One folder per run, and one inside it per branch after a rollback.
 
-    Settings and outcome stand under Text, settings also under HParams.
+    Settings and outcome stand under Text.
     """
 
     def __init__(self, folder: Path, from_step: int, settings: Mapping[str, Any], branch: int = 0) -> None:
@@ -190,18 +190,8 @@ class TensorBoard(Sink):
         known = {name: value for name, value in without_secrets(dict(settings)).items() if value is not None}
         self.outcome = {name: value for name, value in known.items() if name.startswith("outcome.")}
         if not from_step and not branch:
-            self._describe({name: value for name, value in known.items() if name not in self.outcome})
-
-    def _describe(self, settings: Mapping[str, Any]) -> None:
-        from torch.utils.tensorboard.summary import hparams
-
-        # its table has the first few columns that differ, and the seeds that follow from `seed`, or rows of designs,
-        # would fill it; it keeps numbers as doubles, into which a stream's seed does not fit
-        columns = {n: v for n, v in settings.items() if not n.startswith(("seed_", "design."))}
-        exact = {n: str(v) if isinstance(v, int) and v > 2**53 else v for n, v in columns.items()}
-        _, start, _ = hparams(exact, {})
-        self.writer.file_writer.add_summary(start)
-        self.writer.add_text("run/settings", _as_table(settings), 0)
+            described = {name: value for name, value in known.items() if name not in self.outcome}
+            self.writer.add_text("run/settings", _as_table(described), 0)
 
     def by(self, name: str, loss: float, axes: dict[str, int]) -> None:
         for axis, place in axes.items() if math.isfinite(loss) else ():

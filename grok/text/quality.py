@@ -143,7 +143,6 @@ SHORT_BYTES: Final = 20
 
 _REPLACEMENT: Final = 0xFFFD
 _CONTROL: Final = np.array([c for c in range(32) if chr(c) not in "\t\n\r"])
-_LATIN_END: Final = 0x250
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +161,6 @@ class ChunkScan:
     """``[distinct characters]``: their code points, ascending."""
     code_counts: NDArray[np.int64]
     """``[distinct characters]``: how often each occurs."""
-    damaged: NDArray[np.bool_]
-    """``[pieces]``: whether the piece has U+FFFD."""
 
 
 def scan_chunk(texts: Sequence[str], ends: Sequence[bool]) -> ChunkScan:
@@ -179,7 +176,6 @@ def scan_chunk(texts: Sequence[str], ends: Sequence[bool]) -> ChunkScan:
         digests=[hashlib.blake2b(data, digest_size=8).digest() for data in encoded],
         codes=present.astype(np.int64),
         code_counts=counts[present].astype(np.int64),
-        damaged=np.array(["\ufffd" in text for text in texts], dtype=np.bool_),
     )
 
 
@@ -193,12 +189,10 @@ class TextScan:
     characters: int = 0
     document_bytes: list[NDArray[np.int64]] = field(default_factory=list)
     document_digests: list[NDArray[np.uint64]] = field(default_factory=list)
-    damaged_documents: int = 0
     character_counts: dict[int, int] = field(default_factory=dict)
     quality: Quality = field(default_factory=Quality)
     _open_bytes: int = 0
     _open_digest: bytes = b""
-    _open_damaged: bool = False
 
     def add(self, chunk: ChunkScan) -> None:
         """Add the next chunk; chunks come in the order of the text."""
@@ -207,11 +201,8 @@ class TextScan:
             self.character_counts[code] = self.character_counts.get(code, 0) + count
         sizes: list[int] = []
         digests: list[int] = []
-        for size, digest, ends, damaged in zip(
-            chunk.sizes.tolist(), chunk.digests, chunk.ends.tolist(), chunk.damaged.tolist(), strict=True
-        ):
+        for size, digest, ends in zip(chunk.sizes.tolist(), chunk.digests, chunk.ends.tolist(), strict=True):
             self._open_bytes += size
-            self._open_damaged |= damaged
             # the hash of a document in several pieces is the chained hash of the pieces
             self._open_digest = (
                 hashlib.blake2b(self._open_digest + digest, digest_size=8).digest() if self._open_digest else digest
@@ -219,8 +210,7 @@ class TextScan:
             if ends:
                 sizes.append(self._open_bytes)
                 digests.append(int.from_bytes(self._open_digest, "little"))
-                self.damaged_documents += self._open_damaged
-                self._open_bytes, self._open_digest, self._open_damaged = 0, b"", False
+                self._open_bytes, self._open_digest = 0, b""
         self.document_bytes.append(np.array(sizes, dtype=np.int64))
         self.document_digests.append(np.array(digests, dtype=np.uint64))
 
@@ -246,7 +236,6 @@ class TextScan:
         """Return the numbers of the report, as JSON values by name."""
         sizes, digests = self.sizes(), self.digests()
         count = self.character_counts
-        quantiles = np.quantile(sizes, [0.05, 0.5, 0.95]) if len(sizes) else np.zeros(3)
         common = sorted(count.items(), key=lambda item: (-item[1], item[0]))
         return {
             "documents": self.documents,
@@ -256,23 +245,15 @@ class TextScan:
             "characters": self.characters,
             "longest_document": {"number": int(sizes.argmax()), "bytes": int(sizes.max())} if len(sizes) else None,
             "shortest_document": {"number": int(sizes.argmin()), "bytes": int(sizes.min())} if len(sizes) else None,
-            "document_bytes_5_50_95": [float(q) for q in quantiles],
             "short_documents": int((sizes < SHORT_BYTES).sum()),
             "duplicate_share": 1 - len(np.unique(digests)) / len(digests) if len(digests) else 0.0,
             "replacement_characters": count.get(_REPLACEMENT, 0),
-            "documents_with_replacement": self.damaged_documents,
             "control_characters": sum(count.get(int(code), 0) for code in _CONTROL),
             "distinct_characters": len(count),
-            "share_ascii": _share(count, lambda code: code < 128),
-            "share_latin": _share(count, lambda code: code < _LATIN_END),
+            "share_ascii": sum(n for code, n in count.items() if code < 128) / max(1, self.characters),
             "top_characters": [[chr(code), n] for code, n in common[:20]],
             "quality": self.quality.describe(),
         }
-
-
-def _share(counts: Mapping[int, int], chosen: Any) -> float:
-    total = sum(counts.values())
-    return sum(n for code, n in counts.items() if chosen(code)) / total if total else 0.0
 
 
 def shared_documents(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> int:
@@ -341,10 +322,7 @@ def _warnings(
     for name, text in texts.items():
         characters = max(1, text["characters"])
         if text["replacement_characters"]:
-            warnings.append(
-                f"{name}: {text['replacement_characters']:,} characters were not UTF-8 (now U+FFFD),"
-                f" in {text['documents_with_replacement']:,} of {text['documents']:,} documents"
-            )
+            warnings.append(f"{name}: {text['replacement_characters']:,} characters were not UTF-8 (now U+FFFD)")
         if text["control_characters"] > characters / 10_000:
             warnings.append(f"{name}: {text['control_characters']:,} control characters: the input may not be text")
         if text["duplicate_share"] > 0.01:
@@ -420,13 +398,9 @@ def _text_table(texts: Mapping[str, Mapping[str, Any]]) -> list[str]:
         ("characters", lambda t: f"{t['characters']:,}, {t['distinct_characters']:,} distinct"),
         ("longest document", lambda t: size(t["longest_document"])),
         ("shortest document", lambda t: size(t["shortest_document"])),
-        (
-            "document bytes, 5th/50th/95th percentile",
-            lambda t: "/".join(f"{q:,.0f}" for q in t["document_bytes_5_50_95"]),
-        ),
         ("word-for-word duplicates", lambda t: f"{t['duplicate_share']:.2%}"),
         ("not UTF-8 (U+FFFD)", lambda t: f"{t['replacement_characters']:,}"),
-        ("ASCII / Latin letters and signs", lambda t: f"{t['share_ascii']:.2%} / {t['share_latin']:.2%}"),
+        ("ASCII", lambda t: f"{t['share_ascii']:.2%}"),
         ("commonest characters", lambda t: " ".join(_shown(c) for c, _ in t["top_characters"])),
     ]
     header = f"| | {' | '.join(texts)} |"
