@@ -1,10 +1,9 @@
 """docs/internals.md says what the code says: its modules and floors."""
 
-import importlib
+import pkgutil
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,24 +13,9 @@ NAMES = sorted({*re.findall(r"\bgrok(?:\.[A-Za-z_]\w*)+", PAGE)})
 """What the page names in full."""
 
 
-def resolve(dotted: str) -> Any:
-    """Return the module, or what is in one, of a name in full."""
-    parts = dotted.split(".")
-    for cut in range(len(parts), 0, -1):
-        try:
-            thing = importlib.import_module(".".join(parts[:cut]))
-        except ModuleNotFoundError as error:
-            assert error.name is not None and dotted.startswith(error.name), error
-            continue
-        for name in parts[cut:]:
-            thing = getattr(thing, name)
-        return thing
-    raise AssertionError(f"there is no {dotted}")
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_page_names_is_in_the_code(name: str) -> None:
-    resolve(name)
+    pkgutil.resolve_name(name)
 
 
 def test_the_floors_are_those_that_are_checked() -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import grok
-from grok.analysis.observations import Observations, searches
+from grok.analysis.observations import Observations
 from grok.analysis.studies import fate
 from grok.commands.compose import arithmetic, compose
 from grok.config import ArithmeticConfig, GptConfig, identify
@@ -27,12 +27,10 @@ from grok.run import main as run
 from grok.store import Provenance, Row, StoreWriter, open_store
 from grok.sweeps import branch, layers, repeat
 from grok.sweeps.choosing import eligible, selecting
-from grok.sweeps.search.__main__ import main as search
 from tests.doors.conftest import TINY as SETTINGS
 from tests.execute.conftest import tiny
 
 TINY = [*SETTINGS, "executor=inline"]
-STUDY = ["study.trials=2", "study.seeds=2", "study.parallel=2"]
 
 
 def rows(store: Path) -> pd.DataFrame:
@@ -334,9 +332,7 @@ def test_candidates_are_members_of_before_any_result(census: Path, capsys: pytes
     assert list(again) == list(planned) and again.design == planned.design, "rows of later plans claim no population"
 
 
-def test_repeats_choose_among_the_population_that_branches_choose_among(
-    census: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repeats_choose_among_the_population_that_branches_choose_among(census: Path) -> None:
     """Children, and seeds that a script added for something seen, have a run of this condition, too."""
     settings = compose([*TINY, f"store.path={census}"])
     execute([arithmetic(settings, seed=seed) for seed in range(50, 54)])
@@ -355,11 +351,6 @@ def test_repeats_choose_among_the_population_that_branches_choose_among(
     execute([arithmetic(compose([*TINY, f"store.path={scan}"]), seeds__order=9)])
     words = ["--store", str(scan), "--scan", "order", "--best", "2", "numerics.compile=false", "executor=inline"]
     assert {purpose.choice_detail["of"] for _, purpose in repeat.planned(words).design.beside} == {4}
-    for shard in (census / "designs").glob("*.parquet"):
-        shard.unlink()
-    capsys.readouterr()
-    assert len(repeat.planned([*how, "--best", "5"]).design.beside) == 10
-    assert "says of no run with these settings what it was for" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("how", [pytest.param("command", marks=pytest.mark.slow), "python"])
@@ -422,17 +413,6 @@ def test_a_plan_that_was_abandoned_comes_back_by_its_command(
     assert rows(store)["retired"].isna().all()
     sweep(store, "seed=0")()
     assert "was abandoned" not in capsys.readouterr().out
-
-
-def test_a_search_is_one_design_of_its_trials(tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    store = tmp_path / "S"
-    words = ["study=quickstart", *STUDY, *TINY, f"store.path={store}"]
-    found = new_rows(store, lambda: _passes(search(words)))
-    assert (found["kind"] == "search").all() and (found["role"] == "trial").all() and found["design_id"].nunique() == 1
-    assert {(unit["trial"], unit["seed"]) for unit in units(found, "trial")} == {(t, s) for t in (0, 1) for s in (0, 1)}
-    (study,) = searches(store)
-    assert {run[1] for trial in study["trials"] for run in trial["runs"]} == set(found["run_id"])
 
 
 def test_the_design_of_many_runs_takes_no_square_of_their_number() -> None:

@@ -67,14 +67,6 @@ def test_failed_runs_are_tried_again_only_when_asked(tmp_path: Path) -> None:
     assert [run.config.seed for run in make_plan(again, store).to_train] == [0, 1]
 
 
-def test_force_takes_the_next_free_replicate(tmp_path: Path) -> None:
-    twice = prepare_runs([tiny(0), tiny(0, replicate=1)])
-    store = stored(tmp_path / "S", twice)
-    (run,) = make_plan(prepare_runs([tiny(0, force=True)]), store).to_train
-    assert run.config.replicate == 2
-    assert run.identity.trajectory_id == twice[0].identity.trajectory_id
-
-
 @pytest.mark.parametrize(
     ("keep_every", "metrics", "extends"), [(3, ["circuit"], False), (3, [], True), (0, ["circuit"], True)]
 )

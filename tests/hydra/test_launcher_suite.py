@@ -3,25 +3,14 @@
 from typing import Any
 
 import pytest
-from hydra.core.plugins import Plugins
-from hydra.plugins.launcher import Launcher
-from hydra.plugins.sweeper import Sweeper
 from hydra.test_utils.launcher_common_tests import (
     BatchedSweeperTestSuite,
     IntegrationTestSuite,
     LauncherTestSuite,
 )
 
-from hydra_plugins.grok_lanes.launcher import GrokLanesLauncher
-from hydra_plugins.grok_lanes.sweeper import GrokLanesSweeper
-
 CHDIR = ["hydra.job.chdir=True"]
 """The suite looks for each job's files in its working directory."""
-
-
-def test_hydra_discovers_both() -> None:
-    assert GrokLanesLauncher.__name__ in [x.__name__ for x in Plugins.instance().discover(Launcher)]
-    assert GrokLanesSweeper.__name__ in [x.__name__ for x in Plugins.instance().discover(Sweeper)]
 
 
 @pytest.mark.parametrize(

@@ -77,11 +77,6 @@ class Counting(torch.optim.Optimizer):
                 assert len(range(state["count"])) == group["step"]
                 p -= group["lr"] * p.grad / float(group["total"]) / (1 + group["warm"])
 
-class Remembering(Counting):
-    def step(self):
-        super().step()
-        self.param_groups[0]["history"] = [1.0]
-
 class Doubled:
     "Adds what the gradient was before: state that a checkpoint must hold."
     def __init__(self, parameters):
@@ -129,19 +124,9 @@ def norm(moment, scale=1.0):
     return {"two": scale * sum(float(p.square().sum()) for p in moment.parameters.values()) ** 0.5,
             "hits": float((moment.logits(moment.val_set).argmax(-1) == moment.classes(moment.val_set)).float().mean())}
 
-def spread(moment):
-    both = (moment.train_set, moment.val_set)
-    assert all(isinstance(numbers, np.ndarray) for one in both for numbers in (one.answers, one.answer))
-    shifts = [moment.classes(one) - torch.from_numpy(one.answers) for one in both]
-    return {"shift": int(shifts[0][0]), "one": float(len(torch.cat(shifts).unique())),
-            "kinds": len(np.unique(moment.val_set.answer))}
-
 def rude(moment):
     next(iter(moment.parameters.values())).zero_()
     return 0.0
-
-def vector(moment):
-    return torch.zeros(3)
 """
 PLAIN = {"task": {"plugin": {"_target_": "mine.parity"}}, "model": {"plugin": {"_target_": "mine.Perceptron"}}}
 

@@ -75,7 +75,6 @@ def test_a_plain_module_trains_as_a_loop_of_its_own_would() -> None:
     assert found.curve[-1].val_loss == pytest.approx(float(F.cross_entropy(forward(x), right).detach()), rel=1e-12)
 
 
-EXAMPLES = str(Path(__file__).parents[2] / "examples")
 CASES: dict[str, dict[str, Any]] = {
     "plain module": PLAIN,
     "transformer on a table of tokens": {"task": {"plugin": {"_target_": "mine.parity", "floats": False}}},
@@ -91,10 +90,9 @@ CASES: dict[str, dict[str, Any]] = {
     "intervention that draws": {"optim": {"intervention": {"_target_": "mine.Noise"}}},
     "optimiser that draws": {"optim": {"plugin": {"_target_": "mine.NoisySgd"}}},
     "loss that draws": {"train": {"loss_plugin": {"_target_": "mine.noisy_loss"}}},
-    "lanes of one's own": {"model": {"plugin": {"_target_": "gated.Gated"}}, "plugin_path": EXAMPLES},
     "module that draws in evaluation": {"model": {"plugin": {"_target_": "mine.Always"}}},
 }  # fmt: skip
-FEW = ("plain module", "transformer on a table of tokens", "lanes of one's own")
+FEW = ("plain module", "transformer on a table of tokens")
 
 
 @pytest.mark.parametrize("case", CASES)

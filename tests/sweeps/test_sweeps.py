@@ -3,7 +3,7 @@
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,6 @@ import pytest
 from grok.__main__ import main as grok
 from grok.analysis.observations import Observations
 from grok.analysis.populations import asked
-from grok.config import RunConfig
-from grok.execute import Outcome
 from grok.run import main
 from grok.store import open_store
 from grok.streams import STREAMS, derive_seed
@@ -179,22 +177,9 @@ def test_every_command_of_a_sweeps_header_plans_as_it_stands(
     assert not list(tmp_path.iterdir())
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[RunConfig]:
-    """Return the runs that a command of sweeps.layers asks for."""
-    asked: list[RunConfig] = []
-
-    def take(configs: Sequence[RunConfig], *, argv: Sequence[str]) -> Outcome:
-        asked.extend(configs)
-        return Outcome((), {}, {}, 0)
-
-    monkeypatch.setattr("grok.sweeps.layers.execute", take)
-    assert layers([*words, *TINY]) == 0
-    return asked
-
-
-def test_a_donor_is_any_init_seed_and_factors_are_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_donor_is_any_init_seed_and_factors_are_ones_own() -> None:
     own = "embedding=token_embedding,position_embedding;head=head"
-    runs = planned(monkeypatch, "--recipient=4", "--donor-init=512", "--donor-order=8", "--factors", own)
+    runs = layers_command.planned(["--recipient=4", "--donor-init=512", "--donor-order=8", "--factors", own, *TINY])
     assert len(runs) == 2 * 2**3
     both = {"token_embedding": 512, "position_embedding": 512}
     maps = [{}, both, {"head": 512}, {**both, "head": 512}]
