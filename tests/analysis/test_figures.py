@@ -121,8 +121,6 @@ def test_the_histogram_counts_every_seed_in_its_class() -> None:
     assert ((data[["normal", "fast", "super"]] > 0).sum(axis=1) <= 1).all(), "a bar has one class"
 
 
-# Runs at the settings of papers: which count, and what the verdicts say of long, short and cut ones.
-
 ARMS = {arm.name: dict(arm.settings) for paper in PAPERS for arm in paper.arms}
 ADAM = ARMS["EMA filter, Adam"]
 EMA = ARMS["EMA filter, AdamW"]
@@ -231,9 +229,6 @@ def test_the_progress_measures_are_held_against_validation_accuracy() -> None:
         5700, abs=100
     )
     assert np.isnan(_moves(curve.assign(val_acc=0.02))["val_acc"])
-
-
-# The search section: the best is not believed, and a study of two objectives is read by its first.
 
 
 def test_the_best_of_a_search_is_not_called_better_than_the_default(tmp_path: Path) -> None:

@@ -156,8 +156,6 @@ def test_published_results_stand_beside_a_wikitext_run_and_claim_nothing_for_it(
     assert "Seed census" not in page  # a store of language models is asked for no arithmetic run
 
 
-# Crossed seeds of language models: shares of the final loss, chaos among them, from simulated truth.
-
 STD = {"init": 0.04, "order": 0.02, "dropout": 0.0, "perturb": 0.01}
 """True standard deviations of the final loss."""
 
@@ -202,8 +200,6 @@ def test_a_store_of_language_models_says_nothing_of_splits_and_no_interval_over_
     (finding,) = ask("gpt", observations).findings
     assert finding.estimate is None and "They share seeds" in finding.text
 
-
-# Spikes: what is one, which settings they follow, and what a store without them says.
 
 STEPS = 60
 

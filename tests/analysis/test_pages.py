@@ -139,9 +139,6 @@ def test_a_page_tells_what_is_not_trained_and_what_limits_an_answer(tmp_path: Pa
     assert limits.startswith("- ")
 
 
-# The report: whole on any store, escaped, self-contained, the same twice, and honest exit statuses.
-
-
 @pytest.fixture(scope="module")
 def store(reported: Path) -> Path:
     return reported / "store"
@@ -264,9 +261,6 @@ def test_the_guide_names_every_section() -> None:
     assert [q.title for q in QUESTIONS if q.title not in guide] == []
 
 
-# Stores that nobody planned for: the report comes out whole, warns of nothing, and prints no NaN.
-
-
 def seeds(n: int, time: float, status: str = "completed", **overrides: Any) -> list[Truth]:
     given = {name.replace("__", "."): value for name, value in overrides.items()}
     return [Truth({"seed": i, **given}, time, status=status) for i in range(n)]
@@ -306,9 +300,6 @@ def test_the_report_comes_out_whole(kind: str, tmp_path: Path) -> None:
     assert "</html>" in page
 
 
-# Numbers in files do not depend on a processor's last bits.
-
-
 def test_last_bits_change_no_file(tmp_path: Path) -> None:
     texts = []
     for third in (0.1 + 0.2, 0.3):
@@ -325,8 +316,6 @@ def test_last_bits_change_no_file(tmp_path: Path) -> None:
     assert texts[0] == texts[1]
     assert texts[0].splitlines()[1] == f"0.3,0.3,0.3,{2**62 + 1},0.30000000000000004"
 
-
-# What the report proposes to type: for this store, with all settings of its runs, ready for a shell.
 
 DEFAULTS = flatten(ArithmeticConfig())
 TOY = {

@@ -181,9 +181,6 @@ def test_no_two_runs_of_a_population_share_a_drawn_seed(cells: list[tuple[int, i
         assert p.rows["config.optim.weight_decay"].nunique() == 1
 
 
-# What counts as one observation, which runs belong together, and when an event was.
-
-
 def test_a_trajectory_counts_once_and_its_longest_run_stands_for_it() -> None:
     truths = [
         Truth({"seed": 1, "train.steps": 3000}, 9000),
@@ -272,8 +269,6 @@ def test_a_plan_of_another_store_after_these_results_is_no_plan_before_them() ->
     assert sorted(asked(before)["config.train.steps"].unique()) == [3000, 12_000]
 
 
-# Every run is listed with its seeds, whatever was scanned, and the page's table says the same in fewer columns.
-
 RNG = np.random.default_rng
 
 
@@ -350,8 +345,6 @@ def test_short_commands_leave_out_what_the_master_seed_gives() -> None:
         assert shlex.split(command) == [word for word in words if word not in derived]
     assert rerun_command(runs.iloc[0]) == "python -m grok.run seed=3"
 
-
-# Runs of changed code of the user's own are another condition, and proposed commands name the code.
 
 MINE = {"_target_": "mine.task", "bits": 6}
 METRIC = {"norm": {"_target_": "mine.norm"}}

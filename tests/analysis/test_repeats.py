@@ -201,9 +201,6 @@ def with_designs(truths: list[Truth], best: Sequence[int] = ()) -> Observations:
     return simulate(truths, *related(truths, best))
 
 
-# Repeated runs of chosen seeds, and of seeds that nobody chose, where the truth is known.
-
-
 def again(truths: list[Truth], times: int, spread: float, rng: np.random.Generator) -> list[Truth]:
     """Repeats of ``truths`` with weights moved by an ulp, whose log times spread by ``spread``."""
     return [
@@ -421,19 +418,6 @@ def test_streams_whose_redraws_hit_alike_are_not_told_apart() -> None:
     (said,) = _between_streams([by_hand("order", many), by_hand("split", none), by_hand("init", none)])
     assert "differ between the streams" in said.text
     assert not _between_streams([by_hand("order", many)])
-
-
-@pytest.mark.slow
-def test_streams_that_hit_alike_are_called_different_in_few_studies() -> None:
-    rng = np.random.default_rng(15)
-    false = 0
-    for _ in range(100):
-        lines = rng.random(22) < 0.1  # a tenth of the lines hands on, whatever is redrawn
-        tests = [
-            by_hand(s, rng.random((22, 4)) < np.where(lines, 0.7, 0.01)[:, None]) for s in ("split", "init", "order")
-        ]
-        false += sum("differ" in said.text for said in _between_streams(tests))
-    assert false <= 10
 
 
 def test_repeats_are_given_by_the_margin_of_the_own_run() -> None:

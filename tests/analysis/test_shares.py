@@ -24,25 +24,6 @@ from grok.analysis.statistics.variance_shares import (
 )
 
 
-def simulate(
-    rng: np.random.Generator, sizes: tuple[int, int, int], replicates: int, truth: dict[str, float], keep: float = 1.0
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return outcomes and levels of a crossed grid whose components are ``truth``; ``keep`` of the cells are run."""
-    names = ("split", "init", "order")
-    cells = np.stack(np.meshgrid(*[np.arange(s) for s in sizes], indexing="ij"), -1).reshape(-1, 3)
-    cells = cells[rng.random(len(cells)) < keep]
-    levels = np.repeat(cells, replicates, axis=0)
-    y = np.zeros(len(levels))
-    for label, variance in truth.items():
-        if label == "chaos":
-            y += rng.normal(0, np.sqrt(variance), len(y))
-            continue
-        group = [names.index(n) for n in label.split(" × ")]
-        code = np.ravel_multi_index(tuple(levels[:, group].T), tuple(np.array(sizes)[group]))
-        y += rng.normal(0, np.sqrt(variance), int(np.prod(np.array(sizes)[group])))[code]
-    return y, {name: levels[:, i] for i, name in enumerate(names)}
-
-
 def test_the_spread_over_seeds_covers_and_so_does_the_number_of_seeds() -> None:
     factors, rng = grid(6, 6, 2), generator("noise floor")
     cells = Cells(factors, rng)
@@ -150,7 +131,7 @@ def test_a_saturated_cell_is_bounded_and_left_out() -> None:
 
 def test_pure_chaos_is_called_chaos() -> None:
     rng = generator("pure chaos")
-    cells = Cells(simulate(rng, (3, 6, 6), 2, {})[1], rng)
+    cells = Cells(grid(3, 6, 6), rng)
     found = [cells.shares(rng.normal(size=216)).shares for _ in range(40)]
     assert np.mean([s["chaos"].high >= 0.999 or s["chaos"].low > 0.4 for s in found]) >= 0.9
     for label in found[0]:
@@ -161,33 +142,13 @@ def test_pure_chaos_is_called_chaos() -> None:
 @pytest.mark.slow
 def test_cells_that_are_unequally_chaotic_do_not_narrow_the_chaos_share() -> None:
     rng = generator("uneven chaos")
-    inside, draws, spread = 0, 80, 0.7
+    inside, draws, spread, factors = 0, 80, 0.7, grid(6, 6, 6)
     for _ in range(draws):
-        y, factors = simulate(rng, (6, 6, 6), 2, {"split × init": 0.04, "split × init × order": 0.11})
+        y = effects_of(factors, {"split × init": 0.04, "split × init × order": 0.11, CHAOS: 0.0}, rng)
         sd = np.repeat(0.3 * np.exp(rng.normal(0, spread, 216) - spread**2), 2)
         share = variance_shares(y + sd * rng.normal(size=432), factors, rng).shares[CHAOS]
         inside += share.low <= 0.09 / 0.24 <= share.high
     assert inside / draws > 0.84
-
-
-def test_components_of_a_full_grid_are_those_of_the_classical_table() -> None:
-    rng = generator("classical")
-    a, b, r = 5, 7, 3
-    table = rng.normal(size=(a, 1, 1)) + rng.normal(size=(1, b, 1)) + rng.normal(size=(a, b, 1)) / 2
-    table = table + rng.normal(size=(a, b, r)) / 3
-    cells = table.mean(2)
-    rows, columns = cells.mean(1), cells.mean(0)
-    ms_a = b * r * ((rows - cells.mean()) ** 2).sum() / (a - 1)
-    ms_b = a * r * ((columns - cells.mean()) ** 2).sum() / (b - 1)
-    ms_ab = r * ((cells - rows[:, None] - columns + cells.mean()) ** 2).sum() / ((a - 1) * (b - 1))
-    ms_e = ((table - cells[..., None]) ** 2).sum() / (a * b * (r - 1))
-    levels = {"init": np.repeat(np.arange(a), b * r), "order": np.tile(np.repeat(np.arange(b), r), a)}
-    found = variance_shares(table.reshape(-1), levels, rng)
-    assert found.balanced
-    assert found.components == pytest.approx(
-        {"init": (ms_a - ms_ab) / (b * r), "order": (ms_b - ms_ab) / (a * r), "init × order": (ms_ab - ms_e) / r,
-         CHAOS: ms_e}
-    )  # fmt: skip
 
 
 def test_an_order_that_means_something_in_its_split_only_is_found_there() -> None:
@@ -195,15 +156,14 @@ def test_an_order_that_means_something_in_its_split_only_is_found_there() -> Non
     rng = generator("nested")
     truth = {"split": 0.1, "init": 0.2, "split × order": 0.35, "split × init × order": 0.1, "chaos": 0.25}
     sums = {"order": ("order", "split × order"), "both": ("split", "init", "split × init")}
-    cells = Cells(simulate(rng, (8, 6, 6), 2, truth)[1], rng)
-    shares = [cells.shares(simulate(rng, (8, 6, 6), 2, truth)[0], sums=sums) for _ in range(12)]
+    factors = grid(8, 6, 6)
+    cells = Cells(factors, rng)
+    shares = [cells.shares(effects_of(factors, truth, rng), sums=sums) for _ in range(12)]
     assert np.mean([s.sums["order"].value for s in shares]) == pytest.approx(0.35, abs=0.06)
     assert np.mean([s.sums["both"].value for s in shares]) == pytest.approx(0.30, abs=0.1)
     assert np.mean([s.shares["order"].value for s in shares]) < 0.05
     assert sum(s.sums["order"].low <= 0.35 <= s.sums["order"].high for s in shares) >= 10
 
-
-# Shapley shares: they are the definition's, sum to the total, cover, and give a negative control nothing.
 
 NAMES = ["embedding", "blocks.0", "blocks.1", "head"]
 
@@ -293,9 +253,6 @@ def test_combinations_cut_off_at_the_budget_do_not_narrow_the_interval() -> None
     assert inside_naive / draws < 0.92
 
 
-# What children keep: scale-free, true for chosen parents, and the intervals cover.
-
-
 def families(parents: int, children: int, share: float, seed: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return scores of children, their parents, and the parents' own scores, of unchosen parents."""
     rng = generator(seed)
@@ -379,9 +336,6 @@ def test_a_tenth_of_parents_that_few_families_may_not_show_is_inside() -> None:
         e = between_parents(child, order, parent, parent).shares["order"]
         inside.append(e.low <= truth <= e.high)
     assert np.mean(inside) >= 0.93
-
-
-# The crossed design in a store is found whole, and nothing beside it is taken for a part of it.
 
 
 def code_grid(*levels: range) -> np.ndarray:

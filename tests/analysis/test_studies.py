@@ -370,8 +370,6 @@ def test_held_is_for_two_evaluations_in_a_row_or_until_the_run_ends() -> None:
     assert held.dropna().to_dict() == {"a": 1, "b": 0, "d": 2, "e": 2, "diverged": 0, "late": 0}
 
 
-# The layer study on simulated transplants whose truth is known.
-
 LAYERS = ["token_embedding", "blocks.0.mlp", "final_norm", "head"]
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import special, stats
+from scipy import stats
 
 from grok.analysis.criteria import DIARY, FEW_CUT_OFF, accuracy_at, judge_by_time, outcome, wrong_log_odds
 from grok.analysis.observations import ADDED, Observations, with_event_times
@@ -23,7 +23,7 @@ from grok.analysis.statistics.survival import (
     turnbull,
     watched_until,
 )
-from grok.analysis.statistics.variance_shares import Cells, variance_shares
+from grok.analysis.statistics.variance_shares import Cells
 from tests.analysis.simulate import Truth, census, simulate
 
 
@@ -166,9 +166,6 @@ def test_logrank_holds_its_level_and_equals_scipys() -> None:
     assert ours == pytest.approx(theirs.pvalue, rel=1e-6)
 
 
-# Times of a few runs: intervals hold the truth as often as they say, and cut runs give bounds.
-
-
 def at(*steps: float) -> Times:
     right = np.array(steps, dtype=float)
     return Times(right - 1e-6, right)
@@ -215,9 +212,6 @@ def test_the_bound_of_cut_runs_is_one(spread: float) -> None:
     assert misses <= 38, "2.5% of 1,000 and 2.6 standard errors"
 
 
-# One log-normal population: recovered through censoring and spacing.
-
-
 def test_mean_and_spread_are_scipys_and_are_recovered() -> None:
     rng = generator("log-normal")
     t = lognormal(rng, 400)
@@ -231,8 +225,6 @@ def test_mean_and_spread_are_scipys_and_are_recovered() -> None:
     assert seen.sd == pytest.approx(0.4, rel=0.12)
 
 
-# The outcome that causes are sought in is a scale on which they add up.
-
 INIT, ORDER, CHAOS = 0.7, 0.2, 0.1
 
 
@@ -241,18 +233,6 @@ def additive(rng: np.random.Generator, levels: int = 10) -> tuple[np.ndarray, di
     init, order = np.repeat(np.arange(levels), 2 * levels), np.tile(np.repeat(np.arange(levels), 2), levels)
     y = rng.normal(0, np.sqrt(INIT), levels)[init] + rng.normal(0, np.sqrt(ORDER), levels)[order]
     return y + rng.normal(0, np.sqrt(CHAOS), len(y)), {"init": init, "order": order}
-
-
-def test_accuracy_invents_an_interaction_and_its_log_odds_do_not() -> None:
-    rng = generator("additive cross")
-    raw, odds = [], []
-    for _ in range(12):
-        y, factors = additive(rng)
-        accuracy = special.expit(-4 * y - 3)  # most of them slow
-        raw.append(variance_shares(-accuracy, factors, rng).shares["init × order"].value)
-        odds.append(variance_shares(-special.logit(accuracy), factors, rng).shares["init × order"].value)
-    assert np.mean(raw) > 0.08
-    assert np.mean(odds) < 0.02
 
 
 @pytest.mark.parametrize("cut_off", [0.1, FEW_CUT_OFF])
@@ -287,9 +267,6 @@ def test_accuracy_is_read_at_the_step_of_the_classes_also_in_longer_runs() -> No
     truths = [Truth({"seed": s, "train.steps": 20_000, "eval.every": 500}, 2500.0 + 200 * s) for s in range(10)]
     observations = simulate(truths)
     assert wrong_log_odds(observations, observations.arithmetic).horizon == DIARY.horizon == 3000
-
-
-# The definitions of super, fast and normal, and what is not judged.
 
 
 def test_the_diarys_thresholds() -> None:
@@ -355,9 +332,6 @@ def test_early_stopped_runs_are_judged_where_stopping_began() -> None:
     diverged = rows.assign(status=["completed"] * 9 + ["diverged"])
     assert DIARY.horizon_of(diverged) == 1000
     assert DIARY.horizon_of(rows.assign(stop_reason="steps", steps=5000)) == 3000
-
-
-# Event times of older rows: read off the curves, as the engine would have stored them.
 
 
 def test_rows_of_an_older_version_get_the_events_that_the_engine_stores_today() -> None:

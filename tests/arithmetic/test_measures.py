@@ -139,9 +139,6 @@ def test_a_sweep_measures_the_weights_that_it_kept(keep: bool, tmp_path: Path, m
         assert json.loads(curve[16])["final_excluded_loss"] == pytest.approx(excluded, rel=1e-4)
 
 
-# Interventions against their formulas, and the mechanism's numbers against networks made by hand.
-
-
 @given(st.lists(st.floats(-50, 50), min_size=2, max_size=6))
 def test_stablemax_is_its_formula(values: list[float]) -> None:
     x = torch.tensor(values, dtype=torch.float64)

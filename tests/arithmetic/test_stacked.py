@@ -230,9 +230,6 @@ def test_a_compiled_stack_equals_an_uncompiled_one_to_rounding_and_itself_to_the
     assert "compiled=whole" in alone.numerics
 
 
-# How many lanes a device is given, and the memory that they take.
-
-
 @pytest.mark.slow
 def test_the_width_follows_the_model_of_the_device_and_the_size_of_the_run() -> None:
     h200 = 141 * 10**9
@@ -267,9 +264,6 @@ def test_the_memory_estimate_is_what_a_step_takes(variant: str) -> None:
                 peak = max(peak, live)
         # what an operation takes inside itself is not seen by the estimate
         assert estimate <= peak * 1.01 + 4096 and peak <= 1.25 * estimate + 65536
-
-
-# What a stack holds for every lane: its order, rates, decay and dropout; and sums of rows.
 
 
 @pytest.mark.parametrize("seeds", [{}, {"order": 7}])

@@ -89,9 +89,6 @@ def test_the_page_shows_the_count() -> None:
     assert counted_page(json.loads(COUNT.read_text())) in page
 
 
-# The GPT benchmark compares like with like: the same model, and a page for each kind of device.
-
-
 @pytest.fixture(scope="module")
 def fables(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     out = tmp_path_factory.mktemp("corpora") / "fables"
@@ -119,9 +116,6 @@ def test_only_known_names_with_one_of_ours_are_measured(capsys: pytest.CaptureFi
         assert message in capsys.readouterr().err
 
 
-# The day on a device ends in its time with a whole file, whatever its stages do.
-
-
 def test_the_days_file_names_every_stage_also_those_without_time(tmp_path: Path) -> None:
     run_day(["environment", "gpt"], tmp_path, seconds=1.2, words=["--fake"])
     day = json.loads((tmp_path / "device-day.json").read_text())["stages"]
@@ -134,8 +128,6 @@ def test_the_day_runs_on_a_fake_device(tmp_path: Path) -> None:
     assert [(stage["name"], stage["state"]) for stage in outcomes] == [(name, "done") for name in STAGES]
     assert outcomes[1]["result"]["same bits captured and queued"] is True
 
-
-# The benchmark of seeds measures what it says, in a tiny form of the regime.
 
 REGIME: dict[str, Any] = {
     "task": {"modulus": 11},

@@ -181,9 +181,6 @@ def test_python_runs(page: str, body: str, tmp_path: Path, monkeypatch: pytest.M
     exec(compile(text, page, "exec"), {})
 
 
-# The pages that are made from the code are written with the site, and every column of the store is described.
-
-
 def test_a_build_of_the_site_writes_the_pages_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only those: mkdocs watches the folder while it serves."""
     monkeypatch.setattr(generate, "FOLDER", tmp_path / "reference")
@@ -230,8 +227,6 @@ def test_the_thresholds_of_the_events_are_those_of_the_code() -> None:
     assert f" {outcome.NORM_FALL:.0%} " in DESCRIPTIONS["runs"]["weight_norm_peak_step"].meaning
     assert outcome.PERSISTENCE == 2, "the descriptions say: of two evaluations in a row"
 
-
-# Every ``>>>`` line of the code runs and gives what it says.
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("grok", "grok/analysis", "grok/sweeps", "hydra_plugins", "benchmarks")

@@ -215,8 +215,6 @@ def test_what_cannot_be_mixed_is_refused(corpora: dict[str, Corpus], data: dict[
         refuse_unusable_data([run.config for run in prepare_runs([config])])
 
 
-# ``data.document_mask``: a block's documents are texts of their own.
-
 END, VOCABULARY = 0, 11
 
 

@@ -123,9 +123,6 @@ def test_a_tied_model_with_another_head_in_its_file_is_refused(tmp_path: Path) -
         load_hf_folder(tmp_path)
 
 
-# Hugging Face's GPT-2 and ours give the same logits, whoever's the weights are.
-
-
 def random_model(config: GptConfig, vocab_size: int) -> GPT:
     """Return a model with every tensor random, biases and norms too."""
     model = build_model(config, vocab_size=vocab_size, device=torch.device("cpu"), dtype=torch.float32)
@@ -157,8 +154,6 @@ def test_doors_carry_weights_both_ways(
     assert hf_door(["import", str(tmp_path / "none"), "--data", str(corpus.path), "--store", store]) == 2
     assert capsys.readouterr().err.startswith("error: ")
 
-
-# Every preset's model, with its tokeniser, is read by ``transformers`` and gives the same logits and the same ids.
 
 TEXT = "The cat's 1,000 naïve 猫 said «miaou» 🐈‍⬛👩🏽‍🚀\r\nTabs\tand  spaces \r\n\r\n\x00NUL\x00 日本語。 end \n"
 SMALL = ["model.layers=3", "model.d_model=48", "model.heads=6", "model.d_ff=192", "model.context=32"]
@@ -237,9 +232,6 @@ def test_a_tokeniser_gives_the_same_ids(kind: str, samples: Callable[[str], Path
     assert len(theirs) == ours.vocab_size
 
 
-# A folder that is no model of Hugging Face's is refused in one line, and nothing is written.
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("theirs")
@@ -288,8 +280,6 @@ def test_a_harmed_folder_is_refused_in_one_line(
     assert (said.out, said.err.count("\n")) == ("", 1), said.err
     assert len(said.err) < 1500 and not (tmp_path / "store").exists()
 
-
-# The run_id of an imported model stays what it was: other runs name it in ``resume.run``.
 
 SETTINGS = {"mode": "gpt", "experiment": "gpt/imported", "data": {"path": "corpus"}, "model": {"vocab_size": 50}}
 

@@ -115,9 +115,6 @@ def test_the_planner_knows_the_peak_of_a_step(settings: Build, corpus: Corpus, c
     assert planned(config, corpus, trainer.numerics.micro_batch) == pytest.approx(measured, rel=0.1)
 
 
-# The finders leave a run as it was and say something sensible.
-
-
 def test_range_test_puts_everything_back(settings: Build, corpus: Corpus) -> None:
     config = settings(model__dropout=0.1)
     plain, looked_at = trainer_of(config, corpus), trainer_of(config, corpus)

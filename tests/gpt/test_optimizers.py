@@ -47,9 +47,6 @@ def test_a_second_moment_of_eight_bits_is_shown_as_numbers() -> None:
         assert b.sum().item() == pytest.approx(a.sum().item(), rel=0.02)
 
 
-# Schedules equal their closed forms and never jump.
-
-
 def test_cosine_equals_its_closed_form_at_the_ends_and_in_the_middle() -> None:
     assert schedules.cosine(100, 100, 1100, 0.1) == 1.0
     assert schedules.cosine(600, 100, 1100, 0.1) == pytest.approx(0.55)
@@ -125,9 +122,6 @@ def test_ramp_adds_up_step_by_step(first: int, increment: int, increments: int, 
     assert ramp.consumed(steps) == seen
 
 
-# MFU by hand, and the peak memory of a process.
-
-
 def test_the_peak_follows_from_the_drivers_name() -> None:
     assert peak_of_device("NVIDIA H100 80GB HBM3", "bf16") == MACHINES["H100"].peak["bf16"]
     assert peak_of_device("NVIDIA H200", "float64") == MACHINES["H200"].peak["float32"]
@@ -165,8 +159,6 @@ def test_the_peak_is_that_of_this_process_alone() -> None:
     before, after = map(int, said.split())
     assert before < len(ballast) and 2**26 <= after - before < 2**28
 
-
-# Dropout of attention by the fused kernel, as on one GPU; shown here on the processor.
 
 CPU = torch.device("cpu")
 

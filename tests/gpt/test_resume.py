@@ -235,9 +235,6 @@ def test_the_moments_change_their_precision_with_the_weights(settings: Build, be
     assert result.steps == 8
 
 
-# Computing again in the backward pass gives the same bits; checkpoints that stay.
-
-
 @pytest.mark.parametrize("what", ["attention", "blocks"])
 def test_the_same_bits(settings: Build, what: str) -> None:
     config = settings(model__dropout=0.1, train__steps=4)
@@ -265,9 +262,6 @@ def test_less_is_kept(settings: Build) -> None:
     assert kept["blocks"] < kept["attention"] < kept["none"]
 
 
-# A run keeps to the data that names it, whatever happens to the folder meanwhile.
-
-
 def test_a_new_corpus_in_the_same_folder_does_not_move_a_run_in_flight(settings: Build, tmp_path: Path) -> None:
     corpus = prepare_text(tmp_path, text_of(600))
     config = settings(data__path=str(corpus.path))
@@ -293,8 +287,6 @@ def test_tokens_overwritten_in_place_end_the_run_with_a_reason(settings: Build, 
     with pytest.raises(DataError, match=r"train\.bin was overwritten while it was in use"):
         list(events)
 
-
-# A step's log that is completed by the next step, as on a GPU: the same records, in the same order.
 
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -343,9 +335,6 @@ def test_a_checkpoint_holds_a_whole_log(settings: Build, monkeypatch: pytest.Mon
     whole = result_of(run(settings()))
     monkeypatch.setattr(trainer_module, "logs_late", lambda numerics: True)
     assert differences(whole, result_of(run(settings(), stopped(settings(), 4)))) == []
-
-
-# The mean of kept checkpoints is a checkpoint that evaluation, sampling and export read.
 
 
 @pytest.fixture

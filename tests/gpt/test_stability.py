@@ -141,9 +141,6 @@ def test_weights_that_are_not_finite_at_an_evaluation_end_the_run(settings: Buil
     assert [e.status for e in run(back) if isinstance(e, RunResult)] == ["rolled_back", "diverged"]
 
 
-# Onsets and outliers of made-up logs whose truth is known.
-
-
 def log_of(losses: np.ndarray) -> list[StepPoint]:
     return [StepPoint(step=k + 1, train_loss=float(x), grad_norm=1.0) for k, x in enumerate(losses)]
 

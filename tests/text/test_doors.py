@@ -175,8 +175,6 @@ def test_preparing_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureF
     assert "absent.txt: no such file or folder" in capsys.readouterr().err
 
 
-# The commands of docs/gpt.md do what the page says, and its counts are those of the published files.
-
 PAGE = (ROOT / "docs/gpt.md").read_text(encoding="utf-8")
 
 

@@ -116,8 +116,6 @@ def test_a_part_is_measured_by_its_own_words_and_bytes(articles: Corpus) -> None
     assert score_split(model, articles, "test", limit=10**9).nats == score_split(model, articles, "test").nats
 
 
-# Same seed, same text; draws follow the distribution they should; a cache changes nothing.
-
 logits_of = arrays(np.float64, st.integers(1, 12), elements=st.integers(-20, 20).map(lambda n: n / 4))
 
 
@@ -207,8 +205,6 @@ def test_nothing_is_drawn_from_logits_that_are_not_finite(logits: list[float]) -
             Sampler(temperature=temperature).choose(np.array(logits), 0.5)
 
 
-# Every token once an epoch, blocks that do not overlap, targets one further; and every target scored once.
-
 sizes = st.integers(1, 12).flatmap(lambda t: st.tuples(st.integers(t + 1, 200), st.just(t)))
 
 
@@ -296,8 +292,6 @@ def test_evaluation_scores_every_target_once(n: int, context: int, data: st.Data
     if n - 1 >= context and stride < context:
         assert (sliding.lengths == context).all()
 
-
-# The planner's counts are the model's own, its memory what a backward pass keeps, its corrections recomputed.
 
 models = st.builds(
     ModelConfig,

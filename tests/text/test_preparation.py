@@ -332,9 +332,6 @@ def test_memory_is_bounded_whatever_the_size(tmp_path: Path) -> None:
     assert peaks[1] < 400 and peaks[1] - peaks[0] < 30, peaks
 
 
-# What a second preparation into the same folder replaces, what it leaves, and what it refuses.
-
-
 def test_files_that_are_not_of_the_corpus_are_never_lost(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("text enough\n" * 20)
     corpus, _ = prepare(request(tmp_path, tmp_path / "t.txt"))
@@ -408,9 +405,6 @@ def test_another_end_token_is_another_corpus(tmp_path: Path) -> None:
     third, _ = prepare(request(tmp_path, tmp_path / "t.txt", out="c", **told))
     with pytest.raises(DataError, match=r"another tokeniser .* with --tokenizer .*tokenizer\.json --eot '<s>'"):
         refuse_other_tokenizer(third, second)
-
-
-# A corpus that is changed in use, or after it was written, is noticed; a new one in its place changes nothing.
 
 
 def prepared(out: Path, text: str) -> Corpus:

@@ -225,8 +225,6 @@ def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
     assert read("text", tmp_path / "s.jsonl") == ["a\ufffd b", "😀"]
 
 
-# Long documents come in pieces that have the ids of the whole, wherever the chunks of the file happen to end.
-
 WORDS = [
     "cat",
     "don't",
@@ -309,8 +307,6 @@ def test_a_text_that_cannot_be_cut_is_read_in_linear_time() -> None:
     seconds(10_000)
     assert seconds(2_000_000) < 40 * max(seconds(200_000), 1e-3)  # ten times the text; quadratic would be a hundred
 
-
-# A corpus that is ruined is said to be; real ones are not.
 
 DRAW = random.Random(0)
 GOOD = list(write_fables(120, 0))
