@@ -5,12 +5,12 @@ How    Trains the recipient with every combination of layers drawn from the dono
        order are the recipient's, unless --donor-order or --donor-split makes them factors, too. The final
        norm starts constant, so it is a negative control: its share must be 0. Each combination has
        ulp-perturbed replicates, because a single deterministic run cannot separate an effect from chaos.
-Costs  2**k combinations times the replicates for k factors; twice that with --both. The plan is printed first;
-       with dry_run=true, only the plan.
+Costs  2**k combinations times the replicates for k factors. The plan is printed first; with dry_run=true, only the
+       plan.
 Read   The layers section of the report: Shapley shares with intervals.
 
 Examples:
-  grok layers --recipient 0 --donor 23 --both
+  grok layers --recipient 0 --donor 23
   grok layers --recipient 0 --donor-init 512 seeds.order=8
   grok layers --recipient 0 --donor-init 512 --donor-order 8 --factors 'in=token_embedding;rest=blocks,head'
 """
@@ -107,9 +107,6 @@ def parser() -> Parser:
         parser.add_argument(
             f"--donor-{stream}", type=seed, metavar="SEED", help=f"donor's {stream} seed: the {stream} is a factor, too"
         )
-    parser.add_argument(
-        "--both", action="store_true", help="the other direction, too: the recipient's layers in the donor"
-    )
     parser.add_argument("--factors", help="your own groups of layers: 'NAME=LAYER,LAYER;NAME=LAYER'")
     parser.add_argument("--replicates", type=positive, default=2, help="ulp-perturbed replicates of each combination")
     parser.add_argument("--store", metavar="STORE", help="folder of the store; the same as store.path=STORE")
@@ -125,24 +122,18 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
     """
     arguments = parser().parse_intermixed_args(store_as_setting(argv))
     _refuse_impossible(arguments)
-    directions = [Direction.of(arguments, arguments.recipient, arguments.donor)]
-    if arguments.both:
-        directions.append(Direction.of(arguments, arguments.donor, arguments.recipient))
-    for direction in directions:
-        print(direction)
-    origins = [prepare_runs([direction.cells[0][0]])[0].run_id for direction in directions]
-    configs: list[ArithmeticConfig] = []
-    purposes: list[Purpose] = []
-    beside: list[tuple[str, Purpose]] = []
-    for direction, origin, other in zip(directions, origins, reversed(origins), strict=True):
-        recipient, donor = direction.plain()
-        donor_run = other if arguments.both else donor
-        for config, unit in direction.cells:
-            configs.append(config)
-            purposes.append(Purpose(role="cell", unit=unit, parent_run_id=origin, donor_run_id=donor_run))
-        for role, run_id in (("recipient", recipient), ("donor", donor)):
-            beside.append((run_id, Purpose(role=role, unit=direction.unit, choice="named")))
-    return Designed(configs, Purposes("layers", purposes, beside))
+    direction = Direction.of(arguments, arguments.recipient, arguments.donor)
+    print(direction)
+    (origin,) = prepare_runs([direction.cells[0][0]])
+    recipient, donor = direction.plain()
+    purposes = [
+        Purpose(role="cell", unit=unit, parent_run_id=origin.run_id, donor_run_id=donor) for _, unit in direction.cells
+    ]
+    beside = [
+        (run_id, Purpose(role=role, unit=direction.unit, choice="named"))
+        for role, run_id in (("recipient", recipient), ("donor", donor))
+    ]
+    return Designed([config for config, _ in direction.cells], Purposes("layers", purposes, beside))
 
 
 @command(interrupted=GO_ON)
@@ -232,19 +223,12 @@ def _refuse_impossible(design: argparse.Namespace) -> None:
     """
     if design.donor == design.recipient:
         raise ConfigError(f"--donor {design.donor} is also the recipient: a transplant needs two different seeds")
-    if design.both and (design.donor is None or any(getattr(design, f"donor_{s}") is not None for s in STREAMS)):
-        raise ConfigError(
-            "--both exchanges two master seeds: expected only --donor SEED. With a fixed split and order the full "
-            "design includes the other direction already"
-        )
     taken = {
         "seed": "--recipient is the master seed",
         "perturb.ulps": "it is 1",
         "seeds.perturb": "it counts replicates",
     }
     taken |= {"seeds.layers": "--factors says which layers are exchanged"}
-    if design.both:
-        taken |= {"seeds.init": "with --both the weights are those of --recipient and --donor"}
     for word in design.overrides:
         name = word.lstrip("+").partition("=")[0]
         for setting, why in taken.items():

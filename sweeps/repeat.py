@@ -10,7 +10,6 @@ How    Takes candidates from the population of a store, the seeds that were aske
                            numerics.path=..., device=..., lanes=... (path, processor, lane width)
          path              all streams kept, on the other path of matrix products (oneDNN, or torch's default)
          float64           all streams kept, in float64
-         precision         all streams kept, in the precision=... of this command
          NAME=VALUE        all streams kept, one setting changed: optim.weight_decay=0.0
        Only the repeats are judged, because the candidate's own run was the reason to choose it.
 Costs  (candidates + controls) x kinds x times. The plan is printed first; with dry_run=true, only the plan.
@@ -61,7 +60,7 @@ from grok.sweeps.choosing import (
     settings_of,
 )
 
-COMPUTED: Final = ("ulp", "again", "path", "float64", "precision")
+COMPUTED: Final = ("ulp", "again", "path", "float64")
 MANY: Final = "ulp"
 """The kind of ``COMPUTED`` with a random draw, which can be repeated several times."""
 FIRST_MACHINE: Final = 1000
@@ -73,14 +72,13 @@ def choose(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return candidates among ``runs``, and controls among the others.
 
-    Candidates are the runs of ``names`` (master seeds or beginnings of run_ids), or of the members of the population
-    those with a final validation accuracy above ``--above``, or the ``--best``. Controls are drawn from the members, of
-    master seeds if there are any.
+    Candidates are the runs of ``names`` (master seeds or beginnings of run_ids), or the ``--best`` members of the
+    population. Controls are drawn from the members, of master seeds if there are any.
 
     Raises:
         ConfigError: a name is no run of ``runs``, or there are too few runs.
     """
-    best, above, controls = arguments.best, arguments.above, arguments.controls
+    best, controls = arguments.best, arguments.controls
     masters = are_masters(runs)
     seeds = (runs[masters] if masters.any() else runs).sort_values("member", ascending=False, kind="stable")
     members = runs[runs["member"]]
@@ -95,15 +93,13 @@ def choose(
             chosen.append(run)
         candidates = runs.loc[list(dict.fromkeys(chosen))]
     else:
-        candidates = members.head(best) if above is None else members[members["val_acc"] > above]
+        candidates = members.head(best)
     others = ordinary.drop(index=candidates.index, errors="ignore").sort_index()
     wanted = min(len(candidates), len(others)) if controls is None else controls
-    if (not names and above is None and len(members) < best) or len(others) < wanted:
+    if (not names and len(members) < best) or len(others) < wanted:
         further = len(runs) - len(members)
         more = f" ({further} more {NO_MEMBERS})" if further else ""
         raise ConfigError(f"the store has {len(members)} runs to choose from{more}: ask for fewer (--best, --controls)")
-    if candidates.empty:
-        return candidates, others.head(0)
     drawn = Stream("sweep", 0).at("repeat", "controls", str(candidates.index[0])).permutation(len(others))[:wanted]
     return candidates, others.iloc[np.sort(drawn)]
 
@@ -141,8 +137,8 @@ def repeats(
                 changed = {"numerics.path": path, "replicate": replicate}
             elif "=" in kind:
                 changed = values_of([kind])
-            elif kind in ("float64", "precision"):
-                changed["precision"] = how.precision if kind == "precision" else kind
+            elif kind == "float64":
+                changed["precision"] = kind
             else:
                 changed = {f"seeds.{s}": seed for s, seed in redrawn_seeds(trajectory, kind, count, "repeat").items()}
             redrawn = () if kind in COMPUTED or "=" in kind else tuple(kind.split("+"))
@@ -179,7 +175,6 @@ def parser() -> Parser:
     parser.add_argument("--store", help="the store that has the candidates and gets the repeats (or store.path=)")
     parser.add_argument("--best", type=positive, default=12, help="candidates: this many of the best runs (default 12)")
     parser.add_argument("--seeds", help="candidates by name: master seeds or beginnings of run_ids, with commas")
-    parser.add_argument("--above", type=float, help="candidates: all that ended above this validation accuracy")
     parser.add_argument("--scan", choices=REDRAWABLE, help="choose among runs that differ only in this stream")
     parser.add_argument("--controls", type=natural, help="ordinary controls (default: as many as candidates)")
     parser.add_argument("--kinds", default="ulp", help="ways to repeat, with commas (default ulp)")
@@ -190,8 +185,6 @@ def parser() -> Parser:
 
 def planned(argv: Sequence[str]) -> Designed[RunConfig]:
     """Choose candidates and controls, print the plan and return their repeats, with their design.
-
-    There are none if no run is above ``--above``.
 
     Raises:
         ConfigError, StoreError: the arguments are wrong, or the store has no such runs.
@@ -213,23 +206,16 @@ def planned(argv: Sequence[str]) -> Designed[RunConfig]:
                 "setting that changes a result, or --kinds path or again for how it is computed"
             )
     only = selecting(how, arguments.overrides)
-    if "precision" in kinds and only.pop("precision", None) is None:
-        raise ConfigError("--kinds precision needs the precision to repeat in, for example precision=float64")
     store = open_store(how.store.path)
     wanted = arguments.seeds.split(",") if arguments.seeds else []
-    every = arguments.above is not None or not all(name.isdigit() for name in wanted)
+    every = not all(name.isdigit() for name in wanted)
     runs = eligible(store, how, only, arguments.scan, every)
     candidates, controls = choose(store, runs, arguments, wanted)
     of = len(runs) if wanted else int(runs["member"].sum())
-    if candidates.empty:
-        print(f"no run of {of} ended above {arguments.above}: nothing to repeat")
-        return Designed()
     among = {"of": of} | ({"scan": arguments.scan} if arguments.scan else {})
     how_chosen: Chosen = "candidate", "best", {"by": "grokked_step", "best": arguments.best, **among}
     if arguments.seeds:
         how_chosen = "candidate", "named", {"named": arguments.seeds, **among}
-    elif arguments.above is not None:
-        how_chosen = "candidate", "best", {"by": "val_acc", "above": arguments.above, **among}
     lot: Chosen = "control", "drawn", {"by": "lot", "controls": len(controls), **among}
     chosen = dict.fromkeys(candidates.index, how_chosen) | dict.fromkeys(controls.index, lot)
     refuse_too_many_runs(len(chosen) * len(kinds) * arguments.times, f"--times {arguments.times}")
@@ -251,10 +237,7 @@ def planned(argv: Sequence[str]) -> Designed[RunConfig]:
 @command(interrupted=GO_ON)
 def main(argv: list[str]) -> int:
     """Choose candidates and controls, and repeat them."""
-    repeats_planned = planned(argv)
-    if not repeats_planned:
-        return 0
-    return execute(repeats_planned, argv=["python", "-m", "grok.sweeps.repeat", *argv]).exit_status
+    return execute(planned(argv), argv=["python", "-m", "grok.sweeps.repeat", *argv]).exit_status
 
 
 if __name__ == "__main__":

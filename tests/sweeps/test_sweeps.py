@@ -130,7 +130,6 @@ def test_a_repeat_on_the_other_path_is_not_trained_again_on_another_machine(
         (branch, ["optim.lr=0.5"], "no finished run to choose from with"),
         (repeat, ["--best", "9"], "ask for fewer"),
         (repeat, ["--kinds", "dropout"], "'dropout' is not one of"),
-        (repeat, ["--kinds", "precision"], "needs the precision"),
         (repeat, ["--kinds", "train.steps=20000"], "expected grok sweep train.steps=... for all seeds"),
         (repeat, ["--times", "0"], "at least 1"),
         (repeat, ["seed=3"], "--seeds names candidates"),
