@@ -1,4 +1,4 @@
-"""Models in the Hugging Face forms GPT-2, Llama, MPT and GPT-NeoX: their weights and ``config.json``."""
+"""Models in the Hugging Face forms GPT-2, MPT and GPT-NeoX: their weights and ``config.json``."""
 
 from __future__ import annotations
 
@@ -189,24 +189,6 @@ def _short(value: Any) -> str:
     return text if len(text) < 80 else f"{text[:77]}..."
 
 
-# Rotary models with RMSNorm and SwiGLU, also with grouped queries, in the form of Hugging Face's Llama.
-
-_LLAMA_NAMES: Final = Names(**_READ["llama"])
-
-
-def weights(tensors: Mapping[str, Tensor], c: ModelConfig) -> dict[str, Tensor]:
-    """Return our tensors under Llama's names. Queries, keys and values are three matrices in this form."""
-    keys = c.key_heads() * (c.d_model // c.heads)
-    theirs = {}
-    for name, tensor in tensors.items():
-        if ".attention.qkv." in name:
-            for part, own in zip("qkv", tensor.split([c.d_model, keys, keys]), strict=True):
-                theirs[_LLAMA_NAMES.of(name.replace("qkv", part))] = own.clone()
-        else:
-            theirs[_LLAMA_NAMES.of(name)] = tensor
-    return theirs
-
-
 # ALiBi models without biases in the form of Hugging Face's MPT.
 #
 # MPT always computes the exact GELU. For another activation the folder contains a model class, which
@@ -240,26 +222,28 @@ def neox_weights(tensors: Mapping[str, Tensor], heads: int) -> dict[str, Tensor]
 
 # Export: the Hugging Face form of a model, and its weights and ``config.json`` in this form.
 
-_EVERY: Final[dict[str, Any]] = {"norm": "pre", "qk_norm": False, "plugin": {}}
-_LLAMA: Final[dict[str, Any]] = {"positions": "rotary", "norm_type": "rmsnorm", "activation": "swiglu"}
+_EVERY: Final[dict[str, Any]] = {
+    "norm": "pre",
+    "norm_type": "layernorm",
+    "qk_norm": False,
+    "kv_heads": None,
+    "plugin": {},
+}
 _FORMS: Final = {"learned": "gpt2", "rotary": "neox", "alibi": "mpt"}
 
 
 def form_of(config: ModelConfig) -> str:
-    """Return ``gpt2`` (learned positions), ``neox`` (rotary), ``mpt`` (ALiBi) or ``llama`` (rotary and any of RMSNorm,
-    SwiGLU and grouped queries).
+    """Return ``gpt2`` (learned positions), ``neox`` (rotary) or ``mpt`` (ALiBi).
 
     Raises:
         ConfigError: the form does not support an option of the model.
     """
-    form, needed = _FORMS[config.positions], _EVERY | {"norm_type": "layernorm", "kv_heads": None}
-    if config.activation == "swiglu" or (
-        form == "neox" and (config.norm_type == "rmsnorm" or config.kv_heads is not None)
-    ):
-        form, needed = "llama", _EVERY | _LLAMA
+    form, needed = _FORMS[config.positions], dict(_EVERY)
     if form == "mpt":
         needed |= {"bias": False, "d_ff": 4 * config.d_model}
     other = [f"model.{n}={getattr(config, n)} (not {v})" for n, v in needed.items() if getattr(config, n) != v]
+    if config.activation == "swiglu":
+        other.append("model.activation=swiglu")
     if other:
         raise ConfigError(f"Hugging Face's {form} does not support {', '.join(other)}")
     return form
@@ -280,8 +264,6 @@ def to_hf(model: GPT) -> dict[str, Tensor]:
         ours[name] = tensor[: model.vocab_size].clone() if name in ("token_embedding.weight", "head.weight") else tensor
     if form == "mpt":
         return {_MPT_NAMES.of(name): tensor for name, tensor in ours.items()}
-    if form == "llama":
-        return weights(ours, model.config)
     if not model.config.bias:
         ours |= _zero_biases(ours)
     return gpt2_weights(ours) if form == "gpt2" else neox_weights(ours, model.config.heads)
@@ -298,14 +280,12 @@ def _zero_biases(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _form_config(form: str, c: ModelConfig) -> dict[str, Any]:
     """Return the ``config.json`` of a form without the vocabulary."""
-    names = {"gpt2": _NAMES, "neox": _NEOX_NAMES, "mpt": _MPT_NAMES, "llama": _LLAMA_NAMES}[form]
+    names = {"gpt2": _NAMES, "neox": _NEOX_NAMES, "mpt": _MPT_NAMES}[form]
     own = {**names.always, **{theirs: getattr(c, ours) for theirs, ours in names.settings.items()}}
     if form == "gpt2":
         own["activation_function"] = _ACTIVATIONS[c.activation]
     elif form == "neox":
         own["hidden_act"] = _NEOX_ACTIVATIONS[c.activation]
-    elif form == "llama":
-        own |= {"num_key_value_heads": c.key_heads(), "head_dim": c.d_model // c.heads}
     elif c.activation != "gelu":
         own |= {
             "architectures": ["MptActivationForCausalLM"],
