@@ -254,8 +254,8 @@ def usual(truths: Sequence[Truth]) -> list[Planned]:
     return designs + transplanted(exchanged, members)
 
 
-def transplanted(truths: Sequence[Truth], stored: Sequence[Truth] = (), donor: int | None = None) -> list[Planned]:
-    """Return a ``grok layers`` design for each recipient and donor; ``donor``: its master seed, if it was typed."""
+def transplanted(truths: Sequence[Truth], stored: Sequence[Truth]) -> list[Planned]:
+    """Return a ``grok layers`` design for each recipient and donor, which is known by its init seed."""
     designs = []
     by_recipient: dict[int, list[Truth]] = {}
     for truth in truths:
@@ -263,7 +263,6 @@ def transplanted(truths: Sequence[Truth], stored: Sequence[Truth] = (), donor: i
     for recipient, mine in by_recipient.items():
         seeds = sorted({seed for truth in mine for seed in truth.overrides["seeds.layers"].values()})
         for init in seeds:
-            whose = {"donor_init": init} if donor is None else {"donor": donor}
             rows: list[tuple[Truth | str, Purpose]] = [
                 (truth, Purpose(role="recipient", unit={"recipient": recipient}, choice="named"))
                 for truth in stored
@@ -273,7 +272,8 @@ def transplanted(truths: Sequence[Truth], stored: Sequence[Truth] = (), donor: i
                 layers = truth.overrides["seeds.layers"]
                 if layers and set(layers.values()) != {init}:
                     continue
-                unit = {"recipient": recipient, **whose, "exchanged": sorted(layers), "streams": []}
+                unit = {"recipient": recipient, "donor_init": init, "exchanged": sorted(layers)}
+                unit["streams"] = ["order"] if "seeds.order" in truth.overrides else []
                 unit["repeat"] = truth.overrides.get("seeds.perturb", 0)
                 rows.append((truth, Purpose(role="cell", unit=unit)))
             designs.append(Planned("layers", rows))

@@ -488,20 +488,7 @@ def test_an_order_that_was_exchanged_is_a_factor_and_layers_that_went_together_a
         given = {"seed": 50, "seeds.layers": layers, "perturb.ulps": 1, "seeds.perturb": replicate}
         given |= {"train.steps": 20_000, "eval.every": 50, **({"seeds.order": 8} if order else {})}
         truths.append(Truth(given, float(time)))
-    cells = [
-        Purpose(
-            role="cell",
-            unit={
-                "recipient": 50,
-                "donor_init": 512,
-                "exchanged": sorted(t.overrides["seeds.layers"]),
-                "streams": ["order"] if "seeds.order" in t.overrides else [],
-                "repeat": t.overrides["seeds.perturb"],
-            },
-        )
-        for t in truths
-    ]
-    observations = simulate(truths, Planned("layers", list(zip(truths, cells, strict=True))))
+    observations = simulate(truths)
     (one,) = transplants(observations)
     assert one.name == "seed 50 ← init seed 512, order seed 8"
     assert (len(one.rows), sorted(one.factors)) == (16, ["head", "order", "position_embedding + token_embedding"])

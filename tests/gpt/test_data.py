@@ -290,19 +290,6 @@ def test_the_loss_is_that_of_each_document_alone(
     assert int(scored) == int((x != END).sum()) and not hits[(x == END).flatten()].any()
 
 
-def test_nothing_of_another_document_moves_a_loss(settings: Build) -> None:
-    model = build_model(settings(), vocab_size=VOCABULARY, device=torch.device("cpu"), dtype=torch.float64)
-    model.document_end = END
-    x, y = batch()
-    before = model.score(x, y)[0].view_as(y)
-    changed = x.clone()
-    changed[0, :3] = 1  # the first document of the first row, its end left
-    after = model.score(changed, y)[0].view_as(y)
-    assert torch.equal(after[0, 4:], before[0, 4:]) and not torch.equal(after[0, :3], before[0, :3])
-    model.document_end = None
-    assert not torch.equal(model.score(changed, y)[0].view_as(y)[0, 4:], model.score(x, y)[0].view_as(y)[0, 4:])
-
-
 def test_micro_batches_add_up_by_their_targets(settings: Build, documents: Corpus) -> None:
     """The mean is over the targets of the whole batch, however they are spread over micro-batches."""
     made = {}
@@ -329,13 +316,3 @@ def test_masked_documents_train_alike_whatever_is_recomputed(
     assert plain.curve[-1].val_loss < plain.curve[0].val_loss
     assert differences(plain, result_of(run(settings(**mask, train__recompute=recompute)))) == []
     assert plain.weights_hash != result_of(run(settings(**{**mask, "data__document_mask": False}))).weights_hash
-
-
-def test_documents_of_one_block_need_no_mask(settings: Build, tmp_path: Path) -> None:
-    """Where no document ends inside a block the mask changes nothing but rounding."""
-    text = "<|endoftext|>".join(text_of(400, n) for n in range(2))
-    corpus = prepare_text(tmp_path, text, tokenizer="byte")
-    config = settings(data__path=str(corpus.path), train__steps=1)
-    masked = settings(data__path=str(corpus.path), train__steps=1, data__document_mask=True)
-    ours, theirs = result_of(run(masked)).step_log[0], result_of(run(config)).step_log[0]
-    assert ours.train_loss == pytest.approx(theirs.train_loss, rel=1e-6)

@@ -123,20 +123,14 @@ def test_best_weights_are_kept_apart_from_the_last_and_averaged_beside_them(
 ) -> None:
     """A rate that destroys what was learnt makes the first evaluation the best."""
     monkeypatch.setattr(EvalConfig, "average_points", 4)
-    config = settings(save="init,final", train__steps=20, optim__lr=2.0, optim__schedule="constant")
-    config.optim.warmup_steps = 20
+    shared: dict[str, Any] = {"optim__lr": 2.0, "optim__schedule": "constant", "optim__warmup_steps": 20}
+    config = settings(save="init,final", train__steps=20, **shared)
     result = result_of(run(config))
     best = min(result.curve, key=lambda p: p.val_loss)
     assert best.step < 20
     assert set(result.tensors) == {"init", "final", "best", "average"}
     at = {
-        n: result_of(
-            run(
-                settings(
-                    save="final", train__steps=n, optim__lr=2.0, optim__schedule="constant", optim__warmup_steps=20
-                )
-            )
-        ).tensors["final"]
+        n: result_of(run(settings(save="final", train__steps=n, **shared))).tensors["final"]
         for n in (best.step, 17, 18, 19, 20)
     }
     for name, weight in result.tensors["best"].items():

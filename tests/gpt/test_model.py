@@ -146,11 +146,7 @@ def test_parameters_stay_float32_and_softmax_is_float32_in_bf16(settings: Build)
     assert (mixed - 1).abs().max() <= 1 / 128
 
 
-def test_alibi_reads_beyond_its_training_context(settings: Build) -> None:
-    with torch.no_grad():
-        assert model_of(settings, positions="alibi")(tokens(1, 32)).isfinite().all()
-        with pytest.raises(RuntimeError):
-            model_of(settings)(tokens(1, 32))
+def test_the_slopes_of_alibi_are_those_of_its_paper() -> None:
     assert alibi_slopes(8) == [2.0**-i for i in range(1, 9)]
     assert alibi_slopes(12)[8:] == pytest.approx([2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
 

@@ -4,7 +4,6 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -58,6 +57,11 @@ def test_cosine_equals_its_closed_form_at_the_ends_and_in_the_middle() -> None:
     [
         ({"schedule": "linear", "warmup_steps": 10, "min_lr": 0.1}, [0.2, 1.0, 2.0, 1.1, 0.65, 0.2]),
         ({"schedule": "constant", "warmup_samples": 120}, [0.2, 1.0, 2.0, 2.0, 2.0, 2.0]),  # batches of 12
+        (
+            {"schedule": "cosine", "warmup_steps": 10, "min_lr": 0.1},
+            [0.2, 1.0, 2.0, 1.1, 0.46360389693, 0.2],
+        ),
+        ({"schedule": "wsd", "warmup_steps": 10, "min_lr": 0.1}, [0.2, 1.0, 2.0, 2.0, 2.0, 0.2]),
     ],
 )
 def test_a_rate_begins_with_its_warmup_in_steps_or_samples(optim: dict[str, Any], rates: list[float]) -> None:
@@ -84,32 +88,6 @@ def test_one_cycle_equals_pytorch() -> None:
 def test_wsd_is_flat_then_falls_in_a_line() -> None:
     shares = [schedules.wsd(k, 10, 1000, 0.2, 0.0) for k in (1, 800, 900, 1000)]
     assert shares == pytest.approx([1, 1, 0.5, 0])
-
-
-settings = st.fixed_dictionaries(
-    {
-        "schedule": st.sampled_from(["constant", "linear", "cosine", "wsd", "one_cycle"]),
-        "warmup_steps": st.integers(0, 60),
-        "min_lr": st.floats(0, 1),
-    }
-)
-
-
-@given(settings, st.integers(150, 500))
-def test_the_rate_never_jumps(optim: dict, steps: int) -> None:
-    if optim["schedule"] == "one_cycle":
-        del optim["warmup_steps"]  # its rise is its warm-up
-    config = load_config({"mode": "gpt", "experiment": "t", "optim": {**optim, "lr": 1.0}, "train": {"steps": steps}})
-    rates = [learning_rate(config, k) for k in range(1, steps + 20)]
-    assert all(0 <= r <= 1 + 1e-12 for r in rates)
-    if optim["schedule"] != "one_cycle":
-        assert 1 - 2 / (OptimConfig.wsd_decay * steps) <= max(rates) <= 1
-        steepest = max(1 / max(1, optim["warmup_steps"]), math.pi / 2 / (steps - optim["warmup_steps"]))
-        steepest = max(steepest, 1.6 / (OptimConfig.wsd_decay * steps))
-    else:
-        steepest = math.pi / 2 / (0.3 * steps - 1)
-    jumps = [abs(b - a) for a, b in pairwise(rates)]
-    assert max(jumps) <= steepest * 1.01
 
 
 @given(st.integers(1, 8), st.integers(1, 5), st.integers(0, 6), st.integers(1, 4000), st.integers(0, 400))

@@ -29,6 +29,7 @@ from grok.text.preparation import Request, prepare
 from grok.text.sources import documents as pieces
 from grok.text.sources.documents import write_fables
 from grok.text.tokenizers import END_OF_TEXT, train_bpe
+from tests.gpt.conftest import prepare_text
 from tests.text.conftest import ARTICLES
 
 
@@ -407,20 +408,14 @@ def test_another_end_token_is_another_corpus(tmp_path: Path) -> None:
         refuse_other_tokenizer(third, second)
 
 
-def prepared(out: Path, text: str) -> Corpus:
-    source = out.parent / "text.txt"
-    source.write_text(text, encoding="utf-8")
-    return prepare(Request(form="text", inputs=(str(source),), out=out, tokenizer="byte"))[0]
-
-
 @pytest.fixture
 def corpus(tmp_path: Path) -> Corpus:
-    return prepared(tmp_path / "corpus", "a cat sat on a mat\n" * 200)
+    return prepare_text(tmp_path, "a cat sat on a mat\n" * 200, tokenizer="byte")
 
 
 def test_an_open_corpus_keeps_its_tokens_when_another_takes_its_place(corpus: Corpus, tmp_path: Path) -> None:
     before = corpus.tokens("val")[:50].tolist()
-    other = prepared(tmp_path / "corpus", "the dog ran in the fog\n" * 200)
+    other = prepare_text(tmp_path, "the dog ran in the fog\n" * 200, tokenizer="byte")
     assert other.hash != corpus.hash
     assert corpus.tokens("val")[:50].tolist() == before != other.tokens("val")[:50].tolist()
     corpus.refuse_changed(["train", "val"])
