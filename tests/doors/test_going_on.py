@@ -39,7 +39,7 @@ from grok.store.contract import example_row, with_other_bits
 from grok.store.merge import merge
 from grok.store.upkeep import verify
 from grok.text.corpus import Corpus
-from tests.doors.conftest import TINY, Door
+from tests.doors.conftest import TINY, Door, lose_rows
 from tests.execute.conftest import tiny
 from tests.gpt.conftest import corpus as corpus
 from tests.gpt.conftest import settings as settings
@@ -74,9 +74,7 @@ def test_a_damaged_checkpoint_is_named_and_the_run_trained_anew(door: Door) -> N
     damaged = bytearray(tensors.read_bytes())
     damaged[-1] ^= 1
     tensors.write_bytes(damaged)
-    for shard in (*Path("S/runs").glob("*"), *Path("S/curves").glob("*")):
-        if "empty" not in shard.name:
-            shard.unlink()  # the row is lost as well: the same command trains it again
+    lose_rows("S")
     again = door(*KEEP)
     assert again.status == 0
     assert f"Damaged: the checkpoint of run {run_id} at step 6; it was trained anew" in again.out
@@ -89,9 +87,7 @@ def test_a_checkpoint_of_a_newer_version_stops_the_command_and_stays(door: Door)
     """Its run must not begin anew, as the next checkpoint would replace it."""
     assert door(*KEEP).status == 0
     (run_id,) = hashes("S")
-    for shard in (*Path("S/runs").glob("*"), *Path("S/curves").glob("*")):
-        if "empty" not in shard.name:
-            shard.unlink()  # the same command trains the run again
+    lose_rows("S")
     (manifest,) = Path("S/checkpoints", run_id).glob("*-step-6/manifest.json")
     newer = json.dumps({**json.loads(manifest.read_text()), "format": 9})
     manifest.write_text(newer)

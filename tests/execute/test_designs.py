@@ -401,21 +401,6 @@ def test_transplants_name_both_sides(census: Path) -> None:
         assert set(found["run_id"][found["role"] == role]) == {plain[int(role == "donor")]}
 
 
-def test_a_plan_that_was_abandoned_comes_back_by_its_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store = tmp_path / "S"
-    (design,) = new_rows(store, sweep(store, "seed=0"))["design_id"]
-    with StoreWriter(store) as writer:
-        writer.retire_design(design, "no use")
-    capsys.readouterr()
-    sweep(store, "seed=0")()
-    assert f"Design {design} was abandoned (no use); it is planned again" in capsys.readouterr().out
-    assert rows(store)["retired"].isna().all()
-    sweep(store, "seed=0")()
-    assert "was abandoned" not in capsys.readouterr().out
-
-
 def test_the_design_of_many_runs_takes_no_square_of_their_number() -> None:
     """A bound far above the 0.2 s that it takes."""
     plan = make_plan(prepare_runs([tiny(seed) for seed in range(5_000)]), None)

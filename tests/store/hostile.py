@@ -41,20 +41,8 @@ def fill(path: Path, seeds: range = range(4)) -> Path:
     return path
 
 
-def with_run_ids(path: Path, names: dict[str, str]) -> None:
-    """Add a shard whose runs bear these names instead of their own."""
-    shard = to_shard(example_rows(range(90, 90 + len(names))))
-    new = dict(zip(shard.runs["run_id"].to_pylist(), names.values(), strict=True))
-
-    def renamed(table: pa.Table) -> pa.Table:
-        column = pa.array([new[run_id] for run_id in table["run_id"].to_pylist()], pa.string())
-        return table.set_column(table.column_names.index("run_id"), table.schema.field("run_id"), column)
-
-    write_shard(Layout(path), "00000000000000ff", Shard(*(renamed(shard.table(kind)) for kind in KINDS)))
-
-
-def with_texts(path: Path, kind: str, column: str, texts: list[str]) -> None:
-    """Add a shard of as many runs as ``texts``, in sealed files, in which ``column`` has these texts."""
+def with_texts(path: Path, kind: str | None, column: str, texts: list[str]) -> None:
+    """Add a shard of as many runs as ``texts``, sealed; ``column`` of one table, or of all, has these texts."""
     shard = to_shard(example_rows(range(90, 90 + len(texts))))
     of_run = dict(zip(shard.runs["run_id"].to_pylist(), texts, strict=True))
 
@@ -64,7 +52,7 @@ def with_texts(path: Path, kind: str, column: str, texts: list[str]) -> None:
         values = pa.array([of_run[run_id] for run_id in table["run_id"].to_pylist()], pa.string())
         return table.set_column(table.column_names.index(column), table.schema.field(column), values)
 
-    tables = {k: changed(shard.table(k)) if k == kind else shard.table(k) for k in KINDS}
+    tables = {k: changed(shard.table(k)) if kind in (k, None) else shard.table(k) for k in KINDS}
     write_shard(Layout(path), "00000000000000fe", Shard(**tables))
 
 

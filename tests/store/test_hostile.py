@@ -26,7 +26,7 @@ from grok.store.schema import KINDS, TABLES, schema
 from grok.store.shards import concat, read_shard, read_whole, write_parquet
 from grok.store.upkeep import verify
 from grok.untrusted import is_plain, plain_name, read_json
-from tests.store.hostile import COMMANDS, FEW, every_command, fill, outside_state, precious, with_run_ids, with_texts
+from tests.store.hostile import COMMANDS, FEW, every_command, fill, outside_state, precious, with_texts
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::grok.store.DamagedShardWarning", "ignore::grok.store.ForeignFileWarning"
@@ -92,7 +92,7 @@ def test_a_table_that_is_a_link_is_never_written(store: Path, tmp_path: Path) ->
     assert outside_state(tmp_path / "elsewhere") == before
 
 
-RUN_IDS = ["../../outside/secret", "../outside", "/etc", "..", "a\nb", ".hidden"]
+RUN_IDS = ["../../outside/run-1", "../outside", "/etc", "..", "a\nb", ".hidden"]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_run_id_never_becomes_a_path(
     store: Path, outside: Path, tmp_path: Path, run_id: str, commands: tuple[str, ...],
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    with_run_ids(store, {"": run_id})
+    with_texts(store, None, "run_id", [run_id])
     before = outside_state(outside)
     for name, status in every_command(store, tmp_path / "room", commands):
         said = capsys.readouterr()
