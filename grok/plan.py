@@ -117,22 +117,9 @@ def _tokens(config: GptConfig, planned: Plan) -> str:
 
 
 def _fits(planned: Plan) -> str:
-    """Return whether the settings fit into the device's memory, and if not, the layout that does.
-
-    Raises:
-        ConfigError: no layout fits.
-    """
     if planned.layout.bytes <= planned.machine.memory:
         return "yes"
-    if not planned.fitting:
-        least = min(planned.layouts, key=lambda one: one.bytes)
-        raise ConfigError(
-            f"{planned.parameters.total:,} parameters do not fit {planned.devices} x {planned.machine.name} of "
-            f"{size(planned.machine.memory)}: the smallest layout needs {size(least.bytes)} per device ({least}); "
-            "give more --devices or larger ones"
-        )
-    best = planned.fitting[0]
-    return f"no: {size(best.bytes)} with {best}, {size(best.traffic)} of traffic per step"
+    return "no: train.micro_batch, train.recompute and, on several devices, train.parallel=fsdp take less"
 
 
 def _room(planned: Plan) -> str:

@@ -158,8 +158,6 @@ class Plan:
     precision: str
     layout: Layout
     """The layout of the settings."""
-    layouts: list[Layout]
-    """All possible layouts on these devices."""
     corpus_tokens: int | None
 
     @property
@@ -192,21 +190,11 @@ class Plan:
         """Tokens at which this size is compute-optimal by the rule of 20 tokens per parameter."""
         return CHINCHILLA_TOKENS_PER_PARAMETER * self.parameters.total
 
-    @property
-    def fitting(self) -> list[Layout]:
-        """The layouts that fit into a device's memory, those with the least work and traffic first."""
-        return [layout for layout in self.layouts if layout.bytes <= self.machine.memory]
-
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How a model is distributed over devices, and its cost for each device."""
 
-    parallel: str
-    """Value of ``train.parallel``."""
-    recompute: str
-    """Value of ``train.recompute``."""
-    micro_batch: int
     state: float
     """Bytes of weights and moments."""
     gradients: float
@@ -226,9 +214,6 @@ class Layout:
         """
         both = self.gradients + self.activations
         return self.state + (both if self.accumulated else max(self.gradients, self.activations))
-
-    def __str__(self) -> str:
-        return f"train.parallel={self.parallel} train.recompute={self.recompute} train.micro_batch={self.micro_batch}"
 
 
 def layout(
@@ -264,33 +249,14 @@ def layout(
     keeps, ends = SHARDING[parallel], n.total - n.blocks
     if devices == 1 or keeps is None:
         traffic = 2 * others * 4.0 * n.total
-        return Layout(parallel, recompute, micro_batch, state, gradients, kept, rounds > 1 or devices > 1, traffic)
+        return Layout(state, gradients, kept, rounds > 1 or devices > 1, traffic)
     held = (1 if keeps == "weights" else 2 / model.layers) * n.blocks * travels + 4.0 * ends
     if rounds == 1 or keeps == "nothing":
         gradients, held = gradients / devices, held + 4.0 * ends
     gathers, sums = 1 if keeps == "weights" else rounds, rounds if keeps == "nothing" else 1
     passes = 1 if keeps == "weights" else 2
     traffic = others * (gathers * (passes * travels * n.blocks + 4.0 * ends) + sums * 4.0 * n.total)
-    return Layout(parallel, recompute, micro_batch, state / devices + held, gradients, kept, True, traffic)
-
-
-def layouts(
-    config: GptConfig, parameters: Parameters, devices: int, micro_batch: int, *, on_cpu: bool = False
-) -> list[Layout]:
-    """Return the possible layouts on ``devices``, those with the least work and traffic first.
-
-    8-bit moments cannot be sharded.
-    """
-    kinds = ["ddp"]
-    if devices > 1 and config.optim.kind != "adamw8bit":
-        kinds += [*dict.fromkeys((config.train.parallel if config.train.keeps else "fsdp", "fsdp-nothing"))]
-    sizes = [micro_batch] if micro_batch == 1 else [micro_batch, 1]
-    return [
-        layout(config, parameters, devices, kind, recompute, size, on_cpu=on_cpu)
-        for size in sizes
-        for recompute in ("none", "attention", "blocks")
-        for kind in kinds
-    ]
+    return Layout(state / devices + held, gradients, kept, True, traffic)
 
 
 def plan(
@@ -327,7 +293,6 @@ def plan(
         layout=layout(
             config, parameters, devices, config.train.parallel, config.train.recompute, at_once, on_cpu=on_cpu
         ),
-        layouts=layouts(config, parameters, devices, at_once, on_cpu=on_cpu),
         corpus_tokens=corpus_tokens,
     )
 
