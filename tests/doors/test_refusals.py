@@ -275,12 +275,6 @@ optim:
 """
 
 
-def test_a_launcher_is_answered_with_the_executor_to_use(door: Door) -> None:
-    for launcher in ("submitit_slurm", "basic"):
-        ended = door(*TINY, "-m", "seed=1,2", f"hydra/launcher={launcher}")
-        assert ended.status == 2 and "loky, dask, ray or slurm" in ended.err and ended.err.count("\n") == 1
-
-
 def test_set_ups_of_a_folder_of_ones_own(door: Door, tmp_path: Path) -> None:
     (tmp_path / "conf/experiment").mkdir(parents=True)
     (tmp_path / "conf/experiment/mine.yaml").write_text(MINE)
@@ -320,6 +314,7 @@ def test_callbacks_and_job_names(door: Door, tmp_path: Path, monkeypatch: pytest
         # a batch or job would replace the outcome of the one before: a failure, Ctrl-C and rows were lost
         (["-m", "seed=1,2", "hydra.sweeper.max_batch_size=1"], "hydra.sweeper.max_batch_size: .* one plan"),
         (["-m", "seed=1,2", "hydra/launcher=basic", "hydra/sweeper=basic"], "hydra/launcher=basic: .*executor="),
+        (["-m", "seed=1,2", "hydra/launcher=submitit_slurm"], "loky, dask, ray or slurm"),
         # what jobs have, and a plan has not
         (["-m", "seed=1,2", "+hydra.job.env_set.FOO=1"], "hydra.job.env_set: .*FOO=1 grok sweep"),
         (["-m", "seed=1,2", "+hydra.job.env_copy=[PATH]"], "hydra.job.env_set: "),

@@ -72,22 +72,11 @@ def test_nothing_is_imported_that_the_command_does_not_name(tmp_path: Path, writ
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
-    [
-        ("absent.f", "there is no module 'absent'"),
-        ("broken.f", "broken.py:1 is not Python"),
-        ("short", "expected MODULE.NAME"),
-    ],
-)
-def test_what_cannot_be_found_is_refused(tmp_path: Path, write: Write, target: str, said: str) -> None:
-    write(broken="def (")
-    with pytest.raises(ConfigError, match=said):
-        code_of(tmp_path, [target])
-
-
-@pytest.mark.parametrize(
     ("spec", "said"),
     [
+        ({"_target_": "absent.f"}, "there is no module 'absent'"),
+        ({"_target_": "broken.f"}, "broken.py:1 is not Python"),
+        ({"_target_": "short"}, "expected MODULE.NAME"),
         ({"_target_": "mine.absent"}, "mine has no 'absent', it has f$"),
         ({"_target_": "mine.ff"}, "mine has no 'ff', did you mean 'f'\\? It has f$"),
         ({"_target_": "mine.f", "x": 1}, r"mine.f\(x=1\) refuses its arguments"),
@@ -95,9 +84,9 @@ def test_what_cannot_be_found_is_refused(tmp_path: Path, write: Write, target: s
     ],
 )
 def test_what_cannot_be_used_is_refused(tmp_path: Path, write: Write, spec: dict[str, object], said: str) -> None:
-    write(mine="import json\nfrom pathlib import Path\ndef f(): return 1", failing="1 / 0")
-    activate(code_of(tmp_path, [str(spec["_target_"])]))
+    write(broken="def (", failing="1 / 0", mine="import json\nfrom pathlib import Path\ndef f(): return 1")
     with pytest.raises(ConfigError, match=said):
+        activate(code_of(tmp_path, [str(spec["_target_"])]))
         build(spec)
 
 

@@ -4,7 +4,6 @@ import itertools
 import os
 import re
 import shutil
-import warnings
 from pathlib import Path
 
 import pyarrow as pa
@@ -335,6 +334,3 @@ def test_secrets_are_kept_nowhere(tmp_path: Path) -> None:
         )
     text = path.read_text()
     assert "cr@t" not in text and "ghp_" not in text and "postgresql://me:***@host/db" in text
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert open_store(tmp_path / "S").runs().empty
