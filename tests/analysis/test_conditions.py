@@ -86,7 +86,6 @@ def test_the_reference_is_of_the_same_seeds_where_enough_of_them_were_run() -> N
 
 
 def test_budgets_that_differ_do_not_bend_the_ratio() -> None:
-    """The reference was watched for 1,000 steps only, all done by then: nothing is cut off at its budget."""
     rng = np.random.default_rng(5)
     base = rng.uniform(300, 800, 10)
     truths = [Truth({"seed": i, "train.steps": 1000, "eval.every": 10}, t) for i, t in enumerate(base)]
@@ -130,7 +129,6 @@ def test_the_interval_of_the_ratio_covers_at_its_rate(paired: bool) -> None:
 
 
 def test_rates_are_of_all_seeds_and_times_of_those_that_were_run_long() -> None:
-    """A scan of 3,000 steps of which 16 seeds were gone on with: true ratio of times 6, of rates 1 to 4."""
     rng = np.random.default_rng(8)
     truths = []
     for decay, factor, fast in ((0.1, 1.0, 40), (0.0, 6.0, 10)):

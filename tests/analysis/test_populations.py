@@ -384,7 +384,6 @@ def test_commands_say_which_version_of_the_code_they_need() -> None:
 
 
 def test_values_of_two_versions_of_a_metric_are_not_pooled() -> None:
-    """Twelve seeds were measured by both versions: the later run counts. Six have the older one only."""
     simulated = simulate(census(18, np.random.default_rng(5), steps=300, every=25))
     old = simulated.all_runs.assign(started_at=pd.Timestamp("2026-11-20"), own_code='{"mine.norm":"aa"}')
     new = simulated.all_runs.iloc[:12].assign(started_at=pd.Timestamp("2026-11-22"), own_code='{"mine.norm":"bb"}')

@@ -115,7 +115,6 @@ def test_a_second_generation_has_lines_and_a_class_of_its_own() -> None:
 
 
 def test_a_child_counts_once_in_the_first_class_by_which_a_design_asked_for_it() -> None:
-    """A best parent that is super is named later: it does not leave its class, and its new children do not enter it."""
     census = [Truth({"seed": s, **LENGTH}, 1800 if s == 7 else 9000 + s) for s in range(30)]
     first = [Truth({"seed": 7, "seeds.order": 40 + k, **LENGTH}, 8000 + k) for k in range(4)]
     later = [Truth({"seed": 7, "seeds.order": 50 + k, **LENGTH}, 2000 + k) for k in range(5)]
@@ -174,7 +173,6 @@ def test_lines_are_the_units_and_random_parents_stand_apart() -> None:
 
 
 def test_a_redraw_names_the_parents_that_it_redrew() -> None:
-    """Both streams were redrawn of five more random parents: they are none of those whose order alone was."""
     truths = branched(np.random.default_rng(3), 16, 3, {"split+init": 0.05, "all": 0.05}, census=60)
     more = {11, 12, 13, 14, 15}
     kept = [t for t in truths if t.overrides["seed"] not in more or sum("seeds." in name for name in t.overrides) != 1]
@@ -250,7 +248,6 @@ def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_
 
 
 def test_many_seeds_that_come_back_now_and_then_are_told_from_chance_together() -> None:
-    """A tenth of the children are super, of other seeds one in thirty: no single candidate shows it, all of them do."""
     seeds = [Truth({"seed": s, **LENGTH}, 2000.0 if s < 10 else 9000.0) for s in range(300)]
     children = [
         Truth({"seed": s, "seeds.order": 5000 + 10 * s + k, **LENGTH}, 2000.0 if k == 0 and s < 6 else 9000.0)
@@ -362,7 +359,6 @@ def test_the_distance_of_fewer_than_six_seeds_has_no_interval(n: int) -> None:
 
 
 def test_a_recipient_of_layers_is_no_ordinary_control() -> None:
-    """It was given by name, as one of the best, and its repeats with all layers its own are super again."""
     seeds = [Truth({"seed": s, **LENGTH}, {7: 2000.0, 8: 2900.0}.get(s, 9000.0 + s)) for s in range(40)]
     again = [
         Truth({"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **LENGTH}, 2000.0 if s in (7, 8) else 9500.0)
@@ -378,7 +374,6 @@ def test_a_recipient_of_layers_is_no_ordinary_control() -> None:
 
 
 def test_seeds_that_were_listed_after_their_results_are_no_ordinary_controls() -> None:
-    """Nobody said how they were chosen: they may have been chosen by the results."""
     seeds = [Truth({"seed": s, **LENGTH}, 2000.0 if s < 3 else 9000.0) for s in range(30)]
     again = {s: [Truth({"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **LENGTH}, seeds[s].time) for k in range(4)]
              for s in (1, 20)}  # fmt: skip

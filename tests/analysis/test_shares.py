@@ -50,7 +50,6 @@ def test_the_number_of_seeds_is_that_of_simulated_studies(sd: float, difference:
 
 
 def test_a_level_with_most_effect_widens_the_interval_however_few_levels_there_are() -> None:
-    """One init of four has the effect of all: its tail counts, and the same variance of equal steps costs little."""
     factors = grid(3, 4, 4)
     cells, noise = Cells(factors, generator("one level")), generator("one level's noise").normal(0, 0.2, 96)
     steps, one = (np.array(effect)[factors["init"]] for effect in ([-1.2, -0.4, 0.4, 1.2], [1.55, -0.52, -0.52, -0.52]))
@@ -80,7 +79,6 @@ def reml_slopes(y: np.ndarray, factors: dict[str, np.ndarray], components: np.nd
 
 
 def test_reml_agrees() -> None:
-    """On a full grid the estimates are those of the restricted likelihood; on sampled cells they are near them."""
     rng = generator("reml")
     factors = grid(3, 4, 4)
     truth = {**PAIRS, "order": 0.2, CHAOS: 0.3}

@@ -97,7 +97,6 @@ def test_survival_of_a_mixture(long_census: Observations) -> None:
 
 
 def test_seeds_that_did_not_generalise_count_in_the_ratio_of_the_two_steps() -> None:
-    """Times of 1,000 to 3,900 steps, a budget of 3,000: among the seeds that generalised, the median is 1,950."""
     truths = [Truth({"seed": s, "train.steps": 3000, "eval.every": 100}, 1000 + 100 * s) for s in range(30)]
     study = ask("survival", simulate(truths))
     memorised = set(study.population.rows["memorised_step"])
@@ -184,7 +183,6 @@ def test_crossed_recovers_the_shares() -> None:
 
 
 def test_ranks_find_a_share_that_the_best_quarter_misses() -> None:
-    """The committed design's size: 3 x 4 x 4 cells, half of the variance of the weights alone."""
     found = 0
     for draw in range(5):
         grid = crossed((3, 4, 4), np.random.default_rng(draw), {"init": 0.25, "order": 0.02, "chaos": 0.02})
@@ -253,7 +251,6 @@ def test_a_lead_is_told_only_if_half_of_the_hits_arrive(generalise: int, said: b
 
 
 def test_a_screen_by_the_loss_has_its_price_for_each_super_seed() -> None:
-    """The twelve super seeds have the lowest loss from the first step on, and one in twenty goes on after it."""
     times = np.random.default_rng(3).uniform(8000, 12_000, 240)
     times[:12] = 1900
     store = simulate([Truth({"seed": i, "eval.every": 250}, float(t), t < 2000) for i, t in enumerate(times)])
@@ -463,7 +460,6 @@ def test_a_seed_that_needs_all_of_its_layers_gives_none_of_them_a_share(layers: 
 
 
 def test_super_recipients_are_averaged_apart_from_ordinary_ones() -> None:
-    """An ordinary recipient's one carrier does not hide that super recipients need all of their layers."""
     rng = np.random.default_rng(20)
     needy = [t for i in range(3) for t in all_or_nothing(100 + i, 200 + i, rng, LAYERS)]
     plain = [t for i in range(3) for t in transplant({"head": -0.2}, 0.01, rng, 300 + i, 400 + i)]

@@ -318,7 +318,6 @@ def test_super_by_time_counts_only_runs_that_were_long_enough() -> None:
 
 
 def test_early_stopped_runs_are_judged_where_stopping_began() -> None:
-    """Three of ten generalise and stop at 1,000: the share must be three in ten, not none of seven."""
     rows = pd.DataFrame(
         {
             "steps": [1000] * 3 + [5000] * 7,

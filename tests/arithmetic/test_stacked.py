@@ -130,18 +130,6 @@ def test_a_run_with_dense_evaluations_is_extended_and_resumed(engine: Engine) ->
         assert repr(found.curve) == repr(expected.curve) and found.weights_hash == expected.weights_hash
 
 
-def test_refilling_moves_no_bit_and_no_buffer() -> None:
-    configs = [tiny(seed=s, train={"steps": 4 + 5 * (s % 4)}) for s in range(8)]
-    stack = Stack(jobs(*configs), lanes=3, device=torch.device("cpu"))
-    before = {name: tensor.data_ptr() for name, tensor in stack.state.tensors()}
-    found = {e.run_id: e for e in stack.train(never) if isinstance(e, RunResult)}
-    assert {name: tensor.data_ptr() for name, tensor in stack.state.tensors()} == before
-    for i, config in list(enumerate(configs))[2::2]:
-        (alone,) = run_stacked(config, lanes=3)
-        assert found[f"run{i}"].weights_hash == alone.weights_hash
-        assert found[f"run{i}"].curve == alone.curve
-
-
 def test_dropout_is_a_runs_own() -> None:
     over: dict[str, Any] = {"model": {"dropout": 0.2}, "checkpoint": {"every": 7}}
     (alone,) = run_stacked(tiny(**over), lanes=3)

@@ -140,7 +140,9 @@ def test_switched_and_plain_lanes_share_a_stack() -> None:
     configs = [tiny(seed=s, train={"steps": 9 + s}, switch={"step": s, "order": OTHER, "ulps": s}) for s in (1, 4, 7)]
     configs += [tiny(seed=9), tiny(seed=10, switch={"step": 23, "ulps": 1})]
     stack = Stack(jobs(*configs), lanes=3, device=torch.device("cpu"))
+    before = {name: tensor.data_ptr() for name, tensor in stack.state.tensors()}
     found = {e.run_id: e for e in stack.train(never) if isinstance(e, RunResult)}
+    assert {name: tensor.data_ptr() for name, tensor in stack.state.tensors()} == before, "refilling moves no buffer"
     for i, config in enumerate(configs):
         alone = result(trained(stacked, config))
         assert found[f"run{i}"].weights_hash == alone.weights_hash

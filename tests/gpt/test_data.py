@@ -291,7 +291,6 @@ def test_the_loss_is_that_of_each_document_alone(
 
 
 def test_micro_batches_add_up_by_their_targets(settings: Build, documents: Corpus) -> None:
-    """The mean is over the targets of the whole batch, however they are spread over micro-batches."""
     made = {}
     for micro in (6, 4, 1):
         config = settings(

@@ -121,7 +121,6 @@ def test_accumulated_gradient_is_the_whole_batch_s(settings: Build, corpus: Corp
 def test_best_weights_are_kept_apart_from_the_last_and_averaged_beside_them(
     settings: Build, corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rate that destroys what was learnt makes the first evaluation the best."""
     monkeypatch.setattr(EvalConfig, "average_points", 4)
     shared: dict[str, Any] = {"optim__lr": 2.0, "optim__schedule": "constant", "optim__warmup_steps": 20}
     config = settings(save="init,final", train__steps=20, **shared)
@@ -239,7 +238,6 @@ def test_failed_compilation_stops_or_says_that_it_goes_on(settings: Build) -> No
 def test_a_run_that_could_not_be_compiled_has_the_bits_of_one_that_was_not_asked_to(
     settings: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tag says compiled=no, and equal tags mean equal bits."""
 
     def no_compiler(function: object) -> object:
         raise NotImplementedError("no such kernel")

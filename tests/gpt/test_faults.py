@@ -176,7 +176,6 @@ HEALTHY: Final = [
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["long", "short"])
 def test_healthy_runs_give_no_alarm(corpus: Corpus, tmp_path: Path, text: str) -> None:
-    """Fifty of each, with heavy-tailed gradients; an epoch of the short text has some twenty sequences."""
     data = corpus if text == "long" else prepare_text(tmp_path, text_of(90))
     alarms = {}
     for seed, changes in enumerate(HEALTHY):

@@ -230,7 +230,6 @@ def test_the_planner_knows_the_traffic_of_shares(request: pytest.FixtureRequest,
 
 
 def test_a_rollback_in_shares_is_that_of_one_process(build: Build, results: dict[str, Any]) -> None:
-    """The abandoned branch is evaluated last: nothing that it gathered may be left."""
     with injected():
         alone = result_of(run(faulty_in_shares(build)))
     assert to_rounding(described(alone), results["corrupted_batch, fsdp"])
@@ -270,7 +269,6 @@ def test_torch_opens_a_checkpoint_in_shares(results: dict[str, Any], tmp_path: P
 
 
 def test_checkpoints_in_shares_have_their_common_states_once(build: Build, results: dict[str, Any]) -> None:
-    """Step 3 keeps the states of steps 0 and 2, step 6 also that of 4, step 7 also that of 6."""
     folder = results["folder"] / "parts"
     assert checkpoint_steps(folder) == [7, 6, 3]
     files = list(folder.glob("*/part-*/shard-*.safetensors"))

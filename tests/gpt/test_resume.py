@@ -61,7 +61,6 @@ def test_stopped_three_times_equals_never_stopped(settings: Build, tmp_path: Pat
 
 
 def test_a_longer_run_keeps_no_average_and_no_best_of_the_shorter_one(settings: Build) -> None:
-    """Twelve steps average steps 11 and 12 and end with an evaluation that sixty do not have."""
     free: dict[str, Any] = {"optim__schedule": "constant", "save": "final", "optim__lr": 1e-3}
     longer = settings(train__steps=60, **free)
     checkpoint = next(e for e in run(settings(checkpoint__keep=True, **free)) if isinstance(e, Checkpoint))

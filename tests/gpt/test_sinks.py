@@ -93,7 +93,6 @@ def test_tensorboard_of_a_resumed_run_has_every_step_once(settings: Build, tmp_p
 def test_a_sink_that_fails_costs_no_run(
     settings: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A full disk under TensorBoard's files, at step 5: the run ends with the bits of one without a log."""
     plain = result_of(run(settings()))
     write = TensorBoard.step
 

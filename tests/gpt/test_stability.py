@@ -153,7 +153,6 @@ def falling(steps: int, seed: int, noise: float) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_onset_of_a_slow_rise_is_found(seed: int) -> None:
-    """It rises for 100 steps and then stays 0.8 above: the chronicle's 7.2 after 6.4."""
     losses = falling(1500, seed, noise=0.1)
     losses[1000:] += np.minimum(1, np.arange(500) / 100) * 0.8
     begun = onset_of(log_of(losses), ("train_loss", "grad_norm"), window=50, steps=None)
@@ -171,7 +170,6 @@ def test_calm_has_no_onset(seed: int, noise: float) -> None:
 @given(scale=st.floats(1e-6, 1e6), seed=st.integers(0, 2**31))
 @settings(max_examples=30)
 def test_an_outlier_does_not_depend_on_the_scale(scale: float, seed: int) -> None:
-    """Lognormal noise is none; a value a hundred times the median is one."""
     signal = Signal(50)
     for x in Stream("eval", seed).normal(50):
         signal.remember(scale * math.exp(0.2 * float(x)))

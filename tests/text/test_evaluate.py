@@ -316,7 +316,6 @@ def test_parameters_are_counted_as_the_model_counts_them(model: ModelConfig, voc
 
 @torch.no_grad()
 def test_flops_are_those_of_the_matrix_products() -> None:
-    """Forward FLOPs as torch's own counter sees them; training is three times that."""
     from torch.utils.flop_counter import FlopCounterMode
 
     for model in (

@@ -296,7 +296,6 @@ def test_an_open_corpus_refuses_what_is_damaged(tmp_path: Path) -> None:
 
 
 def test_a_vocabulary_beyond_65536_ids_is_stored_in_four_bytes(tmp_path: Path) -> None:
-    """A tokeniser whose highest ids are above two bytes: they come back from the files, and a model trains on them."""
     (tmp_path / "t.txt").write_text("one two three four five six seven\n" * 40)
     small, _ = prepare(request(tmp_path, tmp_path / "t.txt", tokenizer="bpe", vocab_size=280, out="small"))
     definition = json.loads(small.tokenizer.to_json())

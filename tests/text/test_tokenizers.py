@@ -84,7 +84,6 @@ def test_a_text_that_looks_special_stays_text() -> None:
 
 
 def test_a_saved_tokeniser_neither_cuts_nor_pads_texts() -> None:
-    """A tokenizer.json may be set up for a model's batches; here each document is kept whole."""
     definition = json.loads(bpe.to_json())
     definition["truncation"] = {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}
     definition["padding"] = {
