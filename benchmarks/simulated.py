@@ -257,8 +257,9 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Study]]]:
             f"{candidates} super seeds × 4, runs of a seed {alike:.0%} alike",
             partial(repeats, candidates, 0.01, alike),
         )
-    for single, noise in ((0.0, 0.3), (0.3, 0.3), (0.7, 0.3), (0.7, 1.0)):
-        yield "layers", f"5 layers, {single:.0%} one by one, noise {noise:g}", partial(layers, 5, single, noise)
+    for factors, single, noise in ((5, 0.0, 0.3), (5, 0.3, 0.3), (5, 0.7, 0.3), (5, 0.7, 1.0), (2, 2 / 3, 0.3)):
+        case = f"{factors} layers, {single:.0%} one by one, noise {noise:g}"
+        yield "layers", case, partial(layers, factors, single, noise)
     for n, hits, gap in ((1984, 19, 0.0), (1984, 19, 1.0), (1984, 19, 4.0), (500, 10, 3.0)):
         yield "prediction", f"{hits} of {n:,}, {gap:g} apart", partial(predictions, n, hits, gap)
     for n, hits, gap in ((40, 10, 0.0), (75, 15, 0.0), (75, 15, 1.0), (200, 20, 1.0)):

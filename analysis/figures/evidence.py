@@ -173,12 +173,13 @@ def qq_log_time(study: Survival, level: float = 0.95) -> Drawing | None:
     if study.lognormal is None:
         return None
     known, centre, width = study.lognormal.times, study.lognormal.mean, study.lognormal.sd
-    n, seen = len(known), int(known.seen.sum())
+    n = len(known)
     end = watched_until(known)
     curve = kaplan_meier(known).until(end)
     if not len(curve.times):
         return None
-    late = int((known.seen & (known.points > end)).sum())
+    drawn = int(curve.events.sum())
+    late = int(known.seen.sum()) - drawn
     before = np.concatenate([[1.0], curve.survival[:-1]])
     rank = 1 - (before + curve.survival) / 2
     place = np.clip(rank * n + 0.5, 1, n)
@@ -203,8 +204,8 @@ def qq_log_time(study: Survival, level: float = 0.95) -> Drawing | None:
         height=2.7,
     )
     caption = (
-        f"{seen:,} of {n:,} seeds generalised; seeds with the same step share a point. Line: the log-normal of maximum "
-        f"likelihood. Band: {level:.0%} of samples of it have the point of that rank inside; "
+        f"{drawn:,} of {n:,} seeds generalised and have a point, which equal steps share. Line: the log-normal of "
+        f"maximum likelihood, of all {n:,}. Band: {level:.0%} of samples of it have the point of that rank inside; "
         f"{int(outside.sum())} points lie outside."
     )
     if late:
@@ -212,7 +213,7 @@ def qq_log_time(study: Survival, level: float = 0.95) -> Drawing | None:
             f" {late} seeds that generalised after step {end:,.0f} have no point: too few were trained that long to "
             "know their ranks."
         )
-    return draw("qq_log_time", "Is one log-normal enough?", caption, [chart], frame, f"{n:,} seeds")
+    return draw("qq_log_time", "Is one log-normal enough?", caption, [chart], frame, f"{of_all(drawn, n)} seeds")
 
 
 def accuracy_histogram(census: Census, bins: int = 40) -> Drawing | None:

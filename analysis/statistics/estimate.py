@@ -62,6 +62,14 @@ class Estimate:
         high = f"to {self.high:,.{digits}f}" if math.isfinite(self.high) else "and above"
         return f"{self.value:,.{digits}f} ({self.low:,.{digits}f} {high})"
 
+    def short(self) -> str:
+        """Return ``"310,000 (200,000 to 490,000)"``: two significant digits, below 1,000 whole numbers.
+
+        For costs and sizes, whose intervals are wide.
+        """
+        value, low, high = (float(f"{x:.2g}") if x >= 1000 else x for x in (self.value, self.low, self.high))
+        return Estimate(value, low, high, self.n, self.method).plain()
+
 
 # Means of one group, and differences of two: Student's t, and Welch's for independent groups.
 

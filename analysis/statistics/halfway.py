@@ -47,12 +47,10 @@ class Halfway:
 
     def shown(self, what: str) -> str:
         """Return the place with its interval, such as ``412 (200 to 790)``; ``what`` it is where it has no number."""
-        value, low, high = self.place.value, self.place.low, self.place.high
-        low_end, high_end = self.between
-        if 0 < value < math.inf:
-            return self.place.plain()
-        ends = f"{low:,.0f} {f'to {high:,.0f}' if math.isfinite(high) else 'and above'}"
-        return f"{f'before {what} {high_end:,.0f}' if not value else f'after {what} {low_end:,.0f}'} ({ends})"
+        value, (low_end, high_end) = self.place.value, self.between
+        number, _, ends = self.place.short().partition(" ")
+        outside = f"before {what} {high_end:,.0f}" if not value else f"after {what} {low_end:,.0f}"
+        return f"{number if 0 < value < math.inf else outside} {ends}"
 
     def lines_for(self, half: float) -> int | None:
         """Return how many lines such as these give an interval of ± ``half``; None: more than `MOST` times these."""

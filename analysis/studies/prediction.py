@@ -208,7 +208,7 @@ def _price(trained: float, hits: int, n: int) -> str:
     """Return the steps trained for each hit, with its interval from that of the share of hits among ``n`` seeds."""
     rate = share(hits, n)
     price = [trained / n / x if x else np.inf for x in (rate.value, rate.high, rate.low)]
-    return Estimate(price[0], price[1], price[2], n, rate.method).plain()
+    return Estimate(price[0], price[1], price[2], n, rate.method).short()
 
 
 def _lengths(rows: pd.DataFrame) -> np.ndarray:

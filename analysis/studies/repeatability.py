@@ -608,10 +608,10 @@ def _by_margin(test: Test) -> list[Finding]:
 
 
 def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table] | None:
-    """Return how far runs that differ by a unit in the last place are apart, by step: candidates, and unchosen seeds.
+    """Return how far runs that differ by a unit in the last place are apart, by step: candidates, controls, cells.
 
-    Unchosen are ordinary controls and the cells of crossed seeds. A seed counts once, with the mean of its pairs. Only
-    runs of one numerics tag are compared. None: no seed has two.
+    A seed counts once, with the mean of its pairs. Only runs of one numerics tag are compared. Crossed cells share
+    streams, so they have a range and no interval. None: no seed has two runs.
     """
     runs, place = observations.observed, observations.once(places)
     cells = place.index.intersection(observations.once(roles).of("cell", kinds=("crossed",))["run_id"].tolist())
@@ -620,31 +620,33 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
     crossed = place[cells].groupby(place[cells]).groups.values()
     groups = {
         "candidates": [unit.repeats for unit in kind.candidates],
-        "unchosen seeds": [*(unit.repeats for unit in kind.controls), *map(list, crossed)],
+        "controls": [unit.repeats for unit in kind.controls],
+        "crossed cells": list(map(list, crossed)),
     }
     curves = observations.curves_of([run for seeds in groups.values() for its in seeds for run in its])
     curves = curves[curves["val_loss"] > 0].assign(log_loss=lambda rows: np.log(floats(rows["val_loss"])))
     loss = curves.pivot_table(index="step", columns="run_id", values="log_loss").dropna()
     tag = runs["numerics"].to_dict()
-    records, shown = [], []
+    tables, shown = [], []
     for name, seeds in groups.items():
         pairs = [list(combinations(loss.columns.intersection(its), 2)) for its in seeds]
         pairs = [[(a, b) for a, b in mine if tag[a] == tag[b]] for mine in pairs]
         apart = np.array([np.mean([(loss[a] - loss[b]).abs() for a, b in mine], 0) for mine in pairs if mine])
         if not apart.size:
             continue
-        medians = dict(zip(loss.index, map(median_interval, apart.T), strict=True))
-        enough = len(apart) >= FEWEST_OF_A_MEDIAN
-        records += [
-            {"step": step, "seeds": name, "n": e.n, "median": e.value}
-            | ({"low": e.low, "high": e.high} if enough else {"low": None, "high": None})
-            for step, e in medians.items()
+        table = pd.DataFrame([median_interval(distances).as_json() for distances in apart.T])[
+            ["n", "value", "low", "high"]
         ]
-        thirds = [list(medians)[i] for i in (-1 - 2 * (len(loss) // 3), -1 - len(loss) // 3, -1)]
-        ends = {k: f" ({e.low:.1g} to {e.high:.1g})" if enough else "" for k, e in medians.items()}
-        parts = [f"{medians[k].value:.1g}{ends[k]} at step {k:,}" for k in thirds]
-        few = "" if enough else ", too few for an interval"
-        shown.append(f"{len(apart)} {name if len(apart) > 1 else name.removesuffix('s')} {', '.join(parts)}{few}")
+        table = table.assign(step=loss.index, seeds=name, lowest=apart.min(0), highest=apart.max(0))
+        told = len(apart) >= FEWEST_OF_A_MEDIAN and name != "crossed cells"
+        low, high = ("low", "high") if told else ("lowest", "highest")
+        parts = [
+            f"{row['value']:.1g} ({row[low]:.1g} to {row[high]:.1g}) at step {row['step']:,}"
+            for row in table.iloc[[-1 - 2 * (len(loss) // 3), -1 - len(loss) // 3, -1]].to_dict("records")
+        ]
+        several = name if len(apart) > 1 else name.removesuffix("s")
+        shown.append(f"{len(apart)} {several}{'' if told else ', with their range,'} {', '.join(parts)}")
+        tables.append(table if told else table.assign(low=None, high=None))
     if not shown:
         return None
     text = (
@@ -653,9 +655,9 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
         "and of chaos, are about one step."
     )
     caption = "Distance of runs that start a unit in the last place apart, by step (log of the validation loss)"
-    return Finding("divergence by step", "; ".join(shown), text), Table(
-        "divergence", caption, pd.DataFrame(records), False
-    )
+    order = ["step", "seeds", "n", "median", "low", "high", "lowest", "highest"]
+    frame = pd.concat(tables).rename(columns={"value": "median"})[order].astype({"low": float, "high": float})
+    return Finding("divergence by step", "; ".join(shown), text), Table("divergence", caption, frame, False)
 
 
 def _between_streams(tests: Sequence[Test]) -> list[Finding]:

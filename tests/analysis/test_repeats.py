@@ -339,11 +339,14 @@ def test_runs_a_unit_apart_are_compared_at_every_step_for_candidates_and_for_see
     cells = [Truth({**t.overrides, **LENGTH}, 3 * t.time) for t in cells]
     study = ask("repeatability", simulate(seeds + repeats + cells))
     drift = next(t.frame for t in study.tables if t.name == "divergence").set_index(["seeds", "step"])
-    for name, runs in (("candidates", repeats), ("unchosen seeds", cells)):
+    for name, runs in (("candidates", repeats), ("crossed cells", cells)):
         for step in (1000, 2000, 3000):
             loss = np.log([curve(t, [step])[0].val_loss for t in runs]).reshape(8, 2)
             assert drift.loc[(name, step), "median"] == pytest.approx(np.median(np.abs(loss[:, 0] - loss[:, 1])))
             assert drift.loc[(name, step), "n"] == 8
+    known = drift[["low", "high"]].notna().all(axis=1)
+    assert set(known[known].index.get_level_values("seeds")) == {"candidates"}, "cells share their streams"
+    assert (drift["lowest"] <= drift["median"]).all() and (drift["median"] <= drift["highest"]).all()
 
 
 @pytest.mark.parametrize("n", [1, 5, 6])
@@ -353,9 +356,11 @@ def test_the_distance_of_fewer_than_six_seeds_has_no_interval(n: int) -> None:
     drift = next(t.frame for t in study.tables if t.name == "divergence")
     assert set(drift["n"]) == {n}
     assert drift["low"].notna().all() == drift["high"].notna().all() == (n == 6)
-    assert ("too few for an interval" in next(f.text for f in study.findings if f.label == "divergence by step")) == (
-        n < 6
-    )
+    shown = next(f.shown for f in study.findings if f.label == "divergence by step")
+    last = drift.iloc[-1]
+    low, high = ("low", "high") if n == 6 else ("lowest", "highest")
+    assert shown.endswith(f"{last['median']:.1g} ({last[low]:.1g} to {last[high]:.1g}) at step 3,000")
+    assert ("range" in shown) == (n < 6)
 
 
 def test_a_recipient_of_layers_is_no_ordinary_control() -> None:
