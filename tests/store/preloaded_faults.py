@@ -34,11 +34,11 @@ from grok.records import Checkpoint
 from grok.store import open_store
 from grok.store.contract import read_raw
 from grok.store.merge import restore
-from grok.store.schema import TABLES
 from grok.streams import Stream
 from tests.kills import append, machine
 from tests.search.test_driver import World
 from tests.store.kill_child import ACTIONS, prepare
+from tests.store.test_foreign import put_aside
 from tests.store.test_kills import assert_nothing_lost, go_on, held, reference_of, undisturbed
 
 SHORT: Final = 0
@@ -81,11 +81,7 @@ class Restoring(Store):
 
     def prepare(self, path: Path) -> None:
         undisturbed(path, range(6), range(4))
-        for name in sorted(file.stem for file in (path / "runs").iterdir()):
-            for kind in TABLES:
-                if (file := path / kind / f"{name}.parquet").exists():
-                    file.rename(path / "quarantine" / f"{kind}-{name}.parquet")
-            (path / "quarantine" / f"{name}.json").write_text(f'{{"shard": "{name}", "reason": "a test"}}')
+        put_aside(path)
         self.before = (set(), set())
 
     def act(self, path: Path) -> None:

@@ -251,16 +251,14 @@ def restorable(tmp_path: Path) -> Path:
     return tmp_path / "S"
 
 
-def put_aside(restorable: Path) -> list[str]:
-    """Do what an earlier version did to good shards."""
-    names = sorted({path.stem for path in (restorable / "runs").iterdir()})
-    for name in names:
+def put_aside(restorable: Path) -> None:
+    """Move good shards into the quarantine."""
+    for name in sorted({path.stem for path in (restorable / "runs").iterdir()}):
         for kind in TABLES:
             path = restorable / kind / f"{name}.parquet"
             if path.exists():
                 path.rename(restorable / "quarantine" / f"{kind}-{name}.parquet")
         (restorable / "quarantine" / f"{name}.json").write_text(json.dumps({"shard": name, "reason": "no thread"}))
-    return names
 
 
 def test_everything_comes_back(restorable: Path) -> None:

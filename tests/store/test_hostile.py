@@ -50,18 +50,13 @@ def test_one_function_decides_what_a_plain_name_is(name: object) -> None:
     assert str(refused.value).encode() and "\n" not in str(refused.value)
 
 
-PARTS = ("live", "lock", "leases", "checkpoints", "search", "sweeps", "conflicts", "quarantine")
-ALL = tuple(COMMANDS)
+PARTS = ("tmp", "live", "lock", "leases", "checkpoints", "search", "sweeps", "conflicts", "quarantine")
+HOW_MANY = (FEW, pytest.param(tuple(COMMANDS), marks=pytest.mark.slow))
 
 
 @pytest.mark.usefixtures("no_png")
-@pytest.mark.parametrize(
-    ("part", "commands"),
-    [
-        *((part, FEW) for part in ("tmp", *PARTS)),
-        *(pytest.param(part, ALL, marks=pytest.mark.slow) for part in ("tmp", *PARTS)),
-    ],
-)
+@pytest.mark.parametrize("commands", HOW_MANY)
+@pytest.mark.parametrize("part", PARTS)
 def test_a_link_in_the_place_of_a_stores_own_is_never_followed(
     store: Path, outside: Path, tmp_path: Path, part: str, commands: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,13 +89,8 @@ def test_a_table_that_is_a_link_is_never_written(store: Path, tmp_path: Path) ->
 RUN_IDS = ["../../outside/run-1", "../outside", "/etc", "..", "a\nb", ".hidden"]
 
 
-@pytest.mark.parametrize(
-    ("run_id", "commands"),
-    [
-        *((run_id, FEW) for run_id in RUN_IDS),
-        *(pytest.param(run_id, ALL, marks=pytest.mark.slow) for run_id in RUN_IDS),
-    ],
-)
+@pytest.mark.parametrize("commands", HOW_MANY)
+@pytest.mark.parametrize("run_id", RUN_IDS)
 def test_a_run_id_never_becomes_a_path(
     store: Path, outside: Path, tmp_path: Path, run_id: str, commands: tuple[str, ...],
     capsys: pytest.CaptureFixture[str],
