@@ -12,6 +12,8 @@ import pytest
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.gpt.training.engine import train
+from grok.gpt.training.numerics import Numerics
+from grok.gpt.training.trainer import Trainer
 from grok.records import Checkpoint, Event, Job, RunResult
 from grok.streams import Stream
 from grok.text.corpus import Corpus
@@ -91,6 +93,10 @@ def stopped(config: GptConfig, at: int, resume: Checkpoint | None = None) -> Che
     checkpoint = run(config, resume, at)[-1]
     assert isinstance(checkpoint, Checkpoint)
     return checkpoint
+
+
+def trainer_of(config: GptConfig, corpus: Corpus) -> Trainer:
+    return Trainer(config, corpus, Numerics.of(config, "cpu"))
 
 
 def result_of(events: Sequence[Event]) -> RunResult:

@@ -18,7 +18,7 @@ from grok.gpt.training.optimizer import learning_rate
 from grok.gpt.training.trainer import Trainer
 from grok.records import Progress
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import Build, differences, result_of, run
+from tests.gpt.conftest import Build, differences, result_of, run, trainer_of
 
 
 def test_a_run_learns_and_says_so(settings: Build) -> None:
@@ -80,7 +80,6 @@ def test_looking_never_moves_a_run(settings: Build, change: dict[str, Any]) -> N
     assert other.weights_hash == plain.weights_hash
     assert [p.train_loss for p in other.step_log] == [p.train_loss for p in plain.step_log]
     common = {p.step: (p.val_loss, p.val_acc, p.train_acc, p.weight_norm) for p in plain.curve}
-    assert all(common.get(p.step, common[12])[0] in (p.val_loss, common[12][0]) for p in other.curve)
     assert all(
         (p.val_loss, p.val_acc, p.train_acc, p.weight_norm) == common[p.step] for p in other.curve if p.step in common
     )
@@ -110,7 +109,7 @@ def test_accumulated_gradient_is_the_whole_batch_s(settings: Build, corpus: Corp
     grads = []
     for micro in (9, 4):
         config = settings(train__batch_size=9, train__micro_batch=micro, precision="float64", model__dropout=0.0)
-        trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
+        trainer = trainer_of(config, corpus)
         x, y = trainer.batches.step(1, trainer.branch)
         loss = trainer.gradients(1, x, y)
         grads.append([loss, *(p.grad for p in trainer.parameters)])
@@ -169,7 +168,7 @@ def test_other_precisions_train(settings: Build, precision: str) -> None:
 
 def test_an_overflow_in_fp16_is_skipped_and_halves_the_scale(settings: Build, corpus: Corpus) -> None:
     config = settings(precision="fp16")
-    trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
+    trainer = trainer_of(config, corpus)
     trainer.counters.scale = 2.0**40
     before = [p.detach().clone() for p in trainer.parameters]
     point, wrong = trainer.update()

@@ -217,11 +217,6 @@ def settings_of(path: Path, **changes: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
-def untie(path: Path) -> None:
-    """Write a tied model's settings beside a head of its own."""
-    weights_of(path, lambda t: t.update({"lm_head.weight": 2 * t["transformer.wte.weight"]}))
-
-
 HARM: dict[str, tuple[Callable[[Path], Any], str]] = {
     "empty weights": (lambda p: (p / "model.safetensors").write_bytes(b""), ""),
     "a header of 2^60 bytes": (
@@ -239,7 +234,10 @@ HARM: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a part that ours lacks": (lambda p: settings_of(p, add_cross_attention=True), "add_cross_attention=True"),
     "a word for a number": (lambda p: settings_of(p, n_layer="three"), "no whole number for n_layer"),
     "another architecture": (lambda p: settings_of(p, model_type="llama"), "model_type=llama"),
-    "a tied head of its own": (untie, r"lm_head\.weight differs from transformer\.wte\.weight"),
+    "a tied model with a head": (
+        lambda p: weights_of(p, lambda t: t.update({"lm_head.weight": 2 * t["transformer.wte.weight"]})),
+        r"lm_head\.weight differs from transformer\.wte\.weight",
+    ),
     "a tensor is missing": (lambda p: weights_of(p, lambda t: t.pop(sorted(t)[3])), ""),
     "a tensor of another shape": (lambda p: weights_of(p, lambda t: t.update({sorted(t)[3]: torch.zeros(7)})), ""),
     "a tensor of whole numbers": (

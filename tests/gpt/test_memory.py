@@ -16,11 +16,9 @@ from grok.gpt.flops import count_parameters
 from grok.gpt.planning.finders import Size, alike, measure, range_test
 from grok.gpt.planning.planner import layout
 from grok.gpt.training.checkpoint import History, capture
-from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.schedules import refuse_changing_shapes
-from grok.gpt.training.trainer import Trainer
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import Build, differences, result_of, run
+from tests.gpt.conftest import Build, differences, result_of, run, trainer_of
 
 SHAPE = {"model__layers": 3, "model__d_model": 64, "model__heads": 4, "model__context": 64, "train__batch_size": 4}
 CASES: dict[str, dict[str, Any]] = {
@@ -62,10 +60,6 @@ def peak_on_cpu(function: Callable[[], Any]) -> int:
         now += event.nbytes()
         most = max(most, now)
     return most
-
-
-def trainer_of(config: GptConfig, corpus: Corpus) -> Trainer:
-    return Trainer(config, corpus, Numerics.of(config, "cpu"))
 
 
 def planned(config: GptConfig, corpus: Corpus, sequences: int) -> float:

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 
 from grok.checkpoints import load_checkpoint, save_checkpoint
 from grok.config.gpt import EVENTS, StabilityConfig
-from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.stability import Branch, Incident, Signal, Watch, return_step
 from grok.gpt.training.stability import onset as onset_of
-from grok.gpt.training.trainer import Trainer
 from grok.records import RunResult, StepPoint
 from grok.streams import Stream
 from grok.text.corpus import Corpus
-from tests.gpt.conftest import RUN, Build, differences, prepare_text, result_of, run, stopped, text_of
+from tests.gpt.conftest import RUN, Build, differences, prepare_text, result_of, run, stopped, text_of, trainer_of
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +90,7 @@ def test_a_resumed_run_rolls_back_the_same(settings: Build, dirty: Corpus, tmp_p
 
 def test_data_moves_and_model_seed_stays(settings: Build, dirty: Corpus) -> None:
     config = settings(**of(dirty))
-    trainer = Trainer(config, dirty, Numerics.of(config, "cpu"))
+    trainer = trainer_of(config, dirty)
     stability = StabilityConfig(policy="new_data_seed")
 
     def starts(k: int, branch: Branch) -> list[list[int]]:
