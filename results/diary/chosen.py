@@ -13,8 +13,8 @@ from grok.store import open_store
 from grok.streams import Stream, derive_seed
 
 PARENT_SEED = 100012
-"""A parent that another census found fast: the fastest of 40 in results/seed-studies/long-census. Its streams are typed
-one by one, so it is no random seed of this census."""
+"""A parent that another census found fast; its store is not kept. Its streams are typed one by one, so it is no random
+seed of this census."""
 STREAMS = ("split", "init", "order")
 
 

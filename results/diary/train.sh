@@ -16,8 +16,8 @@ grok() { # of the checkout that this script stands in, not what is installed; a 
 }
 chosen() { PYTHONPATH="$PWD" python "$(dirname "$0")/chosen.py" "$1" "$store"; }
 
-# 2, first because it is short: a parent that another census found fast (seed 100012, the fastest of 40 in
-# results/seed-studies/long-census). Its streams are typed one by one, so it is no random seed of this census.
+# 2, first because it is short: a parent that another census found fast (seed 100012; its store is not kept). Its
+# streams are typed one by one, so it is no random seed of this census.
 read -r split init order < <(python -c 'from grok.streams import derive_seed
 print(*(derive_seed(100012, stream) for stream in ("split", "init", "order")))')
 grok sweep seed=0 "seeds.split=$split" "seeds.init=$init" "seeds.order=$order" "${how[@]}" store.path="$store"
