@@ -144,7 +144,6 @@ class Page:
             loader=jinja2.FileSystemLoader(self.folder), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
         )
         names = {
-            "study": self.study,
             "reference": self.reference,
             "shown": self.shown,
             "sentences": self.sentences,

@@ -57,7 +57,7 @@ def spread(ids: pd.Index, most: int = MOST) -> pd.Index:
 
 def seed_curves(census: Census) -> Drawing | None:
     """Draw validation accuracy over steps, coloured by the seed's class."""
-    label, styles = census.kinds, CLASS_STYLES if census.has_diary_task else TIME_STYLES
+    label, styles = census.kinds, CLASS_STYLES if census.population.has_diary_task else TIME_STYLES
     curves = census.curves[census.curves["run_id"].isin(label.index)]
     layers, frames, drawn = [], [], 0
     bold = 1.6 if len(label) <= FEW else 1.0

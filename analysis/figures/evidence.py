@@ -219,7 +219,7 @@ def qq_log_time(study: Survival, level: float = 0.95) -> Drawing | None:
 def accuracy_histogram(census: Census, bins: int = 40) -> Drawing | None:
     """Draw the histogram of logit validation accuracy at the horizon, by class; None off the diary's task."""
     rows = census.rows[census.rows["label"].isin(["normal", "fast", "super"])]
-    if rows.empty or not census.has_diary_task:
+    if rows.empty or not census.population.has_diary_task:
         return None
     examples = validation_examples(rows.iloc[0])
     accuracy = rows["accuracy"].astype(float)

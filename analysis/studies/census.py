@@ -61,10 +61,6 @@ class Census(Study):
     """The evaluations of its runs."""
     horizon: int
     shares: dict[str, Estimate]
-    is_diary_regime: bool
-    """Whether every setting is the default."""
-    has_diary_task: bool
-    """Whether the task is the diary's, for which its classes were defined."""
     by_time: SpeedJudgement | None = None
     wrong: list[str] = field(default_factory=list)
     """Why the intervals below do not hold: equal bits, devices that differ."""
@@ -72,7 +68,7 @@ class Census(Study):
     @property
     def kinds(self) -> pd.Series:
         """Each seed's class of the diary; on another task whether it was early, late or not within the steps."""
-        if self.has_diary_task:
+        if self.population.has_diary_task:
             return self.rows["label"]
         early = self.by_time.is_early if self.by_time is not None else False
         done = "late" if self.by_time is not None else "generalised"
@@ -114,15 +110,13 @@ def one(observations: Observations, population: Population) -> Census:
         curves=observations.curves_of(rows.index),
         horizon=horizon,
         shares={c: share(int((labels == c).sum()), len(labels)) for c in CLASSES} if len(labels) else {},
-        is_diary_regime=population.is_default,
-        has_diary_task=population.has_diary_task,
     )
     by_time = _time_findings(census)
     by_accuracy = _accuracy_findings(census)
-    if not census.has_diary_task:  # the classes are defined for the diary's task only
+    if not census.population.has_diary_task:  # the classes are defined for the diary's task only
         by_time = [replace(f, headline=ALWAYS not in f.label) for f in by_time]
         by_accuracy = [f for f in by_accuracy if f.label == "diverged seeds"]
-    every = by_accuracy + by_time if census.has_diary_task else by_time + by_accuracy
+    every = by_accuracy + by_time if census.population.has_diary_task else by_time + by_accuracy
     checks = [*_equal_bits(census), *_unequal(census)]
     census.findings, census.wrong = [*checks, *every], [f.text for f in checks if f.headline]
     census.summary, census.lead = " ".join([_summary(census), *census.wrong]), "seed_curves"
@@ -132,12 +126,12 @@ def one(observations: Observations, population: Population) -> Census:
     unjudged = int((rows["label"] == UNJUDGED).sum())
     if unjudged:
         census.notes.append(f"{unjudged} of {len(rows)} seeds are not judged: no evaluation at step {horizon:,}.")
-    if horizon < DIARY.horizon and census.has_diary_task:
+    if horizon < DIARY.horizon and census.population.has_diary_task:
         census.notes.append(
             f"The runs end before step {DIARY.horizon:,}, so the diary's accuracy thresholds are applied at step "
             f"{horizon:,}, the last one that at least half of the runs reached."
         )
-    if census.has_diary_task and not census.is_diary_regime:
+    if census.population.has_diary_task and not census.population.is_default:
         census.notes.append(
             "The task is the diary's, but other settings differ. The thresholds of accuracy belong to the task."
         )
@@ -150,7 +144,7 @@ def beside(census: Census) -> dict[str, object]:
     """Return the row of one population in the table of populations."""
     reached, good = _ends(census)
     record: dict[str, object] = {"judged at step": f"{census.horizon:,}"}
-    for name in CLASSES if census.has_diary_task else ():
+    for name in CLASSES if census.population.has_diary_task else ():
         record[name] = census.shares[name].percent() if census.shares else ""
     by_time = next((f for f in census.findings if f.label == EARLY), None)
     return record | {
@@ -206,7 +200,7 @@ def _summary(census: Census) -> str:
     """Return what was trained, how many, what came out and how sure."""
     n, unit = len(census.rows), census.population.unit
     trained = f"{n:,} {unit if n > 1 else unit.replace('seeds', 'seed', 1)} trained for {_usual(census):,} steps on"
-    if census.has_diary_task and census.shares:
+    if census.population.has_diary_task and census.shares:
         shares = " and ".join(f"{census.shares[name].percent()} {name}" for name in CLASSES[:2])
         low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
         outcome = f"{shares} (validation accuracy above {high} and above {low} at step {census.horizon:,})"
@@ -233,7 +227,7 @@ def _accuracy_findings(census: Census) -> list[Finding]:
             f"{hits:,} of {estimate.n:,} {unit} ({task}) {words[name]}: {estimate.percent()}, 95% interval "
             f"({estimate.method})."
         )
-        if name == "super" and census.is_diary_regime and census.population.varies in DIARY_SAYS:
+        if name == "super" and census.population.is_default and census.population.varies in DIARY_SAYS:
             text += f" The diary: {DIARY_SAYS[census.population.varies]}."
         if name == "diverged":
             text += f" These {unit}: {_named(census.population.seeds[census.rows['label'] == name])}."
@@ -245,7 +239,7 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         n = census.shares["super"].n
         quicker = share(round((census.shares["super"].value + census.shares["fast"].value) * n), n)
         text = f"Super and fast together: {quicker.percent()}."
-        if census.is_diary_regime and not census.population.fixed and census.horizon == DIARY.horizon:
+        if census.population.is_default and not census.population.fixed and census.horizon == DIARY.horizon:
             text += " The diary: 0.87% super, 7% faster than normal, of 2,073 seeds."
         findings.append(Finding("faster than normal", quicker.percent(), text, quicker))
     return findings
@@ -306,7 +300,7 @@ def _unequal(census: Census) -> list[Finding]:
     """
     rows = census.rows
     outcomes = {"generalised": _done(census)}
-    if census.has_diary_task:
+    if census.population.has_diary_task:
         outcomes["super"] = (rows["label"] == "super").to_numpy()
     outcomes["diverged"] = (rows["status"] == "diverged").to_numpy()
     ways: dict[bytes, tuple[NDArray[np.int64], list[str], list[str]]] = {}
@@ -375,7 +369,7 @@ def _time_findings(census: Census) -> list[Finding]:
         f"{DIARY.speedup:.0f} times faster than the median seed: {estimate.percent()}."
     )
     by_time = Finding(EARLY, estimate.percent(), text, estimate, headline=True)
-    if census.has_diary_task:
+    if census.population.has_diary_task:
         return [by_time, generalised]
     always = _at_any_time(estimate, by_time.label)
     return [by_time, always, generalised]
@@ -415,7 +409,7 @@ def _best_table(census: Census) -> Table:
             "run it again": [rerun_command(row) for _, row in best.iterrows()],
         }
     )
-    if not census.has_diary_task:
+    if not census.population.has_diary_task:
         frame = frame.drop(columns="class")  # the classes are defined for the diary's task only
     caption = (
         "The best seeds of this census. They were chosen as the best, so part of their speed is chance: "

@@ -634,9 +634,7 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
         apart = np.array([np.mean([(loss[a] - loss[b]).abs() for a, b in mine], 0) for mine in pairs if mine])
         if not apart.size:
             continue
-        table = pd.DataFrame([median_interval(distances).as_json() for distances in apart.T])[
-            ["n", "value", "low", "high"]
-        ]
+        table = pd.DataFrame([median_interval(distances).as_json() for distances in apart.T])
         table = table.assign(step=loss.index, seeds=name, lowest=apart.min(0), highest=apart.max(0))
         told = len(apart) >= FEWEST_OF_A_MEDIAN and name != "crossed cells"
         low, high = ("low", "high") if told else ("lowest", "highest")

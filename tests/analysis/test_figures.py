@@ -114,7 +114,7 @@ def test_the_histogram_counts_every_seed_in_its_class() -> None:
     label = np.select([accuracy > 0.98, accuracy < 0.25], ["super", "normal"], "fast")
     task = {"config.task.modulus": 223, "config.task.train_fraction": 0.5}
     rows = pd.DataFrame({"accuracy": accuracy, "label": label}).assign(**task)
-    census: Any = SimpleNamespace(rows=rows, has_diary_task=True, horizon=3000)
+    census: Any = SimpleNamespace(rows=rows, population=SimpleNamespace(has_diary_task=True), horizon=3000)
     drawing = evidence.accuracy_histogram(census)
     assert drawing is not None
     data = drawing.data

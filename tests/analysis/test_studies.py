@@ -43,7 +43,7 @@ def long_census() -> Observations:
 
 def test_census_of_the_diarys_regime(short_census: Observations) -> None:
     study = ask("census", short_census)
-    assert study.is_diary_regime
+    assert study.population.is_default
     assert study.horizon == 3000
     shares = study.shares
     assert shares["super"].low <= 0.06 <= shares["super"].high
