@@ -28,15 +28,13 @@ from grok.analysis.studies import QUESTIONS, Missing
 from grok.analysis.studies.base import OwnStudy, Study
 from grok.errors import ConfigError, GrokError
 from grok.plugins import active, load, name_code
-from grok.streams import derive_seed
+from grok.streams import STREAMS, derive_seed
 
 # The facts at the top of the page: task, model, training, conditions, dates, code and commands of the runs.
 
 MOST_VALUES: Final = 4
 """Largest number of values of one fact that the page names; it counts the rest."""
 MOST_COMMANDS: Final = 3
-STREAMS: Final = ("split", "init", "order", "dropout", "sample", "perturb")
-"""Streams whose seed is part of a run's label if the master seed does not derive it."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def run_labels(runs: pd.DataFrame) -> dict[str, str]:
     if runs.empty:
         return {}
     labels = [f"seed {seed}" for seed in runs["seed"]]
-    for stream in STREAMS:
+    for stream in (s for s in STREAMS if s != "eval"):
         column = f"seed_{stream}"
         if column not in runs:
             continue
@@ -317,15 +315,13 @@ def _counts(column: pd.Series) -> dict[str, int]:
 
 # The first screen: the store's question, its answer in a sentence, and the next step.
 
-OF_SEEDS: Final = {"census", "parity", "survival", "regimes", "prediction", "mechanism", "seeds"}
-"""Studies that any seeds have; the others say what runs were for."""
 NEXT: Final = ("repeatability", "crossed", "weight_decay")
 """Questions that come first after the ones that are answered."""
 
 
 def title(observations: Observations, studies: Sequence[Study]) -> str:
     """Return the question of the store: that of its only design, or of its language models."""
-    questions = [study.question for study in studies if study.name not in OF_SEEDS and not isinstance(study, OwnStudy)]
+    questions = [study.question for study in studies if not study.of_seeds and not isinstance(study, OwnStudy)]
     if len(observations.all_runs) == 1:
         return "When does this run generalise?" if len(observations.arithmetic) else "How well does this model predict?"
     if questions and (len(questions) == 1 or observations.arithmetic.empty):

@@ -30,7 +30,7 @@ from grok.config.fields import settings_of
 from grok.errors import one_line
 from grok.plugins import label
 from grok.store import DamagedShardWarning
-from grok.streams import derive_seed
+from grok.streams import RUN_STREAMS, derive_seed
 from grok.untrusted import has_shape, is_plain, open_file, read_json
 
 # Event times of runs that were stored before the columns existed, computed from their curves.
@@ -483,7 +483,7 @@ def varying_columns(rows: pd.DataFrame, names: Sequence[str] = CONDITION_SETTING
 def is_random_seed(rows: pd.DataFrame) -> pd.Series:
     """Return whether each run derives every stream from its master seed, without perturbation."""
     free = (rows["config.perturb.ulps"].fillna(0) == 0) & (rows["layers"] == "{}")
-    for stream in ("split", "init", "order"):
+    for stream in RUN_STREAMS:
         free &= is_derived(rows, stream)
     return free
 

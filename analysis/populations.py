@@ -32,15 +32,13 @@ from grok.analysis.observations import (
     varying_columns,
 )
 from grok.store.designs import CHOICES, ROLES, TRAINED, results_known
-from grok.streams import derive_seed
+from grok.streams import RUN_STREAMS, derive_seed
 
 # What each run was for, read from the rows of ``designs/``.
 #
 # Nothing is inferred. A run that no row trains has an unknown purpose, even if a later plan chose it as a parent: it is
 # counted apart and is in no class that needs a role. A row with ``choice=unstated`` claims nothing either.
 
-RUN_STREAMS: Final = ("split", "init", "order")
-"""Streams that decide a run without dropout."""
 SEEDS: Final = [f"seed_{stream}" for stream in RUN_STREAMS]
 ASKED: Final = ("given", "drawn")
 """Choices that no result decided."""

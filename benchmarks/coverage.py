@@ -25,6 +25,7 @@ from grok.analysis.statistics.estimate import NotEnoughData, generator
 from grok.analysis.statistics.proportions import at_any_time, heterogeneity, share, unequal_rates
 from grok.analysis.statistics.repeatability import between_parents, kept_distance, mean_share, normal_scores
 from grok.analysis.statistics.variance_shares import CHAOS, Cells
+from grok.streams import RUN_STREAMS as STREAMS
 
 Floats = NDArray[np.float64]
 Effects = dict[tuple[str, ...], Floats]
@@ -33,7 +34,6 @@ STUDIES: Final = 1000
 PAGE: Final = Path("results/coverage/README.md")
 START: Final = "<!-- table of python -m benchmarks.coverage -->"
 END: Final = "<!-- end of the table -->"
-STREAMS: Final = ("split", "init", "order")
 SUBSETS: Final = [s for size in (1, 2, 3) for s in combinations(STREAMS, size)]
 CENSUS, BLOCK, BLOCKS, TOP, TENTH = 1984, 50, 19, 19, float(special.ndtri(0.9))
 

@@ -27,8 +27,13 @@ from grok.errors import ConfigError, nearest
 MAX_SEED: Final = 2**63 - 1
 """Largest seed: it must fit into a signed 64-bit column of the store."""
 
-STREAMS: Final = ("split", "init", "order", "dropout", "eval", "sample", "perturb")
+RUN_STREAMS: Final = ("split", "init", "order")
+"""The streams that decide a run without dropout."""
+OTHER_STREAMS: Final = ("dropout", "eval", "sample", "perturb")
+STREAMS: Final = (*RUN_STREAMS, *OTHER_STREAMS)
 """The streams whose seeds are derived from the master seed."""
+CROSSED: Final = {"arithmetic": RUN_STREAMS, "gpt": ("init", "order", "dropout")}
+"""The streams that a crossed design takes apart, by mode."""
 
 
 def derive_seed(seed: int, stream: str) -> int:

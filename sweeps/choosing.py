@@ -26,9 +26,8 @@ from grok.plugins import fingerprints, target_of
 from grok.store import Purpose, Purposes, Store
 from grok.store.designs import TRAINED, results_known
 from grok.store.provenance import stored_config
-from grok.streams import STREAMS, Stream, derive_seed
+from grok.streams import RUN_STREAMS, STREAMS, Stream, derive_seed
 
-REDRAWABLE: Final = ("split", "init", "order")
 NO_MEMBERS: Final = "were not asked for as members of a population before a result was stored"
 """Why runs are not among those to choose from."""
 
@@ -116,7 +115,7 @@ def eligible(
         )
     runs = runs[runs["config_id"].isin(of_any_length)]
     if scan is not None:
-        cell = runs.groupby([f"seed_{s}" for s in REDRAWABLE if s != scan], sort=True).ngroup()
+        cell = runs.groupby([f"seed_{s}" for s in RUN_STREAMS if s != scan], sort=True).ngroup()
         runs = runs[cell == cell[runs["config_id"] == usual].value_counts().index[0]]
     elif not every:
         masters = are_masters(runs)
@@ -198,7 +197,7 @@ def population(store: Store, runs: pd.DataFrame) -> set[str]:
 
 def is_redraw(streams: Sequence[str]) -> bool:
     """Return whether these are one or two different streams that can be redrawn."""
-    return set(streams) <= set(REDRAWABLE) and len(set(streams)) == len(streams) <= 2
+    return set(streams) <= set(RUN_STREAMS) and len(set(streams)) == len(streams) <= 2
 
 
 def redrawn_seeds(trajectory_id: str, redrawn: str, count: int, command: str = "branch") -> dict[str, int]:

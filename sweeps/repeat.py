@@ -42,10 +42,9 @@ from grok.config.fields import walk
 from grok.errors import ConfigError
 from grok.execute import Designed, execute
 from grok.store import Store, open_store
-from grok.streams import Stream
+from grok.streams import RUN_STREAMS, Stream
 from grok.sweeps.choosing import (
     NO_MEMBERS,
-    REDRAWABLE,
     Chosen,
     Row,
     are_masters,
@@ -175,7 +174,7 @@ def parser() -> Parser:
     parser.add_argument("--store", help="the store that has the candidates and gets the repeats (or store.path=)")
     parser.add_argument("--best", type=positive, default=12, help="candidates: this many of the best runs (default 12)")
     parser.add_argument("--seeds", help="candidates by name: master seeds or beginnings of run_ids, with commas")
-    parser.add_argument("--scan", choices=REDRAWABLE, help="choose among runs that differ only in this stream")
+    parser.add_argument("--scan", choices=RUN_STREAMS, help="choose among runs that differ only in this stream")
     parser.add_argument("--controls", type=natural, help="ordinary controls (default: as many as candidates)")
     parser.add_argument("--kinds", default="ulp", help="ways to repeat, with commas (default ulp)")
     parser.add_argument("--times", type=positive, default=8, help="repeats of each kind (default 8)")

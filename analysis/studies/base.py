@@ -71,6 +71,8 @@ class Study:
     question: str = ""
     scope: str = ""
     """Its runs: their number, varying and fixed streams, settings. Empty if the notes say it."""
+    of_seeds: bool = False
+    """As of the question."""
     about: str = ""
     """The name of its population or condition; empty if the store has only one."""
     parts: list[Study] = field(default_factory=list)
@@ -164,6 +166,8 @@ class Question:
     """Whether the command can train any task; it then gets the settings of the store's first sweep."""
     reads_designs: bool = False
     """Whether runs count by their role in a design: what is unknown is then said, with and without an answer."""
+    of_seeds: bool = False
+    """Whether any seeds answer it, so that it does not say what the runs were for."""
 
     def ask(self, observations: Observations) -> Study | Missing:
         """Return the answer, or what is missing for it."""
@@ -180,6 +184,7 @@ class Question:
         for part in (study, *study.parts):
             part.name, part.title, part.question = self.name, self.title, self.question
         study.notes += notes
+        study.of_seeds = self.of_seeds
         return study
 
 

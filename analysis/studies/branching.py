@@ -16,12 +16,13 @@ import pandas as pd
 
 from grok.analysis.criteria import DIARY, UNJUDGED
 from grok.analysis.observations import Condition, Observations, conditions_of, describe_task, floats
-from grok.analysis.populations import CHOSEN, LAYERS, RUN_STREAMS, asked, places, random_seeds, roles, settings_in_words
+from grok.analysis.populations import CHOSEN, LAYERS, asked, places, random_seeds, roles, settings_in_words
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.proportions import clopper_pearson, share
 from grok.analysis.statistics.repeatability import Kept, between_parents, kept_distance, mean_share, normal_scores
 from grok.analysis.studies.base import Beside, Question, Study, Table, by_condition
 from grok.analysis.studies.census import judged
+from grok.streams import RUN_STREAMS
 
 REDRAWS: Final = (("split",), ("init",), ("order",), ("split", "init"), ("split", "order"), ("init", "order"))
 KINDS: Final = ("random", "best", "picked", "descended", "named", "unknown")

@@ -426,6 +426,7 @@ QUESTION = Question(
     analyse,
     has_populations,
     reads_designs=True,
+    of_seeds=True,
 )
 
 # A check of the diary's regime: seeds 0 to 11 against an independent implementation.
@@ -502,4 +503,5 @@ PARITY_QUESTION = Question(
     analyse_parity,
     lambda observations: not reference_seeds(observations).empty,
     any_task=False,
+    of_seeds=True,
 )

@@ -29,6 +29,7 @@ from grok.analysis.statistics.variance_shares import (
 )
 from grok.analysis.studies import gpt
 from grok.analysis.studies.base import Beside, Finding, Question, Study, by_condition
+from grok.streams import CROSSED
 
 # The crossed designs of a store: cells that cross the seeds of streams, in the arithmetic mode and language models.
 
@@ -137,7 +138,7 @@ def _model(row: pd.Series) -> str:
 
 
 EQUATIONS: Final = Subject(
-    ("split", "init", "order"),
+    CROSSED["arithmetic"],
     lambda observations: _cells(observations, "arithmetic"),
     conditions_of,
     CONDITION_SETTINGS,
@@ -145,7 +146,7 @@ EQUATIONS: Final = Subject(
     _equations,
 )
 LANGUAGE: Final = Subject(
-    ("init", "order", "dropout"), _language_rows, _language_conditions, gpt.CONDITION_SETTINGS, final_loss, _model
+    CROSSED["gpt"], _language_rows, _language_conditions, gpt.CONDITION_SETTINGS, final_loss, _model
 )
 
 

@@ -21,6 +21,7 @@ from grok.config.fields import recorded_of
 from grok.errors import ConfigError
 from grok.gpt.flops import count_parameters
 from grok.store.provenance import stored_config
+from grok.streams import CROSSED
 
 # Further measurements of a language model's evaluations: additional validation sets, scores of tasks.
 
@@ -299,7 +300,7 @@ def shares_seeds(rows: pd.DataFrame) -> bool:
 
     A dropout seed that all share can be one that no run draws from.
     """
-    init, order, dropout = (rows[f"seed_{stream}"].nunique() for stream in ("init", "order", "dropout"))
+    init, order, dropout = (rows[f"seed_{stream}"].nunique() for stream in CROSSED["gpt"])
     return min(init, order) < len(rows) or 1 < dropout < len(rows)
 
 

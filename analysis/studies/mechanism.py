@@ -171,4 +171,5 @@ QUESTION = Question(
     "grok sweep sweep=mechanism",
     by_condition(conditions, one, Beside(), MEASURED_CONDITION),
     lambda observations: not observations.once(metrics_of).empty,
+    of_seeds=True,
 )

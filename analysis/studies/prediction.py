@@ -245,4 +245,5 @@ QUESTION = Question(
     by_population(one, Beside(), most=MOST_POPULATIONS),
     has_populations,
     reads_designs=True,
+    of_seeds=True,
 )

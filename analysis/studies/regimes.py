@@ -215,4 +215,5 @@ QUESTION = Question(
     ),
     has_populations,
     reads_designs=True,
+    of_seeds=True,
 )

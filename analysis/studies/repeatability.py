@@ -23,7 +23,7 @@ from grok.analysis.observations import (
     is_derived,
     varying_columns,
 )
-from grok.analysis.populations import CHOSEN, RUN_STREAMS, Population, asked, drawn, listed, places, roles
+from grok.analysis.populations import CHOSEN, Population, asked, drawn, listed, places, roles
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
 from grok.analysis.statistics.prediction import FEWEST_OF_A_MEDIAN, median_interval
 from grok.analysis.statistics.proportions import clopper_pearson, heterogeneity
@@ -31,6 +31,7 @@ from grok.analysis.statistics.repeatability import MOST, Counts, Replication, Ve
 from grok.analysis.studies.base import Finding, Question, Study, Table
 from grok.analysis.studies.census import judged
 from grok.records import tag_parts
+from grok.streams import RUN_STREAMS
 
 # The rare outcome by which seeds are candidates: super, fast, or among the fastest.
 

@@ -33,12 +33,9 @@ from grok.analysis.studies.regimes import events_of
 from grok.config import MODES
 from grok.config.fields import recorded_of
 from grok.store.designs import with_purposes
-from grok.streams import derive_seed
+from grok.streams import OTHER_STREAMS, RUN_STREAMS, STREAMS, derive_seed
 
 FILE: Final = "seeds.csv"
-ALWAYS: Final = ("split", "init", "order")
-OPTIONAL: Final = ("dropout", "eval", "sample", "perturb")
-"""Streams that get a column only if a run draws from them or has its own seed for them."""
 MOST_LAYERS: Final = 24
 """Largest number of layer seeds with a column each; the column ``layers`` has all of them."""
 SHOWN_SEED: Final = 10**9
@@ -55,7 +52,7 @@ def seed_table(observations: Observations) -> pd.DataFrame:
     runs = observations.all_runs.set_index("run_id")
     table = pd.DataFrame({"mode": runs["mode"], "status": runs["status"], "condition": conditions(runs)})
     table["seed"] = runs["seed"]
-    for stream in (*ALWAYS, *_used(runs)):
+    for stream in (*RUN_STREAMS, *_used(runs)):
         table[f"seed_{stream}"] = runs[f"seed_{stream}"]
     if (runs["replicate"] > 0).any():
         table["replicate"] = runs["replicate"]
@@ -67,7 +64,7 @@ def seed_table(observations: Observations) -> pd.DataFrame:
     if "own_code" in runs and runs["own_code"].notna().any():
         table["own_code"] = runs["own_code"].map(hashes_in_words, na_action="ignore")
     table["rerun"] = rerun_commands(runs)
-    order = ["mode", "condition", "seed", *(f"seed_{s}" for s in ALWAYS), "run_id"]
+    order = ["mode", "condition", "seed", *(f"seed_{s}" for s in RUN_STREAMS), "run_id"]
     table = table.reset_index().sort_values(order, kind="stable").reset_index(drop=True)
     return with_purposes(table, observations.designs)
 
@@ -104,7 +101,7 @@ def _used(runs: pd.DataFrame) -> list[str]:
     }
     masters = runs["seed"].unique()
     streams = []
-    for stream in OPTIONAL:
+    for stream in OTHER_STREAMS:
         derived = runs["seed"].map({seed: derive_seed(int(seed), stream) for seed in masters})
         reads = any((floats(runs[column]) > 0).any() for column in drawn[stream])
         if reads or (derived != runs[f"seed_{stream}"]).any():
@@ -189,7 +186,7 @@ def compact(table: pd.DataFrame) -> pd.DataFrame:
         "mode": "mode",
         "condition": "condition",
         "seed": "seed",
-        **{f"seed_{s}": s for s in (*ALWAYS, *OPTIONAL)},
+        **{f"seed_{s}": s for s in STREAMS},
         **{str(c): str(c) for c in table if str(c).startswith("layers.")},
         "status": "status",
         "design": "design",
@@ -255,4 +252,5 @@ QUESTION = Question(
     "grok sweep 'seed=range(0,64)'",
     analyse,
     lambda observations: not observations.all_runs.empty,
+    of_seeds=True,
 )

@@ -218,4 +218,5 @@ QUESTION = Question(
     by_population(one, Beside(beside, compare, "times to generalise are distributed (log-rank test)")),
     has_populations,
     reads_designs=True,
+    of_seeds=True,
 )

@@ -10,7 +10,7 @@ from typing import Any, Final
 from grok.config.fields import section, setting, settings_of
 from grok.errors import ConfigError
 from grok.plugins import Spec
-from grok.streams import MAX_SEED, STREAMS, StreamSeeds
+from grok.streams import MAX_SEED, RUN_STREAMS, STREAMS, StreamSeeds
 
 LARGEST_SWEEP: Final = 1_000_000
 """Most runs of one command. More would take hours to plan, and more memory than usual machines have."""
@@ -292,7 +292,7 @@ class RunConfig:
 
     def live_streams(self) -> frozenset[str]:
         """Return the streams that can change training under these settings."""
-        return frozenset({"split", "init", "order"})
+        return frozenset(RUN_STREAMS)
 
     def constants(self) -> dict[str, Any]:
         """Return the settings of earlier versions that are constants now: every hash has them, as it had."""

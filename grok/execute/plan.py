@@ -20,7 +20,7 @@ from grok.execute.groups import Group, PlannedRun, lane_groups, value_of
 from grok.execute.resume import Prefixes
 from grok.processes import Rank, usable_cores, usable_memory
 from grok.store import Purpose, Purposes, Store
-from grok.streams import STREAMS
+from grok.streams import CROSSED, STREAMS
 
 # Retraining (``force=true``): what the store holds is trained once more, as the next replicate.
 #
@@ -305,9 +305,6 @@ def make_plan(requested: Sequence[PlannedRun], store: Store | None) -> Plan:
 
 Choice = Literal["given", "drawn", "unstated"]
 """How the seeds of a sweep were chosen; ``unstated``: nobody said."""
-
-CROSSED: Final = {"arithmetic": ("split", "init", "order"), "gpt": ("init", "order", "dropout")}
-"""The streams that a crossed design takes apart, by mode."""
 
 C = TypeVar("C", bound=RunConfig)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grok.analysis.answers import compile_report, provenance
 from grok.analysis.observations import Observations, differing_settings, is_random_seed
-from grok.analysis.populations import FEWEST, RUN_STREAMS, Populations, asked, populations
+from grok.analysis.populations import FEWEST, Populations, asked, populations
 from grok.analysis.proposals import code_needed, rerun_command, rerun_commands
 from grok.analysis.studies import QUESTIONS, seeds
 from grok.analysis.studies.regimes import ORDERS
@@ -24,7 +24,7 @@ from grok.records import CurvePoint
 from grok.store import Row, StoreWriter, open_store
 from grok.store.contract import failed
 from grok.store.provenance import rerun_command as full_command
-from grok.streams import STREAMS, derive_seed
+from grok.streams import RUN_STREAMS, STREAMS, derive_seed
 from tests.analysis.simulate import (
     BY_NAME,
     Truth,
