@@ -151,8 +151,10 @@ def time_histogram(census: Census) -> Drawing:
     steps = np.where(times.seen, times.right, np.minimum(times.left, floats(census.rows["steps"])))
     edges = _edges(times.right[times.seen], float(steps.max()))
     early = fast.is_early if fast else np.zeros(len(times), dtype=bool)
+    longest = float(floats(census.rows["steps"]).max())
+    whole = bool((steps[~times.seen] == longest).all())
     parts = {
-        "not by their last step": (GREY, ~times.seen),
+        f"not within {longest:,.0f} steps" if whole else "not by their last step": (GREY, ~times.seen),
         "late" if fast else "generalised": (BLUE, times.seen & ~early),
         "early": (TEAL, early),
     }
