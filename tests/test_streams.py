@@ -71,9 +71,6 @@ def test_draws_never_change_in_a_fresh_process() -> None:
     assert run.stdout.splitlines() == list(GOLDEN.values())
 
 
-# Torch's two words for TF32 agree while a run trains, and are as before after it.
-
-
 @pytest.mark.parametrize(("precision", "inside"), [("float32", "ieee"), ("tf32", "tf32"), ("bf16", "ieee")])
 @pytest.mark.parametrize("said", ["none", "tf32", "ieee"])
 def test_the_precision_of_products_is_set_inside_and_restored(precision: str, inside: str, said: str) -> None:
@@ -108,8 +105,6 @@ def test_training_leaves_the_precision_alone_while_its_events_are_looked_at() ->
         assert torch.backends.cuda.matmul.fp32_precision == before
     assert "precision=tf32" in stack.tag()
 
-
-# The products through oneDNN, forward and both gradients, against float64.
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch was built without oneDNN")
 SIZES = st.integers(1, 40)

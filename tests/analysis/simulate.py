@@ -382,8 +382,6 @@ def crossed(
     return truths
 
 
-# A question of the report, asked of observations: its study, or what it says is missing.
-
 BY_NAME: dict[str, Question] = {q.name: q for q in QUESTIONS}
 RENDERED: set[str] = set()
 """Figures of which this process has made a picture: one of each kind is enough, and takes longer than its study."""

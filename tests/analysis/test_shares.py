@@ -183,7 +183,6 @@ def layer_grid(k: int, replicates: int) -> np.ndarray:
 
 
 def outcome(x: np.ndarray) -> np.ndarray:
-    """A game with main effects, an interaction, and a factor (blocks.0) that does nothing."""
     return 9.3 - 0.5 * x[:, 0] - 0.2 * x[:, 3] - 0.4 * x[:, 0] * x[:, 2] + 0.1 * x[:, 0] * x[:, 2] * x[:, 3]
 
 

@@ -46,7 +46,6 @@ resumed_in_stack = partial(resumed, engine=stacked)
 
 
 def test_stacked_lanes_equal_the_looped_ones_in_float64() -> None:
-    """With lengths, rates, warm-ups and decays of their own."""
     configs = [
         cases.tiny(
             seed=s,

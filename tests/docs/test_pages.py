@@ -182,7 +182,6 @@ def test_python_runs(page: str, body: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_build_of_the_site_writes_the_pages_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only those: mkdocs watches the folder while it serves."""
     monkeypatch.setattr(generate, "FOLDER", tmp_path / "reference")
     generate.on_pre_build(None)
     pages = {name: tmp_path / "reference" / name for name in MADE}

@@ -176,9 +176,6 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_row_is_stored(door: Do
     assert runs(tmp_path / "S")["weights_hash"].tolist() == before["weights_hash"].tolist()
 
 
-# ``import grok`` for notebooks and scripts: few names, loaded when used, equal to the commands.
-
-
 def test_importing_it_imports_nothing() -> None:
     code = "import sys; before = set(sys.modules); import grok; dir(grok); print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
@@ -263,9 +260,6 @@ class TestStudies:
         assert studies["census"].table("no_such_table").empty
 
 
-# A budget of hours ends with a checkpoint, says so, and can be continued.
-
-
 @pytest.fixture
 def words(tmp_path: Path) -> tuple[str, ...]:
     out = tmp_path / "fables"
@@ -295,8 +289,6 @@ def test_a_run_that_has_used_its_hours_continues_with_more(
     assert (ours["run_id"], ours["weights_hash"], ours["steps"]) == (theirs["run_id"], theirs["weights_hash"], 6)
     assert not checkpoint_steps(run_folder(tmp_path / "S", ours["run_id"]))
 
-
-# Going on from a Hugging Face GPT-2: the command names what changes, the weights name the run.
 
 SHORT = ("optim.lr=1e-3", "train.steps=3", "train.batch_size=2", "train.threads=1", "eval.every=3", "eval.windows=2",
          "eval.sample_tokens=0", "numerics.compile=false", "log.quiet=true", "save=init,final")  # fmt: skip
@@ -336,8 +328,6 @@ def test_fewer_positions_and_a_padded_vocabulary(door: Door, tmp_path: Path, fro
     assert torch.equal(kept["position_embedding.weight"], theirs["position_embedding.weight"][:16])
     assert kept["token_embedding.weight"].shape == (64, 64) and not kept["token_embedding.weight"][50:].any()
 
-
-# What ``grok.run`` says and refuses in ``mode=gpt``: how far a command goes from its preset, data it cannot use.
 
 PRESET = ("mode=gpt", "experiment=gpt/shakespeare_char")
 

@@ -81,8 +81,6 @@ class TestStore:
 
 
 class TestEnd:
-    """How every command ends."""
-
     @staticmethod
     def ending(error: BaseException) -> int:
         @command(interrupted="nothing is lost")
@@ -126,13 +124,12 @@ class TestEnd:
         assert signal.getsignal(number) is before
 
 
-class TestOutput:
-    def test_nothing_steers_the_terminal(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """A word of the command, or a text of somebody else's store."""
-        with readable_output():
-            print("a\x1b[2J\x1b]0;b\x07\x1b[31mred\x1b[0m\tc\u202e\x1b[8mhidden\x1b[30;40m", file=sys.stderr)
-            print(f"warning: {one_line('a' + chr(8) + 'b' + chr(27) + '[31m')}", file=sys.stderr)
-        said = capsys.readouterr().err
-        assert said == (
-            "a\\x1b[2J\\x1b]0;b\\x07\x1b[31mred\x1b[0m\tc\\u202e\\x1b[8mhidden\\x1b[30;40m\nwarning: a\\x08b\\x1b[31m\n"
-        )
+def test_nothing_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """A word of the command, or a text of somebody else's store."""
+    with readable_output():
+        print("a\x1b[2J\x1b]0;b\x07\x1b[31mred\x1b[0m\tc\u202e\x1b[8mhidden\x1b[30;40m", file=sys.stderr)
+        print(f"warning: {one_line('a' + chr(8) + 'b' + chr(27) + '[31m')}", file=sys.stderr)
+    said = capsys.readouterr().err
+    assert said == (
+        "a\\x1b[2J\\x1b]0;b\\x07\x1b[31mred\x1b[0m\tc\\u202e\\x1b[8mhidden\\x1b[30;40m\nwarning: a\\x08b\\x1b[31m\n"
+    )

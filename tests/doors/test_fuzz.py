@@ -30,7 +30,6 @@ def test_a_few_odd_command_lines(world: World, tmp_path: Path) -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("part", range(10))
 def test_many_odd_command_lines(part: int) -> None:
-    """2,000 in all, each in a process of its own."""
     words = ["--cases", str(MANY // 10), "--first", str(part * MANY // 10)]
     command = [sys.executable, "-m", "tests.doors.fuzz", *words]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)

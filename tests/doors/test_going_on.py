@@ -206,8 +206,6 @@ def test_a_late_duplicate_leaves_the_weights_of_the_row_that_stays(door: Door, m
     assert load_weights(run_folder("S", run_id), "final")["w"].tolist() == [7, 7]
 
 
-# ``--again``: a stored run's bits are what its settings give, or the command says where they are not.
-
 INLINE = ("executor=inline", "store.path=S")
 
 
@@ -340,8 +338,6 @@ def test_both_branches_of_a_rollback_have_the_same_bits(
         ended = door("--again", run_id, "--store", "S")
         assert (ended.status, verdict(ended.out)) == (0, "same bits"), ended
 
-
-# Runs that switch in mid-run, from the command line to the store: names, checkpoints, and what verify compares.
 
 WORDS = (*TINY, "train.steps=12", "executor=inline")
 SWITCH = ("switch.step=4", "switch.order=7")

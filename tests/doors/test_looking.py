@@ -88,8 +88,6 @@ def test_on_another_task_the_classes_are_early_and_late(tmp_path: Path, capfd: p
     assert "late" in classes and classes <= {"early", "late", "not within 20,000 steps"}
 
 
-# ``grok show``: one run with its seeds, events and curves, in text.
-
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
 
@@ -134,8 +132,6 @@ def test_events_are_lettered_in_their_order_and_a_failed_run_is_shown(
     out = capsys.readouterr().out
     assert "failed (exception)" in out and "error       made up" in out and "nothing was measured" in out
 
-
-# ``grok compare``: two sets of runs against recomputation by hand.
 
 RNG = np.random.default_rng
 

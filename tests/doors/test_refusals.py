@@ -121,8 +121,6 @@ def test_the_traceback_is_there_when_asked_for(tmp_path: Path, monkeypatch: pyte
     assert "seed=-1" in ended.err
 
 
-# Values that no command can use: one line at once, before any work is done or anything is written.
-
 LONG = "x" * 300
 LAYERS = ["layers", "--recipient", "0", "--donor", "1", *TINY]
 SEARCH = ["search", "study=quickstart"]
@@ -208,8 +206,6 @@ def test_a_password_is_shown_nowhere(door: Door, tmp_path: Path, capfd: pytest.C
     assert HIDDEN in door("model.layers=postgresql://me:se/cret@host/db").err
 
 
-# The files in conf/: equal to the dataclasses' defaults, each opening with its command, each able to run.
-
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 
 
@@ -262,8 +258,6 @@ def test_jobs_that_share_groups_of_settings_are_checked_as_each_alone() -> None:
     with pytest.raises(ConfigError, match=r"optim\.lr"):
         load_configs([*jobs, {"optim": {"lr": -1}}])
 
-
-# What people who know Hydra type, and what it does here.
 
 MINE = """# @package _global_
 defaults:

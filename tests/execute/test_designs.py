@@ -402,7 +402,6 @@ def test_transplants_name_both_sides(census: Path) -> None:
 
 
 def test_the_design_of_many_runs_takes_no_square_of_their_number() -> None:
-    """A bound far above the 0.2 s that it takes."""
     plan = make_plan(prepare_runs([tiny(seed) for seed in range(5_000)]), None)
     begun = time.process_time()
     design = design_of_sweep(plan.runs, plan.found, "given").named(plan.requested)

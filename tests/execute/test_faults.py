@@ -57,8 +57,6 @@ def test_a_run_that_cannot_be_trained_fails_alone(door: Door, tmp_path: Path) ->
     assert again.out.startswith("3 planned, 3 stored (1 failed), 0 duplicates, 0 to train")
 
 
-# Signals where nobody waits for them, and runs that are tried once more when the signal comes.
-
 LONG = [*TINY, "train.steps=200000", "eval.every=500"]
 
 
@@ -89,7 +87,6 @@ def test_a_signal_while_planning_is_said(begin: Begin, tmp_path: Path, number: s
 
 @pytest.mark.slow
 def test_an_interruption_is_said_although_the_store_has_a_row_of_every_run(begin: Begin, tmp_path: Path) -> None:
-    """With ``retry_failed`` the failed rows of what was not got to are still there."""
     settings = compose(LONG)
     runs = prepare_runs([arithmetic(settings, seed=seed) for seed in range(2)])
     result = {"status": "failed", "stop_reason": "exception", "error": "made up", "steps": 0}
@@ -109,14 +106,11 @@ def test_an_interruption_is_said_although_the_store_has_a_row_of_every_run(begin
     assert set(open_store(tmp_path / "S").statuses().values()) == {"failed"}
 
 
-# What machines do to a sweep: no memory, no room, no right to write, and another sweep in the same store.
-
 INLINE_SWEEP = ["-m", *TINY, "executor=inline"]
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of two megabytes."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     folder = tmp_path / "disk"

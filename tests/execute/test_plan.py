@@ -103,7 +103,6 @@ def test_an_interrupted_forced_command_goes_on_with_its_own_replicates(tmp_path:
 
 
 def test_a_clock_that_jumped_does_not_begin_a_forced_command_anew(tmp_path: Path) -> None:
-    """The last command's design may have the earliest time."""
     asked = prepare_runs([tiny(seed, force=True) for seed in range(2)])
     store = stored(tmp_path / "S", prepare_runs([tiny(seed) for seed in range(2)]))
     first = make_plan(asked, store)

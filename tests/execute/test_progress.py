@@ -133,9 +133,6 @@ def test_the_whole_status_is_on_the_screen_at_every_width(tmp_path: Path) -> Non
     assert process.returncode == 0
 
 
-# A length in epochs or tokens is a number of steps, and names the run that those steps name.
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     out = tmp_path_factory.mktemp("data") / "fables"
@@ -185,8 +182,6 @@ def test_the_steps_of_a_ramp_are_the_first_that_consume_enough(
     assert ramp.consumed(steps) >= wanted > ramp.consumed(steps - 1)
 
 
-# Freed memory stays with the process, in large pages.
-
 MEMORY = """
 import re
 import resource
@@ -223,8 +218,6 @@ def test_what_is_freed_is_not_mapped_again_and_lies_in_large_pages() -> None:
     assert int(plain) > pages / 100, "the C library keeps freed memory by itself: nothing is tested"
     assert advised == "True"
 
-
-# Anyone can check a row: its command gives the same bits again, from committed code where that is asked.
 
 SETTINGS = {
     "layers, replicate and streams": [
@@ -267,9 +260,6 @@ def test_code_that_is_not_committed_is_refused_where_that_is_asked() -> None:
         with pytest.raises(ConfigError, match=says):
             refuse_unclean(replace(here, git_dirty=dirty), asked)
         refuse_unclean(replace(here, git_dirty=dirty), ArithmeticConfig())
-
-
-# A finished store in other tools: a run there for each run here, with the same numbers.
 
 
 @pytest.fixture

@@ -41,9 +41,6 @@ def test_damage_that_a_worker_puts_right_is_in_its_report(tmp_path: Path) -> Non
     assert report.notes[0].startswith(f"Repaired: moved shard {victim.stem} to quarantine")
 
 
-# The thread of a worker: it stores finished runs and gives signs of life while the engine is silent.
-
-
 def test_a_row_that_is_dropped_is_not_said_to_be_stored(tmp_path: Path) -> None:
     """Another sweep stored its run meanwhile: its checkpoints belong to the row that stays."""
     stored: list[str] = []
@@ -73,9 +70,6 @@ def test_a_silent_engine_stops_neither_the_store_nor_the_signs_of_life(
                 assert time.monotonic() < latest, "no row, or no sign of life"
                 time.sleep(0.01)
             assert open_store(tmp_path / "S").run_ids() == {row.result.run_id} == set(stored)
-
-
-# A run that goes on from a checkpoint says under which code it was trained, all of it.
 
 
 def train(folder: Path, patch: pytest.MonkeyPatch, commit: str | None, dirty: bool | None, *, dies: bool) -> None:
@@ -135,8 +129,6 @@ def test_a_checkpoint_without_word_of_its_code_is_gone_on_from() -> None:
     assert sitting.of("run") == sitting.present
 
 
-# A CUDA error stays in its process: that process ends, and the sweep goes on with another or says it once.
-
 GROUP = Group(tuple(prepare_runs([tiny(0), tiny(1)])))
 
 
@@ -183,9 +175,6 @@ def test_the_sweep_s_own_process_stops_instead(
     assert report.fatal is not None and "can no longer use its GPU" in report.fatal
 
 
-# The last line of a sweep names all that the user has to do.
-
-
 def test_a_paused_sweep_names_its_failures_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store: Any = SimpleNamespace(
         statuses=lambda: {"a": "failed"}, layout=SimpleNamespace(checkpoints=tmp_path / "checkpoints")
@@ -199,8 +188,6 @@ def test_a_paused_sweep_names_its_failures_too(tmp_path: Path, capsys: pytest.Ca
     assert "Of run b, train.hours=2 is used." in line
     assert line.endswith("1 failed: too large. The same command with retry_failed=true tries them again.")
 
-
-# Groups whose worker dies: retried, then halved, then the single culprit is named, whatever dies when.
 
 FORTY = prepare_runs([tiny(seed) for seed in range(40)])
 
@@ -419,7 +406,6 @@ def test_a_run_that_kills_its_workers_on_other_nodes_is_named(tmp_path: Path, mo
 
 
 def test_runs_that_become_free_are_shared_by_all_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And before that no worker is sent for them."""
     monkeypatch.setattr("grok.execute.retry.ASK_AGAIN", 0.0)
     monkeypatch.setattr("grok.execute.retry.PATIENCE", 0.001)
     executor = OnOtherNodes(4, set(), frees_at=20)

@@ -70,7 +70,6 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 @pytest.fixture
 def model(settings: Callable[..., GptConfig], corpus: Corpus) -> GPT:
-    """A small model, trained for 60 steps."""
     config = settings(
         data__path=str(corpus.path), train__steps=60, model__context=CONTEXT, eval__sample_tokens=0, save="final"
     )

@@ -127,7 +127,6 @@ def test_mfu_is_six_flops_a_parameter_and_attention(settings: Build, monkeypatch
 
 
 def test_the_peak_is_that_of_this_process_alone() -> None:
-    """Not of the one that started it, and not only of the present."""
     code = (
         "from grok.processes import peak_of_process\n"
         "before = peak_of_process(); large = bytearray(b'1' * 2**26); del large; print(before, peak_of_process())"

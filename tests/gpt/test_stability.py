@@ -119,7 +119,6 @@ def test_each_try_of_an_incident_goes_further_back() -> None:
 
 
 def test_a_calm_stretch_ends_an_incident() -> None:
-    """A window and a margin: then tries and margin are those of the first again."""
     config = StabilityConfig(tries=2)
     incident = Incident()
     assert incident.another_try(100, config) and incident.another_try(150, config)

@@ -103,8 +103,6 @@ def test_the_standard_library_is_never_replaced(tmp_path: Path, write: Write) ->
     assert set(code_of(tmp_path, ["mine.f"]).modules) == {"mine"}
 
 
-# What stands in examples/ does what it says.
-
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODULES = sorted(EXAMPLES.glob("*.py"))
 
@@ -173,8 +171,6 @@ def test_examples_are_written_into_a_folder_and_never_over_ones_own(
     assert main(["examples", out]) == 0
     assert mine.read_text() == "mine" and lost.exists()
 
-
-# Figures and studies of the user's own in a report.
 
 OWN = """
 import pandas as pd

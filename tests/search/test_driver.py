@@ -94,8 +94,6 @@ class Killed(BaseException):
     """Ends a study wherever it is, as a kill would."""
 
 
-# A study finds what is there, and spends no run twice.
-
 STUDY = {"trials": 30, "seeds": 5, "parallel": 5, "sampler": {"startup": 8}}
 
 
@@ -182,8 +180,6 @@ def test_a_study_of_changed_code_is_refused(tmp_path: Path, monkeypatch: pytest.
         activate(Code())
 
 
-# A study makes the same trials however often it is killed, and however many work on it.
-
 STUDIES: dict[str, dict[str, Any]] = {
     "tpe": {"sampler": {"name": "tpe", "startup": 4}},
     "random": {"sampler": {"name": "random"}},
@@ -265,8 +261,6 @@ def test_the_journal_survives_a_torn_last_line(tmp_path: Path) -> None:
     assert world.run({"trials": 6}) == World(tmp_path / "other").run({"trials": 6})
 
 
-# The search's space, objectives and command: what they accept and refuse, and what a trial is worth.
-
 MIXED = {
     "optim": {"grokfast": {"choices": ["none", "ema", "ma"]}, "warmup_steps": {"low": 0, "high": 20, "step": 5}},
     "model.d_model": {"choices": [32, 64]},
@@ -293,9 +287,6 @@ def test_the_default_is_a_point_only_where_the_space_holds_it() -> None:
     inside = read_space({"optim.lr": {"low": 1e-4, "high": 1e-2}}, "arithmetic")
     assert inside.default(base) == {"optim.lr": 1e-3}
     assert read_space({"optim.lr": {"low": 2e-3, "high": 1e-2}}, "arithmetic").default(base) is None
-
-
-# What a trial is worth: censored seeds are never dropped, never "at the last step".
 
 
 def outcome(time: int | None, acc: float = 0.5, loss: float = 2.0) -> SeedOutcome:

@@ -282,8 +282,6 @@ def test_any_state_and_tensors_come_back(
     assert_equal(found.tensors, tensors)
 
 
-# Parts of checkpoints: on the disk once, gone with the last checkpoint that has them, whole after any kill.
-
 SNAPSHOTS = 3
 
 

@@ -149,7 +149,6 @@ def test_a_worker_that_commits_notices_copies_too(store: Path) -> None:
 
 
 def test_shards_that_overlap_keep_what_only_one_of_them_has(store: Path) -> None:
-    """A shard from a backup, say, beside the compacted one that holds half of its runs."""
     layout = Layout(store)
     names = sorted(path.stem for path in (store / "runs").iterdir())
     merged = concat([read_whole(layout, name) for name in names])
@@ -239,9 +238,6 @@ def test_a_marker_that_is_none_is_said(store: Path, text: str) -> None:
             use(store)
 
 
-# What quarantine holds and is whole comes back; what is not stays.
-
-
 @pytest.fixture
 def restorable(tmp_path: Path) -> Path:
     """Six runs in two shards, one with a step log."""
@@ -322,9 +318,6 @@ def test_what_is_stored_is_compared(restorable: Path) -> None:
     assert_contract(restorable)
 
 
-# A shard's seal: whatever byte of it changes, that is noticed before anything else reads it.
-
-
 def footer_of(whole: bytes) -> int:
     """Return where the footer starts."""
     return len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
@@ -385,9 +378,6 @@ def test_shards_of_before_have_no_seal_and_are_read_as_they_are(store: Path) -> 
         assert writer.recovered == []
     assert open_store(store).runs().equals(before)
     assert_contract(store)
-
-
-# A read that fails for an outside reason proves nothing: no shard is moved, and the command says so in one line.
 
 
 def shards(store: Path) -> dict[str, bytes]:

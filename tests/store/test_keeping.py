@@ -221,9 +221,6 @@ class TestCommand:
         assert "warning: left out" in said.err
 
 
-# Merging of stores: no row, checkpoint or kept weight is lost, and none of another run is taken.
-
-
 class TestMerge:
     def test_two_halves_become_the_whole(self, tmp_path: Path) -> None:
         a, b = tmp_path / "A", tmp_path / "B"

@@ -131,9 +131,6 @@ def test_every_float_comes_back_bit_by_bit(values: list[float], step: int) -> No
         assert (same | (np.isnan(found) & np.isnan(wanted))).all()
 
 
-# The re-run command gives the same run again, through the shell and Hydra's grammar.
-
-
 def parse(command: str) -> dict[str, Any]:
     """Return the nested settings that the shell and Hydra's parser make of a command."""
     words = shlex.split(command)
@@ -201,9 +198,6 @@ def test_any_value_comes_back_through_hydra(value: Any) -> None:
     found = OmegaConf.to_container(OmegaConf.create({"key": parsed}), resolve=True)["key"]  # type: ignore[index, call-overload]
     assert found == value
     assert type(found) is type(value)
-
-
-# Where results come from: git, versions, machine.
 
 
 def git(folder: Path, *words: str) -> str:
@@ -289,9 +283,6 @@ def test_a_worker_says_what_code_it_runs_itself() -> None:
     here = git_state()
     assert (worker.git_commit, worker.git_dirty) == (here if here[0] else ("0" * 40, None))
     assert worker.grok_version == grok.__version__
-
-
-# Our reader, and pandas, DuckDB and Polars on the bare folders: the same numbers.
 
 
 def diverged(seed: int) -> Row:

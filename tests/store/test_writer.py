@@ -356,8 +356,6 @@ def test_a_half_made_store_is_finished(tmp_path: Path) -> None:
     assert_contract(tmp_path / "S")
 
 
-# Two sweeps in one store: who trains what, and what becomes of a dead sweep's claims.
-
 CLAIMANT = """
 import sys
 from grok.store import StoreWriter

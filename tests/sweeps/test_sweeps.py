@@ -97,8 +97,6 @@ def test_the_draws_of_branches_are_those_of_every_stored_branch() -> None:
     assert drawn_parents(0, 29, 3) == [24, 20, 18]
 
 
-# Repeats: the best of a store or named seeds, and controls that were drawn without looking.
-
 HOW = ["numerics.compile=false", "executor=inline"]
 
 
@@ -148,8 +146,6 @@ def test_bad_input_is_refused_in_one_line(
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and said in error
 
-
-# Every named sweep plans; the small ones of them train.
 
 NAMED = sorted(Path("conf/sweep").glob("*.yaml"))
 

@@ -150,7 +150,6 @@ def test_a_tokeniser_like_gpt_neox(parts: list[str]) -> None:
 
 
 def test_a_token_that_spans_a_line_end_is_never_cut() -> None:
-    """Of such a vocabulary documents go to the tokeniser whole."""
     definition = in_the_form_of_gpt_neox()
     assert SubwordTokenizer(json.dumps(definition)).piecewise
     for change in ({"content": "a\nb"}, {"rstrip": True}):
