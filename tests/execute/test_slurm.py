@@ -94,7 +94,6 @@ def test_slurm_writes_the_same_store(sweep: subprocess.Popen[str], tmp_path: Pat
 
 
 def test_code_of_ones_own_goes_along_with_its_jobs(tmp_path: Path) -> None:
-    """As docs/running.md shows it: the file is on the machine of the command only."""
     found = []
     for executor in ("inline", "slurm"):
         folder = tmp_path / executor

@@ -143,7 +143,6 @@ def log_of(losses: np.ndarray) -> list[StepPoint]:
 
 
 def falling(steps: int, seed: int, noise: float) -> np.ndarray:
-    """A loss that falls from 11 to 6.4, with noise."""
     k = np.arange(steps)
     return 6.4 + 4.6 * np.exp(-k / 100) + noise * Stream("eval", seed).normal(steps)
 

@@ -299,7 +299,6 @@ def gpt(seed: int) -> Row:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both modes, several shards, a diverged run, seeds that no float can hold."""
     path = tmp_path_factory.mktemp("readers") / "S"
     odd = example_row(2**63 - 1, settings={"seeds": {"order": 2**53 + 1}})
     with StoreWriter(path) as writer:
