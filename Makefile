@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-EXTRAS ?= dev,docs,readers,gpt,hf,lens,tasks,bitsandbytes,sinks,notebooks,search,dask,ray,slurm
+EXTRAS ?= dev,docs,readers,gpt,hf,tasks,bitsandbytes,sinks,notebooks,search,dask,ray,slurm
 # One computing thread a process: parallelism comes from processes.
 export OMP_NUM_THREADS ?= 1
 # Bytecode is kept: each of the processes that tests start would else compile the project anew.

@@ -97,6 +97,7 @@ def test_kept_weights_open_as_the_readable_model(kept: tuple[Path, str]) -> None
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TransformerLens's own class
 def test_a_kept_model_has_equal_logits_in_transformer_lens(kept: tuple[Path, str]) -> None:
+    pytest.importorskip("transformer_lens", reason="pip install 'grok-lab[lens]'")
     tokens = torch.tensor([[a, b, 7] for a in range(7) for b in range(7)])
     mine = LENS["readable"](*kept, "final")
     with torch.no_grad():
