@@ -96,7 +96,6 @@ def test_a_saved_tokeniser_neither_cuts_nor_pads_texts() -> None:
 
 
 def test_an_end_token_inside_a_document_is_refused(tmp_path: Path) -> None:
-    """A Unigram vocabulary has its end token among its pieces, so that text can become it."""
     characters = dict.fromkeys("abc </s>", -2.0)
     library = tokenizers_library()
     unigram = library.Tokenizer(library.models.Unigram([("<unk>", 0.0), ("</s>", 0.0), *characters.items()], 0))
