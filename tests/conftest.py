@@ -25,9 +25,10 @@ if importlib.util.find_spec("hypothesis"):  # a machine with a GPU may have no m
     settings.register_profile("explore", deadline=None)  # pytest --hypothesis-profile=explore
     settings.load_profile("grok")
 
-# A suite that a script started in the background ignores Ctrl-C, and so would every command that it starts.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A suite in the background ignores Ctrl-C, one under nohup a hang-up, and so would every command that it starts.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(number, usual)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -218,7 +218,6 @@ def test_the_chunked_head_keeps_small_gradients_in_half_precision(monkeypatch: p
 
 
 def test_as_many_key_heads_as_heads_is_the_same_run(settings: Build) -> None:
-    """And settings of a later version leave the names of the runs of before as they were."""
     plain, same, grouped = (settings(model__kv_heads=n) for n in (None, 3, 1))
     assert identify(plain) == identify(same) != identify(grouped)
     assert identify(settings()) == identify(settings(model__z_loss=0.0)) != identify(settings(model__z_loss=1e-4))
