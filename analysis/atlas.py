@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import pyarrow.parquet as pq
 from jinja2 import Environment, StrictUndefined
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from grok.commands.command import Parser, command
-from grok.errors import ConfigError
+from grok.errors import ConfigError, StoreError, one_line
 from grok.files import disk_errors
 from grok.store import Store, open_store
 from grok.store.schema import TABLES, describe, schema
@@ -137,7 +138,10 @@ def _write_weights(out: Path, split: str, store: Store) -> Mapping[str, list[str
         for folder in sorted((store.layout.checkpoints / run_id).glob("*")):
             if (kept := _MOMENT.fullmatch(folder.name)) is None:
                 continue
-            of_run = load_file(folder / "tensors.safetensors")
+            try:
+                of_run = load_file(folder / "tensors.safetensors")
+            except (OSError, SafetensorError) as error:
+                raise StoreError(f"{folder} is damaged ({one_line(error)}): `grok store verify` says more") from error
             prefix = "parameters." if kept["step"] else ""  # a checkpoint has the optimiser's state, too
             tensors = {name.removeprefix(prefix): t for name, t in of_run.items() if name.startswith(prefix)}
             moment = kept["step"] or kept["moment"]

@@ -205,7 +205,7 @@ def _in_words(frame: pd.DataFrame) -> pd.DataFrame:
         "generalised": frame["generalised"].astype(str) + of,
         "median accuracy": [f"{v:.1%}" for v in frame["accuracy"]],
         "median distance to the parent": [f"{v:.2g}" for v in frame["distance"]],
-        "median normal score": frame["score"].round(2),
+        "median normal score": frame["score"].round(2) + 0.0,  # no -0.0
     }
     return frame[frame.columns[: frame.columns.get_loc("runs")]].assign(**columns).dropna(axis=1, how="all")
 

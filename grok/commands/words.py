@@ -255,10 +255,11 @@ def column_named(frame: pd.DataFrame, name: str) -> str:
     """
     names = {str(column).lower().replace(" ", "_"): str(column) for column in frame}
     typed = name.strip().lower()
-    meant = names.get(typed) or next((column for key, column in names.items() if key.startswith(typed)), None)
+    begins = (column for key, column in names.items() if typed and key.startswith(typed))
+    meant = names.get(typed) or next(begins, None)
     if meant is None:
         some = ", ".join([*names][:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")
-        raise ConfigError(f"there is no column {name}{nearest(typed, names)}: expected one of {some}")
+        raise ConfigError(f"there is no column {name!r}{nearest(typed, names)}: expected one of {some}")
     return meant
 
 

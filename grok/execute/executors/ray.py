@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import ray
 from ray.exceptions import NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, RayError, WorkerCrashedError
@@ -14,6 +15,9 @@ from grok.errors import ConfigError, one_line
 from grok.execute.executors.base import WorkerDied, unfit
 from grok.execute.groups import Group
 from grok.execute.worker import GroupReport, WorkerSettings, run_group_in_worker
+
+PATIENCE: Final = 30.0
+"""Seconds without an answer after which the head is gone: it may start anew; after 60 Ray ends this process itself."""
 
 
 class RayExecutor:
@@ -43,6 +47,7 @@ class RayExecutor:
             ) from error
         self.workers = max(1, min(workers, int(ray.cluster_resources().get("CPU", 1))))
         self._head = str(ray.get_runtime_context().gcs_address)
+        self._silent_since: float | None = None
         self._lost = False
         self._task = ray.remote(num_cpus=1, max_retries=0)(run_group_in_worker)
 
@@ -51,7 +56,9 @@ class RayExecutor:
 
     def wait(self, tickets: Sequence[Any], seconds: float) -> Sequence[Any]:
         done, _ = ray.wait(list(tickets), num_returns=1, timeout=seconds)
-        self._lost = not done and not _answers(self._head)
+        silent = not done and not _answers(self._head)
+        self._silent_since = (self._silent_since or time.monotonic()) if silent else None
+        self._lost = self._silent_since is not None and time.monotonic() - self._silent_since > PATIENCE
         return list(tickets) if self._lost else list(done)
 
     def result(self, ticket: Any) -> GroupReport:

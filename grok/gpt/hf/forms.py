@@ -52,8 +52,7 @@ class Names:
 # GPT-2 in Hugging Face's form: export and import.
 #
 # Hugging Face's ``Conv1D`` computes ``x @ W``, so its matrices are the transposes of ours. Each tensor of ours is one
-# of
-# theirs. A model without biases is exported with biases of zero.
+# of theirs. A model without biases is exported with biases of zero.
 
 _READ: Final = tomllib.loads(files("grok.gpt.hf").joinpath("names.toml").read_text(encoding="utf-8"))
 _NAMES: Final = Names(**_READ["gpt2"])
