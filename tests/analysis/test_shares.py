@@ -24,6 +24,7 @@ from grok.analysis.statistics.variance_shares import (
 )
 
 
+@pytest.mark.slow
 def test_the_spread_over_seeds_covers_and_so_does_the_number_of_seeds() -> None:
     factors, rng = grid(6, 6, 2), generator("noise floor")
     cells = Cells(factors, rng)

@@ -181,6 +181,7 @@ def test_python_runs(page: str, body: str, tmp_path: Path, monkeypatch: pytest.M
     exec(compile(text, page, "exec"), {})
 
 
+@pytest.mark.slow
 def test_a_build_of_the_site_writes_the_pages_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate, "FOLDER", tmp_path / "reference")
     generate.on_pre_build(None)

@@ -31,7 +31,6 @@ def stored(
     device: str = "cpu",
     lanes: int | None = None,
 ) -> Store:
-    """Return a store that holds ``runs``."""
     rows = []
     for run in runs:
         result = RunResult(

@@ -306,7 +306,6 @@ def stored(folder: Path) -> int:
 
 
 def part_of(checkpoint: Path, prefix: str) -> Path:
-    """Return the folder of a part."""
     entry = json.loads((checkpoint / "manifest.json").read_text())["parts"][prefix]
     return checkpoint / str(entry["folder"])
 
