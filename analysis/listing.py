@@ -42,21 +42,31 @@ def listed_runs(observations: Observations) -> pd.DataFrame:
 
 
 def filtered(observations: Observations, words: Sequence[str]) -> pd.DataFrame:
-    """Return the rows of ``listed_runs`` that satisfy all ``words``.
-
-    A bound may also be on a recorded column or a setting, under its full name or its last part.
+    """Return the rows of ``listed_runs`` that satisfy all ``words``: bounds on `searched`, or text that is listed.
 
     Raises:
         ConfigError: a filter names no column.
     """
     listed = listed_runs(observations)
-    recorded = observations.all_runs.set_index("run_id").loc[listed["run"]].reset_index(drop=True)
-    recorded = recorded.rename(columns=lambda name: str(name).removeprefix("config."))
+    bounds = [word for word in words if is_filter(word)]
+    texts = [word for word in words if not is_filter(word)]
+    return listed[matching(searched(observations, listed), bounds) & matching(listed, texts)]
+
+
+def searched(observations: Observations, listed: pd.DataFrame) -> pd.DataFrame:
+    """Return ``listed`` with every setting, under its full name and its last part, and what else is recorded.
+
+    Of several columns of one name the first counts: those of the list, then settings that differ between runs.
+    """
+    recorded = observations.all_runs.set_index("run_id").loc[listed["run"]].set_axis(listed.index)
     for name in recorded.select_dtypes(exclude="number"):
         recorded[name] = recorded[name].map(in_words, na_action=None)
-    last = recorded.rename(columns=lambda name: name.rpartition(".")[2])
-    table = pd.concat([listed, recorded, last], axis=1)
-    return listed[matching(table.loc[:, ~table.columns.duplicated()], words)]
+    settings = [c for c in map(str, recorded) if c.startswith("config.") and not c.startswith("config.seeds.")]
+    settings.sort(key=lambda column: recorded[column].nunique(dropna=False) < 2)
+    full = recorded[settings].rename(columns=lambda name: name.removeprefix("config."))
+    last = full.rename(columns=lambda name: name.rpartition(".")[2])
+    table = pd.concat([listed, full, last, recorded.drop(columns=settings)], axis=1)
+    return table.loc[:, ~table.columns.duplicated()]
 
 
 def shown(table: pd.DataFrame) -> pd.DataFrame:
@@ -115,8 +125,9 @@ def main(argv: list[str]) -> int:
     observations = Observations.read(store_of(arguments))
     chosen = filtered(observations, arguments.filters)
     if arguments.sort is not None:
-        column = column_named(chosen, arguments.sort.removeprefix("-"))
-        chosen = chosen.sort_values(column, ascending=not arguments.sort.startswith("-"), kind="stable")
+        table = searched(observations, chosen)
+        column = table[column_named(table, arguments.sort.removeprefix("-"))]
+        chosen = chosen.loc[column.sort_values(ascending=not arguments.sort.startswith("-"), kind="stable").index]
     if arguments.csv:
         print(chosen.to_csv(index=False), end="")
     elif arguments.json:

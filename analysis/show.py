@@ -147,7 +147,8 @@ class ShownRun:
             StoreError: no run, or several, are meant.
             ConfigError: a filter names no column.
         """
-        run_id = _chosen(store, words) if any(map(is_filter, words)) else str(store.run(words[0])["run_id"])
+        several = len(words) > 1 or is_filter(words[0])
+        run_id = _chosen(store, words) if several else str(store.run(words[0])["run_id"])
         return cls(store.table("runs", [run_id], None).to_pylist()[0], store.curves([run_id]))
 
     @cached_property

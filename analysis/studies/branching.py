@@ -100,13 +100,14 @@ def pairs(observations: Observations) -> pd.DataFrame:
     )
     random = set(observations.once(random_seeds)["place"])
     descended, known = set(children["run_id"]), set(observations.once(asked)["place"])
+    unknown = observations.once(roles).unknown()
     records = [
         {
             "child": child,
             "place": place[child],
             "parent": parent,
             "redrawn": redrawn,
-            "generation": 1 if place.get(parent) in random else 2,
+            "generation": 1 if place.get(parent) in random else None if parent in unknown else 2,
             "kind": _kind(choice, place.get(parent) in random, parent in descended, place.get(parent) in known),
             "line": line or parent,
             "seed": seed,
@@ -117,7 +118,7 @@ def pairs(observations: Observations) -> pd.DataFrame:
     ]
     names = ["child", "place", "parent", "redrawn", "generation", "kind", "line", "seed"]
     frame = pd.DataFrame(records, columns=names).drop_duplicates(["place", "parent", "kind"])
-    return frame.drop(columns="place").reset_index(drop=True)
+    return frame.drop(columns="place").reset_index(drop=True).astype({"generation": "Int64"})
 
 
 def _kind(choice: str, is_random: bool, is_child: bool, is_known: bool) -> str:

@@ -316,6 +316,8 @@ class _Condition:
     def population(self) -> pd.DataFrame:
         """The runs that define what is rare: random seeds, else the largest scan, else all own runs, else all."""
         groups = [self.random] if len(self.random) >= FEWEST_OTHERS else [scan.rows for scan in self.scans]
+        if not any(map(len, groups)) and self.observations.once(roles).unknown() & set(self.rows.index):
+            raise NotEnoughData("the rows in designs/ of the census: without them nobody knows what is rare")
         own = self.rows.loc[self.rows.index.intersection([*self.asked.index, *self._first])]
         return self.rows.loc[max(groups, key=len, default=own if len(own) else self.rows).index]
 
@@ -508,7 +510,7 @@ def analyse(observations: Observations) -> Repeats:
     """Return the answer for every kind of repeat.
 
     Raises:
-        NotEnoughData: no run repeats a candidate.
+        NotEnoughData: no run repeats a candidate, or what the other seeds' runs were for is unknown.
     """
     every = observations.once(kinds)
     if not every:
@@ -795,13 +797,20 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
     )
 
 
+def _begun(observations: Observations) -> bool:
+    try:
+        return bool(observations.once(kinds))
+    except NotEnoughData:  # there are repeats, and what is rare is not known
+        return True
+
+
 QUESTION = Question(
     "repeatability",
     "Is it the seed?",
     "Are the best seeds good again when they are repeated?",
     "grok repeat --best 12",
     analyse,
-    lambda observations: bool(observations.once(kinds)),
+    _begun,
     reads_designs=True,
     any_task=False,
 )

@@ -146,6 +146,8 @@ def test_runs_of_which_nobody_said_what_they_are_for_are_in_no_population() -> N
     assert any("What 6 runs were for is unknown" in note for note in ask("census", lost).notes)
     listed = seeds.compact(seeds.seed_table(lost))["design"].value_counts()
     assert listed.to_dict() == {"sweep member": 14, "unknown": 5, "unknown, repeat control": 1, "repeat child": 1}
+    none = Observations(named.all_runs, named.curves, designs=named.designs[named.designs["role"] != "member"])
+    assert "nobody knows what is rare" in BY_NAME["repeatability"].ask(none).needs  # type: ignore[union-attr]
     assert not populations(Observations(whole.all_runs, whole.curves)).every
     late = whole.designs.assign(results_seen=True, design_id="late")
     seen = Observations(whole.all_runs, whole.curves, designs=late)

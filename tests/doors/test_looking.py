@@ -69,7 +69,7 @@ def test_every_run_is_listed_with_its_purpose(store: str, capfd: pytest.CaptureF
     assert {r["seed"]: r["design"] for r in rows} == {n: "sweep member" if n < 4 else "unknown" for n in range(6)}
     assert listing.main([store, "design=unknown", "--csv"]) == 0
     assert [line.split(",")[1] for line in capfd.readouterr().out.splitlines()] == ["seed", "4", "5"]
-    assert listing.main([store, "seed<3", "optim.weight_decay>=0", "batch_size>1", "--csv", "--sort=-seed"]) == 0
+    assert listing.main([store, "seed<3", "optim.weight_decay>=0", "layers=2", "--csv", "--sort=-seed"]) == 0
     assert [line.split(",")[1] for line in capfd.readouterr().out.splitlines()] == ["seed", "2", "1", "0"]
 
 

@@ -23,7 +23,6 @@ LOSSES = ("train/loss", "val/loss")
 
 
 def folder(root: Path) -> Path:
-    """Return the one run's folder."""
     (run,) = root.glob(f"seed=*-{RUN}")
     return run
 

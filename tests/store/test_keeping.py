@@ -32,7 +32,6 @@ from grok.store.upkeep import compact, migrate, verify
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """Six runs in three shards."""
     with StoreWriter(tmp_path / "S") as writer:
         for start in (0, 2, 4):
             writer.commit(example_rows(range(start, start + 2)))
