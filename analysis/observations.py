@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -24,7 +23,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.analysis.statistics.survival import Times
-from grok.arithmetic.outcome import events
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
 from grok.errors import one_line
@@ -32,39 +30,6 @@ from grok.plugins import label
 from grok.store import DamagedShardWarning
 from grok.streams import RUN_STREAMS, derive_seed
 from grok.untrusted import has_shape, is_plain, open_file, read_json
-
-# Event times of runs that were stored before the columns existed, computed from their curves.
-
-ADDED: Final = ("memorised_loss_step", "grokked_for_good_step", "val_acc_dips", "weight_norm_fall_step")
-"""Columns that are null in rows of older versions."""
-SINCE_COUNTED: Final = "val_acc_dips"
-"""A column that is never null in a row whose events were computed."""
-MEASURES: Final = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
-
-
-def with_event_times(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
-    """Return ``runs`` with the events of ``ADDED`` in every arithmetic row that has a curve.
-
-    Stored events stay as they are. Only rows without computed events are filled.
-    """
-    known = {name: runs[name] if name in runs else pd.Series(pd.NA, runs.index, dtype="Int64") for name in ADDED}
-    old = runs[(runs["mode"] == "arithmetic") & known[SINCE_COUNTED].isna()]
-    if old.empty:
-        return runs.assign(**known)
-    mine = curves[curves["run_id"].isin(old["run_id"])].sort_values(["run_id", "step"], kind="stable")
-    ids, starts = np.unique(mine["run_id"].to_numpy(dtype=str), return_index=True)
-    columns = {name: mine[name].to_numpy(dtype=float, na_value=np.nan) for name in MEASURES}
-    steps = mine["step"].to_numpy(dtype=np.int64)
-    events_by_run = {}
-    for run, (i, j) in zip(ids, pairwise([*starts, len(mine)]), strict=True):
-        events_by_run[run] = events(
-            steps[i:j].tolist(), **{name: values[i:j].tolist() for name, values in columns.items()}
-        )
-    for name in ADDED:
-        computed = old["run_id"].map({run: happened[name] for run, happened in events_by_run.items()}).astype("Int64")
-        known[name] = known[name].astype("Int64").where(~known[name].index.isin(old.index), computed)
-    return runs.assign(**known)
-
 
 # What a store keeps beside its tables: searches in the journals of Optuna, and the JSON files of sweeps.
 #
@@ -124,11 +89,9 @@ def _read_study(file: Path) -> dict[str, Any]:
     known, trials = study.user_attrs, study.get_trials(deepcopy=False)
     if "default" not in known:
         raise FileNotFoundError(file)  # it is being made
-    asked = known["definition"]["study"]
     return {
         "name": study.study_name,
-        # studies of before have a list of one or two objectives, of which the first chose
-        "objective": asked["objective"] if "objective" in asked else asked["objectives"][0],
+        "objective": known["definition"]["study"]["objective"],
         "direction": study.directions[0].name.lower(),
         "definition": known["definition"],
         "trials": [
@@ -290,7 +253,7 @@ class Observations:
         sweeps: Sequence[dict[str, Any]] = (),
         designs: pd.DataFrame | None = None,
     ) -> None:
-        self.all_runs = with_code_versions(with_event_times(runs, curves))
+        self.all_runs = with_code_versions(runs)
         self._curves = curves
         self.steps = steps
         self.path = path

@@ -1,15 +1,12 @@
 """The contract of a store as checks that are independent of the writer, and synthetic runs to check it with.
 
 :func:`assert_contract` reads the folders raw, as DuckDB or another program would; every
-test that fills a store ends with it. :class:`StoreContract` is a pytest class: subclass
-it in a test file.
+test that fills a store ends with it.
 """
 
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -23,13 +20,11 @@ from grok.config import identify, load_config
 from grok.records import CurvePoint, RunResult
 from grok.store.designs import Design, Purpose, Purposes
 from grok.store.layout import Layout
-from grok.store.merge import merge
 from grok.store.provenance import Provenance
 from grok.store.reader import open_store
 from grok.store.rows import Row
 from grok.store.schema import KEYS, TABLES, schema
-from grok.store.upkeep import compact, verify
-from grok.store.writer import StoreWriter
+from grok.store.upkeep import verify
 from grok.streams import Stream
 
 # Synthetic runs for tests of the store and of its readers; deterministic, without training.
@@ -160,118 +155,3 @@ def contents(path: str | Path, kind: str) -> pa.Table:
     """Return a whole table, ordered by its key: equal stores give equal tables. Left out is when a design was made."""
     table = open_store(path).table(kind, None, None).replace_schema_metadata(None).combine_chunks()
     return table.select([name for name in table.column_names if name != "planned_at"])
-
-
-class StoreContract:
-    """Tests that hold for every store. ``tmp_path`` is pytest's fixture: a fresh folder."""
-
-    def writer(self, path: Path) -> StoreWriter:
-        """Open a store for writing; override to test another way of opening it."""
-        return StoreWriter(path)
-
-    def test_what_is_committed_is_read_back(self, tmp_path: Path) -> None:
-        rows = example_rows(range(5))
-        with self.writer(tmp_path / "S") as writer:
-            report = writer.commit(rows)
-            assert report.written == [row.result.run_id for row in rows]
-            assert_contract(tmp_path / "S")
-        assert open_store(tmp_path / "S").run_ids() == set(report.written)
-        assert len(open_store(tmp_path / "S").curves()) == sum(len(row.result.curve) for row in rows)
-
-    def test_a_new_store_is_readable_whole(self, tmp_path: Path) -> None:
-        self.writer(tmp_path / "S").close()
-        assert_contract(tmp_path / "S")
-        assert open_store(tmp_path / "S").runs().empty
-
-    def test_a_late_duplicate_is_compared_and_dropped(self, tmp_path: Path) -> None:
-        first, late = self.writer(tmp_path / "S"), self.writer(tmp_path / "S")
-        row = example_row(1)
-        assert first.commit([row]).written
-        assert late.commit([row]).duplicates == [row.result.run_id]
-        (conflict,) = late.commit([with_other_bits(row, 100)]).conflicts
-        assert (conflict.run_id, conflict.step, conflict.what) == (row.result.run_id, 100, "val_loss")
-        recorded = list((tmp_path / "S" / "conflicts").iterdir())
-        assert len(recorded) == 1
-        assert [p for p in verify(tmp_path / "S") if str(recorded[0]) in p], "verify does not report a conflict"
-        recorded[0].unlink()
-        assert_contract(tmp_path / "S")
-        val_loss = open_store(tmp_path / "S").curves(columns=["val_loss"])["val_loss"].tolist()
-        assert val_loss == [point.val_loss for point in row.result.curve], "the first commit's bits stay"
-
-    def test_only_a_failed_run_is_replaced(self, tmp_path: Path) -> None:
-        rows = example_rows(range(3))
-        with self.writer(tmp_path / "S") as writer:
-            writer.commit([failed(rows[0]), rows[1]])
-            assert writer.commit([failed(rows[1])]).duplicates == [rows[1].result.run_id]
-            assert writer.commit([rows[0], rows[2]]).replaced == [rows[0].result.run_id]
-        assert_contract(tmp_path / "S")
-        assert set(open_store(tmp_path / "S").statuses().values()) == {"completed"}
-
-    def test_an_unfinished_commit_is_retired(self, tmp_path: Path) -> None:
-        row = example_row(1)
-        with self.writer(tmp_path / "S") as writer:
-            writer.commit([row])
-            (tmp_path / "S" / "runs" / next((tmp_path / "S" / "runs").iterdir()).name).unlink()
-            assert verify(tmp_path / "S")
-        assert open_store(tmp_path / "S").curves().empty, "a reader shows points of an uncommitted run"
-        with self.writer(tmp_path / "S") as writer:
-            assert [r.orphan for r in writer.recovered] == [True]
-            assert_contract(tmp_path / "S")
-            writer.commit([row])
-        assert_contract(tmp_path / "S")
-
-    def test_compaction_keeps_every_row_in_sight(self, tmp_path: Path) -> None:
-        path = tmp_path / "S"
-        with self.writer(path) as writer:
-            for row in example_rows(range(12)):
-                writer.commit([row])
-                writer.record_design(example_design([row.result.run_id]))
-        before = {kind: contents(path, kind) for kind in TABLES}
-        seen: list[set[str]] = []
-        done = threading.Event()
-
-        def watch() -> None:
-            while not done.is_set():
-                try:
-                    runs = [row["run_id"] for row in read_raw(path, "runs")]
-                except FileNotFoundError:  # listed, then exchanged: a raw reader must list again
-                    continue
-                seen.append(set(runs) if len(set(runs)) == len(runs) else {"a run twice"})
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        while not seen:
-            time.sleep(0.001)
-        compacted = compact(path)
-        done.set()
-        watcher.join()
-        assert (compacted.before, compacted.after, compacted.designs) == (12, 1, 11)
-        assert all(runs == set(before["runs"]["run_id"].to_pylist()) for runs in seen)
-        assert_contract(path)
-        assert all(contents(path, kind).equals(before[kind]) for kind in TABLES)
-
-    def test_a_design_is_stored_once_whoever_plans_it(self, tmp_path: Path) -> None:
-        path, design = tmp_path / "S", example_design(["a", "b"], kind="repeat", parent="a")
-        first, late = self.writer(path), self.writer(path)
-        assert (first.record_design(design), late.record_design(design, {"a"})) == (2, 0)
-        assert open_store(path).designs()["results_seen"].tolist() == [False, False]
-        first.retire_design(design.design_id[:6], "a try")
-        assert open_store(path).designs()["retired"].tolist() == ["a try", "a try"]
-        assert late.record_design(example_design(["a"])) == 1 and late.planned_again == {}
-        assert late.record_design(design) == 0 and late.planned_again == {design.design_id: "a try"}
-        assert open_store(path).designs()["retired"].isna().all(), "the same plan again brings it back"
-        assert_contract(path)
-
-    def test_merging_reports_what_disagrees_and_chooses_nothing(self, tmp_path: Path) -> None:
-        a, b, both = tmp_path / "A", tmp_path / "B", tmp_path / "both"
-        rows = example_rows(range(6))
-        with self.writer(a) as writer:
-            writer.commit(rows[:4])
-        with self.writer(b) as writer:
-            writer.commit([rows[2], with_other_bits(rows[3], 50), *rows[4:]])
-        report = merge(a, [b], into=both)
-        assert [conflict.run_id for conflict in report.conflicts] == [rows[3].result.run_id]
-        assert open_store(both).run_ids() == {row.result.run_id for row in [*rows[:3], *rows[4:]]}
-        next((both / "conflicts").iterdir()).unlink()
-        for path in (a, b, both):
-            assert_contract(path)

@@ -182,9 +182,10 @@ def keys_of(table: pa.Table) -> list[tuple[str, ...]]:
 def settled(table: pa.Table) -> tuple[pa.Table, list[list[dict[str, Any]]]]:
     """Return the rows ordered by key, every key once, and the groups of rows that share a key and differ in ``FACTS``.
 
-    Of rows with one key the one that was planned first stays; it is retired if any of them is.
+    Of rows with one key the one that was planned first stays; it is retired if any of them is. Of copies of one row
+    the one that knows of a result stays: a merge found it since.
     """
-    order = [(name, "ascending") for name in (*KEY, "planned_at", "origin", "results_seen")]
+    order = [*((name, "ascending") for name in (*KEY, "planned_at", "origin")), ("results_seen", "descending")]
     table = table.sort_by(order).combine_chunks()
     if table.num_rows < 2:
         return table, []
@@ -271,7 +272,7 @@ def results_known(claims: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
 
     ``results_seen`` says so of results in the store in which the plan was made. Another run of the place that ended
     before the plan is a result, too: stores can be merged since. The claimed run itself does not count, because clocks
-    differ between machines.
+    differ between machines; if two stores trained it, their merge has said so.
 
     Args:
         claims: with the columns run_id, place, planned_at and results_seen.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import itertools
+import math
 import os
 import shutil
 from collections import defaultdict
@@ -92,7 +93,7 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
         if is_folder(writer.layout.checkpoints):
             files.clear_unfinished(writer.layout.checkpoints)
         barred = _bar_conflicts(writer.layout, open_store(target), stores, report)
-        report.designs, unequal = writer.merge_designs({str(s.layout.root): s.designs_table() for s in stores})
+        report.designs, unequal = writer.merge_designs(_designs([open_store(target), *stores]))
         report.conflicts += unequal
         for source, left_out in zip(stores, barred, strict=True):
             _merge_one(writer, source, left_out, report)
@@ -129,6 +130,32 @@ def _bar_conflicts(layout: Layout, target: Store, sources: list[Store], report: 
             with files.locked(layout.lock):  # else a writer that opens the store would empty tmp/ meanwhile
                 record_conflict(layout, conflict, sides)
     return barred[1:]  # without the target itself: its rows stay
+
+
+def _designs(stores: list[Store]) -> dict[str, pa.Table]:
+    """Return the rows of designs by store, with ``results_seen`` where another store's row of the run ended before.
+
+    Of a run that two stores trained one row stays, which does not say when the other training ended.
+    """
+    ends: dict[str, set[float]] = defaultdict(set)
+    for store in stores:
+        runs = store.table("runs", None, ["run_id", "status", "started_at", "seconds"])
+        runs = runs.filter(pc.not_equal(runs["status"], "failed"))
+        ended = pc.add(_seconds(runs["started_at"]), pc.fill_null(runs["seconds"], 0.0))
+        for run_id, end in zip(runs["run_id"].to_pylist(), ended.to_pylist(), strict=True):
+            ends[run_id].add(math.inf if end is None else end)
+    first = {run_id: min(times) for run_id, times in ends.items() if len(times) > 1}
+    tables = {str(store.layout.root): store.designs_table() for store in stores}
+    for root, table in tables.items():
+        ended = pa.array([first.get(run_id, math.inf) for run_id in table["run_id"].to_pylist()], pa.float64())
+        seen = pc.or_(table["results_seen"], pc.less_equal(ended, _seconds(table["planned_at"])))
+        at = table.schema.get_field_index("results_seen")
+        tables[root] = table.set_column(at, table.schema.field(at), seen)
+    return tables
+
+
+def _seconds(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.divide(pc.cast(times.cast("int64"), "float64"), 1e6)
 
 
 def _merge_one(writer: StoreWriter, source: Store, left_out: set[str], report: MergeReport) -> None:

@@ -283,13 +283,13 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
             f"{file} is not a corpus manifest (a field is missing or has the wrong type): run `grok prepare` again"
         )
     same = data_hash(manifest["tokenizer"], manifest["splits"]) == manifest["hash"]
-    if not same or manifest.get("manifest_sha256", fingerprint(manifest)) != fingerprint(manifest):
+    if not same or manifest.get("manifest_sha256") != fingerprint(manifest):
         raise DataError(f"{file} was changed after it was written: run `grok prepare` again")
     return manifest
 
 
 def fingerprint(manifest: Mapping[str, Any]) -> str:
-    """Return the hash of a manifest without its field ``manifest_sha256``, which has this hash (since 2026-11-22)."""
+    """Return the hash of a manifest without its field ``manifest_sha256``, which has this hash."""
     stated = {name: value for name, value in manifest.items() if name != "manifest_sha256"}
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
 

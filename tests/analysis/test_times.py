@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from grok.analysis.criteria import DIARY, FEW_CUT_OFF, accuracy_at, judge_by_time, outcome, wrong_log_odds
-from grok.analysis.observations import ADDED, Observations, with_event_times
 from grok.analysis.statistics.estimate import NotEnoughData, generator
 from grok.analysis.statistics.survival import (
     Times,
@@ -24,7 +23,7 @@ from grok.analysis.statistics.survival import (
     watched_until,
 )
 from grok.analysis.statistics.variance_shares import Cells
-from tests.analysis.simulate import Truth, census, simulate
+from tests.analysis.simulate import Truth, simulate
 
 
 def observe(t: np.ndarray, budget: float, every: float) -> Times:
@@ -331,25 +330,3 @@ def test_early_stopped_runs_are_judged_where_stopping_began() -> None:
     diverged = rows.assign(status=["completed"] * 9 + ["diverged"])
     assert DIARY.horizon_of(diverged) == 1000
     assert DIARY.horizon_of(rows.assign(stop_reason="steps", steps=5000)) == 3000
-
-
-def test_rows_of_an_older_version_get_the_events_that_the_engine_stores_today() -> None:
-    truths = census(8, np.random.default_rng(0), steps=6000, every=200)
-    found = simulate([*truths, Truth({"seed": 90}, 900)])
-    runs = found.all_runs.sort_values("run_id").reset_index(drop=True)
-    assert runs["val_acc_dips"].notna().all()
-    assert runs["weight_norm_fall_step"].notna().any()
-    for old in (runs.drop(columns=list(ADDED)), runs.assign(**dict.fromkeys(ADDED, pd.NA))):
-        again = with_event_times(old, found.curves)[list(ADDED)].astype("Int64")
-        pd.testing.assert_frame_equal(again, runs[list(ADDED)].astype("Int64"))
-
-
-def test_stored_events_are_kept_and_runs_without_a_curve_have_none() -> None:
-    found = simulate(census(3, np.random.default_rng(0)))
-    runs = found.all_runs.copy()
-    runs["val_acc_dips"] = pd.array([7, None, None], dtype="Int64")
-    curves = found.curves[found.curves["run_id"] != runs["run_id"].iloc[2]]
-    again = Observations(runs, curves).all_runs["val_acc_dips"]
-    assert again.iloc[0] == 7
-    assert again.iloc[1] == 0
-    assert pd.isna(again.iloc[2])

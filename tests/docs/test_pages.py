@@ -17,7 +17,6 @@ from docs.generate import FOLDER
 from docs.generate import PAGES as MADE
 from grok import run
 from grok.arithmetic import outcome
-from grok.commands.reference import run_help
 from grok.store import StoreWriter
 from grok.store.contract import example_rows
 from grok.store.schema import CONFIG, DESCRIPTIONS, describe, schema
@@ -142,11 +141,6 @@ def test_the_options_of_a_command_exist(words: tuple[str, ...], monkeypatch: pyt
         importlib.import_module(module_of(words[2])).main()
 
 
-def test_every_module_of_a_command_exists() -> None:
-    names = {words[2] for words in COMMANDS if words[0] != "make"}
-    assert sorted(name for name in names if importlib.util.find_spec(module_of(name)) is None) == []
-
-
 def test_every_named_sweep_and_target_of_make_exists() -> None:
     sweeps = {word.partition("=")[2] for words in COMMANDS for word in words if word.startswith("sweep=")}
     assert {name for name in sweeps - {"NAME"} if not (ROOT / f"conf/sweep/{name}.yaml").exists()} == set()
@@ -193,16 +187,6 @@ def test_a_build_of_the_site_writes_the_pages_that_changed(tmp_path: Path, monke
     assert [n for n in MADE if pages[n].stat().st_mtime_ns != before[n]] == ["settings.md"]
     assert pages["settings.md"].read_text(encoding="utf-8") == MADE["settings.md"]()
     assert "hooks: [docs/generate.py]" in (ROOT / "mkdocs.yml").read_text()
-
-
-def test_settings_have_the_default_that_is_declared() -> None:
-    """A config works out what a null leaves open: the page must not call that the default."""
-    page = MADE["settings.md"]()
-    for name in ("dropout_embedding", "dropout_residual", "dropout_attention"):
-        assert f"| `model.{name}` | `null` |" in page
-        assert f"  model.{name}=null" in run_help(["mode=gpt", name])
-    (gpt,) = re.findall(r"\| `model.d_ff` \| `null` \|", page)
-    assert page.index(gpt) > page.index("mode=gpt")
 
 
 @pytest.mark.parametrize("kind", DESCRIPTIONS)

@@ -124,11 +124,6 @@ def test_three_sittings_are_three_names() -> None:
     assert sitting.of("another").git_commit == "c"
 
 
-def test_a_checkpoint_without_word_of_its_code_is_gone_on_from() -> None:
-    sitting = lineage(Checkpoint(run_id="run", step=1, tensors={}, state={}))
-    assert sitting.of("run") == sitting.present
-
-
 GROUP = Group(tuple(prepare_runs([tiny(0), tiny(1)])))
 
 

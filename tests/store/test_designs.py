@@ -17,7 +17,7 @@ from grok.commands.store import main
 from grok.errors import StoreError
 from grok.store import DamagedShardWarning, Purpose, Purposes, StoreWriter, open_store
 from grok.store import writer as writer_module
-from grok.store.contract import assert_contract, contents, example_design, example_rows, read_raw
+from grok.store.contract import assert_contract, contents, example_design, example_row, example_rows, failed, read_raw
 from grok.store.designs import Design
 from grok.store.layout import Layout
 from grok.store.merge import merge, restore
@@ -265,6 +265,23 @@ class TestMerge:
         assert (rows["origin"]["study"], rows["results_seen"]["study"]) == ("reconstructed", False)
         assert_contract(a)
         assert len(open_store(b).designs()) == 3
+
+    @pytest.mark.parametrize("into", [0, 1])
+    def test_a_plan_after_the_end_of_its_run_in_another_store_knows_the_result(
+        self, stores: list[Path], into: int
+    ) -> None:
+        """Both trained run 0. Run 1 is copied, from a machine whose clock is late; run 5 failed in A."""
+        first, late = (datetime(2026, 11, day).timestamp() for day in (2, 3))
+        in_a = [example_row(0, started_at=first), example_row(1, started_at=late), failed(example_row(5))]
+        for path, rows in zip(stores, (in_a, example_rows((0, 1, 2, 5), started_at=late)), strict=True):
+            with StoreWriter(path) as writer:
+                writer.commit(rows)
+        put(stores[1], example_design([RUN_IDS[seed] for seed in (0, 1, 2, 5)]), 4)
+        for _ in range(2):  # the second time every run is stored, and the row of the design that arrives knows nothing
+            merge(stores[into], [stores[1 - into]])
+            seen = open_store(stores[into]).designs().set_index("run_id")["results_seen"]
+            assert seen[seen].index.tolist() == [RUN_IDS[0]] and len(seen) == 4
+            assert_contract(stores[into])
 
     def test_a_retirement_elsewhere_is_taken_over(self, stores: list[Path]) -> None:
         a, b = stores

@@ -30,7 +30,7 @@ from grok.config.values import literal
 from grok.errors import StoreError
 from grok.records import CurvePoint, StepPoint
 from grok.store import Row, open_store
-from grok.store.contract import MACHINE, StoreContract, example_row, example_rows
+from grok.store.contract import MACHINE, example_row, example_rows
 from grok.store.provenance import Provenance, git_state, git_state_of, installed, overrides, rerun_command
 from grok.store.rows import curves_table, run_row, to_shard
 from grok.store.schema import TABLES, conform, schema, to_table
@@ -362,7 +362,3 @@ def test_statuses_and_a_run_by_prefix(store: Path) -> None:
     common = max(digits, key=digits.count)
     with pytest.raises(StoreError, match=f"runs begin with '{common}' .*give more characters"):
         opened.run(common)
-
-
-class TestStore(StoreContract):
-    """The store keeps its contract."""

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,20 @@ from grok.errors import StoreError
 from grok.processes import Owner, alive_here
 from grok.records import StepPoint
 from grok.store import DamagedShardWarning, Row, StoreWriter, check_path, open_store
-from grok.store.contract import assert_contract, example_row, example_rows, failed
+from grok.store.contract import (
+    assert_contract,
+    contents,
+    example_design,
+    example_row,
+    example_rows,
+    failed,
+    read_raw,
+    with_other_bits,
+)
 from grok.store.layout import Layout
 from grok.store.leases import Leases
-from grok.store.schema import SCHEMA_VERSION
+from grok.store.schema import SCHEMA_VERSION, TABLES
+from grok.store.upkeep import compact, verify
 
 
 def ids(rows: list[Row]) -> set[str]:
@@ -487,3 +498,51 @@ def test_an_unreadable_lease_is_nobodys(tmp_path: Path, damage: str) -> None:
         (tmp_path / "S" / "leases" / "x.json").write_text(damage)
         assert writer.claim(["a"]).granted == ["a"]
     assert open_store(tmp_path / "S").runs().empty
+
+
+def test_a_late_duplicate_is_compared_and_dropped(tmp_path: Path) -> None:
+    first, late = StoreWriter(tmp_path / "S"), StoreWriter(tmp_path / "S")
+    row = example_row(1)
+    assert first.commit([row]).written
+    assert late.commit([row]).duplicates == [row.result.run_id]
+    (conflict,) = late.commit([with_other_bits(row, 100)]).conflicts
+    assert (conflict.run_id, conflict.step, conflict.what) == (row.result.run_id, 100, "val_loss")
+    recorded = list((tmp_path / "S" / "conflicts").iterdir())
+    assert len(recorded) == 1
+    assert [p for p in verify(tmp_path / "S") if str(recorded[0]) in p], "verify does not report a conflict"
+    recorded[0].unlink()
+    assert_contract(tmp_path / "S")
+    val_loss = open_store(tmp_path / "S").curves(columns=["val_loss"])["val_loss"].tolist()
+    assert val_loss == [point.val_loss for point in row.result.curve], "the first commit's bits stay"
+
+
+def test_compaction_keeps_every_row_in_sight(tmp_path: Path) -> None:
+    path = tmp_path / "S"
+    with StoreWriter(path) as writer:
+        for row in example_rows(range(12)):
+            writer.commit([row])
+            writer.record_design(example_design([row.result.run_id]))
+    before = {kind: contents(path, kind) for kind in TABLES}
+    every = sorted(before["runs"]["run_id"].to_pylist())
+    with ThreadPoolExecutor() as pool:
+        compacting = pool.submit(compact, path)
+        while not compacting.done():
+            with suppress(FileNotFoundError):  # listed, then exchanged: a raw reader must list again
+                assert sorted(row["run_id"] for row in read_raw(path, "runs")) == every
+    compacted = compacting.result()
+    assert (compacted.before, compacted.after, compacted.designs) == (12, 1, 11)
+    assert_contract(path)
+    assert all(contents(path, kind).equals(before[kind]) for kind in TABLES)
+
+
+def test_a_design_is_stored_once_whoever_plans_it(tmp_path: Path) -> None:
+    path, design = tmp_path / "S", example_design(["a", "b"], kind="repeat", parent="a")
+    first, late = StoreWriter(path), StoreWriter(path)
+    assert (first.record_design(design), late.record_design(design, {"a"})) == (2, 0)
+    assert open_store(path).designs()["results_seen"].tolist() == [False, False]
+    first.retire_design(design.design_id[:6], "a try")
+    assert open_store(path).designs()["retired"].tolist() == ["a try", "a try"]
+    assert late.record_design(example_design(["a"])) == 1 and late.planned_again == {}
+    assert late.record_design(design) == 0 and late.planned_again == {design.design_id: "a try"}
+    assert open_store(path).designs()["retired"].isna().all(), "the same plan again brings it back"
+    assert_contract(path)

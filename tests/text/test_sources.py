@@ -130,15 +130,11 @@ def test_a_title_at_the_beginning_of_a_file_begins_an_article() -> None:
 
 
 def test_suffixes_in_capitals_are_read_alike(tmp_path: Path) -> None:
-    (tmp_path / "U.JSONL").write_text('{"text": "a"}\n{"text": "b"}')
-    (tmp_path / "U.txt.GZ").write_bytes(gzip.compress(b"packed"))
-    (tmp_path / "U.Jsonl.XZ").write_bytes(lzma.compress(b'{"text": "c"}'))
-    assert read("text", *(tmp_path / name for name in ("U.JSONL", "U.txt.GZ", "U.Jsonl.XZ"))) == [
-        "a",
-        "b",
-        "packed",
-        "c",
-    ]
+    lines, packed, both = (tmp_path / name for name in ("U.JSONL", "U.txt.GZ", "U.Jsonl.XZ"))
+    lines.write_text('{"text": "a"}\n{"text": "b"}')
+    packed.write_bytes(gzip.compress(b"packed"))
+    both.write_bytes(lzma.compress(b'{"text": "c"}'))
+    assert read("text", lines, packed, both) == ["a", "b", "packed", "c"]
 
 
 def test_wikitext_detokenised() -> None:
