@@ -270,10 +270,17 @@ class Store:
         raise StoreError(f"{self.layout.root} changes faster than it can be read: try again")
 
 
+TOGETHER: Final = 200
+"""Most shards that are in memory before their rows are joined."""
+
+
 def _read_together(kind: str, paths: list[str], wanted: pa.Array | None, columns: list[str]) -> pa.Table:
     """Read all shards in parallel; statistics rule out row groups without wanted runs."""
     import pyarrow.dataset as ds  # here, because it imports pandas, which planning does not need
 
+    if len(paths) > TOGETHER:  # a column of a shard takes some kilobytes in memory until it is joined with others
+        parts = [paths[i : i + TOGETHER] for i in range(0, len(paths), TOGETHER)]
+        return pa.concat_tables(_read_together(kind, part, wanted, columns).combine_chunks() for part in parts)
     for path in paths:  # before Arrow reads it: a damaged footer may hide rows or crash this process
         check_seal(Path(path), thorough=False)
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True, pre_buffer=True)
