@@ -203,6 +203,13 @@ def places(observations: Observations) -> pd.Series:
     return runs.groupby([label, *(runs[c] for c in SEEDS), runs["layers"], own], sort=False).ngroup()
 
 
+def asked_unseen(observations: Observations) -> pd.Index:
+    """Return the ``run_id`` of each run that a design asked for before its results: for modes without populations."""
+    claims = observations.once(roles).of("member", "cell")
+    claims = claims[claims["choice"].isin(ASKED) & ~claims["results_seen"].astype(bool)]
+    return pd.Index(claims["run_id"].unique())
+
+
 def asked(observations: Observations) -> pd.DataFrame:
     """Return the arithmetic runs that a design asked for before any result of theirs: one row for each place.
 

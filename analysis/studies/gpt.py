@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from grok.analysis.observations import OWN_CODE, Observations, floats, varying_columns
+from grok.analysis.populations import asked_unseen
 from grok.analysis.proposals import rerun_command
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.studies.base import Finding, Question, Study, Table
@@ -209,7 +210,7 @@ def analyse(observations: Observations) -> Gpt:
     )
     study.tables.append(_run_table(summary, rows))
     study.tables += further_tables(summary, curves)
-    _spread(study, rows)
+    _spread(study, rows, asked_unseen(observations))
     _one_card(study)
     _events(study, observations, mine)
     _samples(study, curves)
@@ -304,44 +305,35 @@ def shares_seeds(rows: pd.DataFrame) -> bool:
     return min(init, order) < len(rows) or 1 < dropout < len(rows)
 
 
-def _spread(study: Gpt, rows: pd.DataFrame) -> None:
-    for _, group in study.runs.groupby(["preset", "config_id", "data"], sort=True):
+def _spread(study: Gpt, rows: pd.DataFrame, asked: pd.Index) -> None:
+    """Tell the best perplexity of each condition: of the runs that were asked for before their results, if any were."""
+    for _, every in study.runs.groupby(["preset", "config_id", "data"], sort=True):
+        group = every[every.index.isin(asked)]
+        others = len(every) - len(group) if len(group) else 0
+        group = group if len(group) else every
         best = group["best_loss"].to_numpy(dtype=float)
         n, condition, data = len(group), str(group["condition"].iloc[0]), str(group["data"].iloc[0])
         name = f"{condition} on data {data}" if data and "data=" not in condition else condition
-        if n == 1:
-            ppl = perplexity(float(best[0]))
-            study.tell(
-                f"{condition}: best perplexity",
-                f"{ppl:,.2f}",
-                f"{name}: best validation perplexity {ppl:,.2f} per token at step "
-                f"{group['best_step'].iloc[0]:,.0f}. One seed: no interval.",
-                headline=True,
-            )
-            continue
+        left = f" {others} of {len(every)} runs are left out: results may have chosen them." if others else ""
         values = np.array([perplexity(x) for x in best])
-        if shares_seeds(rows.loc[group.index]):
+        estimate = None
+        if n == 1:
+            shown = f"{values[0]:,.2f}"
+            text = f"{shown} per token at step {group['best_step'].iloc[0]:,.0f}. One seed: no interval."
+        elif not group.index.isin(asked).all() or shares_seeds(rows.loc[group.index]):
             shown = f"{values.min():.2f} to {values.max():.2f}"
-            study.tell(
-                f"{condition}: best perplexity",
-                shown,
-                f"{name}: best validation perplexity {shown} per token in {n} runs. They share seeds, so their "
-                "spread gives no interval over seeds.",
-                headline=True,
-            )
-            continue
-        # on the scale of the loss: with few seeds the other one reaches below 0
-        loss, middle = mean(best), float(values.mean())
-        wide = perplexity(loss.high - loss.value)
-        e = Estimate(middle, middle / wide, middle * wide, n, "t over seeds, of the loss")
-        study.tell(
-            f"{condition}: best perplexity",
-            e.plain(2),
-            f"{name}: best validation perplexity {e.plain(2)} per token over {n} seeds; standard deviation between "
-            f"seeds {values.std(ddof=1):.3f}.",
-            e,
-            headline=True,
-        )
+            why = "They share seeds" if group.index.isin(asked).all() else "No plan asked for them before their results"
+            text = f"{shown} per token in {n} runs. {why}, so their spread gives no interval over seeds."
+        else:
+            # on the scale of the loss: with few seeds the other one reaches below 0
+            loss, middle = mean(best), float(values.mean())
+            wide = perplexity(loss.high - loss.value)
+            estimate = Estimate(middle, middle / wide, middle * wide, n, "t over seeds, of the loss")
+            shown = estimate.plain(2)
+            sd = values.std(ddof=1)
+            text = f"{shown} per token over {n} seeds; standard deviation between seeds {sd:.3f}."
+        text = f"{name}: best validation perplexity {text}{left}"
+        study.tell(f"{condition}: best perplexity", shown, text, estimate, headline=True)
 
 
 def _one_card(study: Gpt) -> None:

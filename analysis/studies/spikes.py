@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from grok.analysis.observations import Observations, as_text, floats, varying_columns
-from grok.analysis.populations import ASKED, roles
+from grok.analysis.populations import asked_unseen
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, holm, mean
 from grok.analysis.statistics.excursions import RISE, SMOOTH, excursions, heights, smoothed
 from grok.analysis.statistics.proportions import heterogeneity, share
@@ -48,9 +48,7 @@ def analyse(observations: Observations) -> Spikes:
     """
     log, every = observations.steps, observations.gpt
     logs = {} if log is None else {str(run): steps.sort_values("step") for run, steps in log.groupby("run_id")}
-    claims = observations.once(roles).of("member", "cell")
-    claims = claims[claims["choice"].isin(ASKED) & ~claims["results_seen"].astype(bool)]
-    rows = observations.measured([run for run in claims["run_id"] if run in logs], "gpt")
+    rows = observations.measured(asked_unseen(observations).intersection(list(logs)), "gpt")
     if len(rows) < FEWEST:
         raise NotEnoughData(f"at least {FEWEST} language models with a log that a plan asked for before any result")
     factors = _factors(rows)
