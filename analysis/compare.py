@@ -10,12 +10,14 @@ import math
 import re
 import shlex
 import sys
+import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pandas as pd
 
+from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
 from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
@@ -25,11 +27,12 @@ from grok.analysis.statistics.proportions import difference, paired_difference, 
 from grok.analysis.statistics.survival import kaplan_meier, quantile, watched_until
 from grok.analysis.studies.base import OwnStudy, Table
 from grok.analysis.studies.conditions import FEWEST, Family, contrast, slowdown_words, triples
-from grok.analysis.writing import FIGURES, default_folder, study_text, write_studies
+from grok.analysis.writing import FIGURES, default_folder, study_text, write_page, write_studies
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.errors import ConfigError
 
 MEASURED: Final = ("val_acc", "val_loss", "weight_norm")
+PAGE: Final = "compare.html"
 RESULTS: Final = ("class", "early or late", "generalised", "val accuracy", "val loss", "status")
 DIFFERENCE: Final = "B minus A"
 
@@ -104,6 +107,25 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
     return study
 
 
+def page_of(observations: Observations, study: OwnStudy, store: Path) -> Report:
+    """Return the content of the comparison's page: its first sentence is the first row of its table."""
+    what, a, b, change = map(str, study.tables[0].frame.iloc[0])
+    first, second = study.tables[0].frame.columns[1:3]
+    said = f"{what[0].upper()}{what[1:]}: {a} with {first}, {b} with {second}; {DIFFERENCE} {change}, "
+    return Report(
+        store.resolve().name,
+        str(store),
+        study.question,
+        f"{said}with 95% intervals in brackets.",
+        Fact("The whole store:", f"grok report {shlex.quote(str(store))} --open", is_command=True),
+        heading(observations),
+        provenance(observations),
+        [study],
+        [],
+        run_labels(observations.all_runs),
+    )
+
+
 def _generalised(observations: Observations, sides: Sides, step: int) -> list[str]:
     a, b = (observations.times(rows).right <= step for rows in sides.rows)
     counts = (int(a.sum()), len(a), int(b.sum()), len(b))
@@ -168,13 +190,14 @@ def parser() -> Parser:
     """Return the command's arguments."""
     made = Parser(
         prog="grok compare",
-        description="Two sets of runs side by side: shares, times, accuracy and loss with 95% intervals, and a figure.",
+        description="Two sets of runs side by side: shares, times, accuracy and loss with 95% intervals, and a page.",
         epilog="example: grok compare results/store weight_decay=0 weight_decay=1",
     )
     made.add_argument(
         "words", nargs="+", metavar="[STORE] A B", help="the filters of both sides, as grok list takes them"
     )
     made.add_argument("--store", dest="named_store", metavar="STORE", help="the same as the position STORE")
+    made.add_argument("--open", action="store_true", help="open the page in a browser")
     made.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: STORE/report)")
     return made
 
@@ -193,8 +216,13 @@ def main(argv: list[str]) -> int:
     observations = Observations.read(store)
     study = compared(observations, Sides.of(observations, store, (a, b)))
     print(study_text(study))
-    for drawing in write_studies([study], out)[study.name]:
+    drawn = write_studies([study], out)
+    for drawing in drawn[study.name]:
         print(f"figure: {out / FIGURES / drawing.name}.png, and its data beside it")
+    page = write_page(page_of(observations, study, store), drawn, out, name=PAGE)
+    print(f"page: {page}")
+    if arguments.open:
+        webbrowser.open(page.resolve().as_uri())
     return 0
 
 

@@ -90,8 +90,10 @@ def write_answers(report: Report, out: Path) -> dict[str, list[Drawing]]:
     return drawn
 
 
-def write_page(report: Report, drawn: dict[str, list[Drawing]], out: Path, reload_seconds: int | None = None) -> Path:
-    """Write report.html below ``out``, by a rename, so that a browser never reads an incomplete page; return its path.
+def write_page(
+    report: Report, drawn: dict[str, list[Drawing]], out: Path, reload_seconds: int | None = None, name: str = PAGE
+) -> Path:
+    """Write a page below ``out``, by a rename, so that a browser never reads an incomplete page; return its path.
 
     ``reload_seconds``: seconds after which the page reloads itself (None: never).
 
@@ -105,10 +107,10 @@ def write_page(report: Report, drawn: dict[str, list[Drawing]], out: Path, reloa
     with writing_below(out):
         try:
             write_flushed(staged, lambda file: file.write(data))
-            move(staged, out / PAGE)
+            move(staged, out / name)
         finally:
             staged.unlink(missing_ok=True)
-    return out / PAGE
+    return out / name
 
 
 def default_folder(store: Path) -> Path:
