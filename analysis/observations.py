@@ -196,6 +196,8 @@ def hashes_of(text: Any) -> dict[str, str]:
 COUNTED: Final = ("completed", "diverged")
 """Statuses of runs that are observations."""
 
+MOST_SETTINGS: Final = 3
+"""Largest number of settings that a name has although fewer would do."""
 CONDITION_SETTINGS: Final = (
     *(
         name
@@ -403,9 +405,9 @@ def conditions_of(
     varying = [c for c in varying_columns(rows, names) if c.removeprefix("config.") not in but]
     if not varying:
         return [Condition("", rows)]
-    conditions = []
-    for _, group in rows.groupby(varying, dropna=False, sort=True):
-        conditions.append(Condition(", ".join(settings_words(group.iloc[0], varying)), group))
+    groups = [group for _, group in rows.groupby(varying, dropna=False, sort=True)]
+    called = told_apart([settings_words(group.iloc[0], varying) for group in groups])
+    conditions = [Condition(", ".join(words), group) for words, group in zip(called, groups, strict=True)]
     reference = min(conditions, key=lambda c: (len(differing_settings(c.rows.iloc[0])), -len(c)))
     return [reference, *sorted((c for c in conditions if c is not reference), key=lambda c: -len(c))]
 
@@ -418,6 +420,22 @@ def settings_words(row: pd.Series, columns: Sequence[str]) -> list[str]:
         value = in_words(row[f"config.{name}"])
         words.append(f"{name}={value}{' (default)' if value == in_words(defaults[name]) else ''}")
     return words
+
+
+def told_apart(names: Sequence[list[str]]) -> list[list[str]]:
+    """Return names of many settings with those that tell them apart, in their order, and how many more differ."""
+    kept: list[int] = []
+    for place in range(min(map(len, names), default=0)):
+        if len({tuple(words[i] for i in (*kept, place)) for words in names}) > len(
+            {tuple(words[i] for i in kept) for words in names}
+        ):
+            kept.append(place)
+    return [
+        [*(words[i] for i in kept), f"and {len(words) - len(kept)} more settings"]
+        if len(words) > max(MOST_SETTINGS, len(kept) + 1)
+        else words
+        for words in names
+    ]
 
 
 def without_repetition(names: Iterable[str]) -> list[str]:
