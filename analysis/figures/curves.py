@@ -101,7 +101,7 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
         if len(here):
             layers.append(Points(f"{name} ({len(here):,})", colour, here))
     missing = int((~fell).sum())
-    rules = [Rule("diagonal"), *([Rule("y", never / 1.06, "not fallen")] if missing else [])]
+    rules = [Rule("diagonal"), *([Rule("y", never / 1.06)] if missing else [])]
     chart = Chart(
         ChartAxis("step of generalisation", low, never, "log"),
         ChartAxis("step at which the norm began to fall", low, never * 1.15, "log"),
@@ -109,12 +109,11 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
         height=2.7,
     )
     caption = (
-        f"{len(done):,} generalised seeds. On the dashed line both happen at the same step; below it the norm falls "
-        "first, above it the seed generalises first."
+        f"{len(done):,} generalised seed{'s' * (len(done) > 1)}. On the dashed line both happen at the same step; "
+        "below it the norm falls first, above it the seed generalises first."
     )
-    caption += (
-        f" The norm of {missing} seeds, at the upper edge, had not fallen by 1% when they ended." if missing else ""
-    )
+    if missing:
+        caption += f" Above the upper dashed line: not fallen by 1% when the run ended ({missing:,})."
     data = done[["grokked", "fall", "climb", "first"]].rename_axis("run_id").reset_index()
     title = "Fall of the weight norm and generalisation"
     return draw("order_of_events", title, caption, [chart], data, "seeds", of=len(done))

@@ -59,8 +59,8 @@ class Estimate:
 
     def plain(self, digits: int = 0) -> str:
         """Return ``"4,120 (3,900 to 4,400)"``."""
-        high = f"to {self.high:,.{digits}f}" if math.isfinite(self.high) else "and above"
-        return f"{self.value:,.{digits}f} ({self.low:,.{digits}f} {high})"
+        high = f"to {self.high:z,.{digits}f}" if math.isfinite(self.high) else "and above"
+        return f"{self.value:z,.{digits}f} ({self.low:z,.{digits}f} {high})"
 
     def short(self) -> str:
         """Return ``"310,000 (200,000 to 490,000)"``: two significant digits, below 1,000 whole numbers.

@@ -284,7 +284,7 @@ def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Find
     text = f"{len(clear)} of {len(p)} differ from {parts[0].about} beyond chance"
     text += f" ({'; '.join(clear)})" if clear else ""
     text += f". Tested: {beside.meaning} as in that one, Holm-adjusted p below {LEVEL} over all {len(p)}."
-    return [Finding(f"{kind}s that differ", f"{len(clear)} of {len(p)}", text)]
+    return [Finding(f"{kind}s that differ beyond chance from {parts[0].about}:", f"{len(clear)} of {len(p)}", text)]
 
 
 def _leading(parts: Sequence[Study], kind: str) -> list[Finding]:

@@ -189,7 +189,9 @@ def analyse(observations: Observations) -> Study:
         study.summary = f"{trained}: from {low} to {high} generalised, with 95% intervals."
         if isinstance(first, Census) and 2 * len(first.rows) > n:
             study.lead = f"{first.lead}_1"
-            study.summary = f"{first.summary} {len(parts) - 1} smaller populations are compared below."
+            several = len(parts) > 2
+            words = f"{len(parts) - 1} smaller population{'s are' if several else ' is'} compared below."
+            study.summary = f"{first.summary} {words}"
             parts.remove(first)
         wrong = [f"{part.about}: {text}" for part in parts for text in part.wrong]
         study.summary = " ".join([study.summary, *wrong])

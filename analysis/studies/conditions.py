@@ -474,7 +474,8 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     clear = e.low > 1 or e.high < 1
     if headline and a and b and e.value < 1:
         text += f" That is {1 / e.value:.3g} times rarer ({1 / e.high:.3g} to {1 / e.low:.3g})."
-    return [*findings, Finding(f"{seeds} at {c.label}", shown, text, e, headline=headline, listed=headline or clear)]
+    label = f"{seeds} at {c.label}, over those at {c.reference}"
+    return [*findings, Finding(label, shown, text, e, headline=headline, listed=headline or clear)]
 
 
 def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:
