@@ -289,7 +289,7 @@ def beside_papers(study: Papers) -> Drawing:
     data = data.assign(condition=data["run_id"].map(names))
     caption = (
         "Validation accuracy (thick) and training accuracy of mini-batches (thin, dashed), one line per seed. Vertical "
-        "line: the paper's step. A line that ends below 95% is a run that ended there."
+        "line: the paper's step, which the legend or title names. A line that ends below 95% is a run that ended there."
     )
     columns = min(COLUMNS, len(titles))
     count, title = f"{len(names):,} runs", "Accuracy at the settings of papers, with the papers' steps"
@@ -301,19 +301,20 @@ def _panel(title: str, trained: list[Trained], curves: pd.DataFrame) -> Chart:
     layers: list[Lines] = []
     steps: dict[int, Rule] = {}
     for i, part in enumerate(part for t in trained for part in parts(t)):
-        colour, group = SERIES[i % len(SERIES)], f"{part.arm.name} ({len(part.rows)})"
+        theirs = part.arm.theirs
+        mark = f"; paper: {theirs:,}" if theirs is not None else ""
+        colour, group = SERIES[i % len(SERIES)], f"{part.arm.name} ({len(part.rows)}{mark})"
         mine, runs = known[known["run_id"].isin(part.rows.index)], frozenset(part.rows.index)
         layers.append(Lines(group, colour, mine, "step", "train_acc", runs, 0.35, 0.6, "dashed"))
         layers.append(Lines(group, colour, mine, "step", "val_acc", runs, 1.0, 1.5))
-        theirs = part.arm.theirs
         if theirs is not None:
-            steps.setdefault(theirs, Rule("x", theirs, f"paper: {theirs:,}", colour))
-    for name, step in trained[0].paper.phases.items():
-        steps[step] = Rule("x", step, f"paper, {name}: {step:,}", INK)
+            steps.setdefault(theirs, Rule("x", theirs, colour=colour))
+    phases = trained[0].paper.phases
+    steps |= {step: Rule("x", step, colour=INK) for step in phases.values()}
     last = max([float(known["step"].max()), *steps])
     return Chart(
         ChartAxis("step (log)", float(known["step"].min()), 1.25 * last, "log"),
         ChartAxis("accuracy", -0.02, 1.03),
         (*[steps[step] for step in sorted(steps)], *layers),
-        title=title,
+        title=": ".join([title, ", ".join(f"{name} {step:,}" for name, step in phases.items())][: 1 + bool(phases)]),
     )
