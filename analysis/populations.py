@@ -208,7 +208,8 @@ def asked_unseen(observations: Observations) -> pd.Index:
     """Return the ``run_id`` of each run that a design asked for before its results: for modes without populations."""
     claims = observations.once(roles).of("member", "cell")
     claims = claims[claims["choice"].isin(ASKED) & ~claims["results_seen"].astype(bool)]
-    return pd.Index(claims["run_id"].unique())
+    found: pd.Index = pd.Index(claims["run_id"].unique())
+    return found
 
 
 def asked(observations: Observations) -> pd.DataFrame:

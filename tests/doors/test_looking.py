@@ -187,5 +187,6 @@ def test_the_command_writes_table_and_figure(tmp_path: Path, capsys: pytest.Capt
     store = both(tmp_path, range(30))
     assert compare.main([str(store), "weight_decay=1", "weight_decay=0", "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "figures" / "compare.png").exists()
+    assert "weight_decay=1" in (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
     assert (tmp_path / "out" / "tables" / "compare_both.csv").exists()
     assert compare.main(["seed=1"]) != 0
