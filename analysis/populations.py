@@ -29,7 +29,6 @@ from grok.analysis.observations import (
     is_derived,
     is_random_seed,
     settings_words,
-    told_apart,
     varying_columns,
 )
 from grok.store.designs import CHOICES, ROLES, TRAINED, results_known
@@ -204,12 +203,11 @@ def places(observations: Observations) -> pd.Series:
     return runs.groupby([label, *(runs[c] for c in SEEDS), runs["layers"], own], sort=False).ngroup()
 
 
-def asked_unseen(observations: Observations) -> pd.Index:
+def asked_unseen(observations: Observations) -> set[str]:
     """Return the ``run_id`` of each run that a design asked for before its results: for modes without populations."""
     claims = observations.once(roles).of("member", "cell")
     claims = claims[claims["choice"].isin(ASKED) & ~claims["results_seen"].astype(bool)]
-    found: pd.Index = pd.Index(claims["run_id"].unique())
-    return found
+    return set(claims["run_id"])
 
 
 def asked(observations: Observations) -> pd.DataFrame:
@@ -274,7 +272,7 @@ def _claims(observations: Observations) -> pd.DataFrame:
     rows = rows[rows["run_id"].isin(every.index)]
     runs = every.loc[rows["run_id"]]
     seeds = [unit.get("seed") for unit in rows["unit"]]
-    claims = rows[["design_id", "run_id", "results_seen", "planned_at"]].assign(
+    claims = rows[["design_id", "run_id", "results_seen", "planned_at", "origin"]].assign(
         place=runs["place"].to_numpy(),
         length=runs["config.train.steps"].to_numpy(dtype="int64"),
         replicate=runs["replicate"].to_numpy(dtype="int64"),
@@ -597,8 +595,8 @@ def _names(every: list[Population]) -> list[str]:
         return [""] * len(every)
     kinds = {(p.varies, tuple(p.fixed.items())) for p in every}
     names = []
-    settings = told_apart([settings_words(p.rows.iloc[0], list(p.condition)) for p in every])
-    for p, values in zip(every, settings, strict=True):
+    for p in every:
+        values = settings_words(p.rows.iloc[0], list(p.condition))
         streams = []
         if len(kinds) > 1:
             streams = [f"{p.unit}, {p.held} fixed" if p.fixed else "seeds, every stream drawn"]

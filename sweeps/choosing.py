@@ -24,7 +24,7 @@ from grok.execute.groups import own_code, prepare_runs
 from grok.execute.plan import first_ancestors
 from grok.plugins import fingerprints, target_of
 from grok.store import Purpose, Purposes, Store
-from grok.store.designs import TRAINED, results_known
+from grok.store.designs import results_known
 from grok.store.provenance import stored_config
 from grok.streams import RUN_STREAMS, STREAMS, Stream, derive_seed
 
@@ -86,7 +86,7 @@ def eligible(
     Raises:
         ConfigError: there are none.
     """
-    runs = store.runs()
+    runs = results = store.runs()
     runs = runs[(runs["mode"] == "arithmetic") & (runs["status"] == "completed") & (runs["layers"] == "{}")]
     runs = runs[
         (runs["config.perturb.ulps"].fillna(0) == 0) & ~runs["config.eval.couple_order"].fillna(False).astype(bool)
@@ -120,7 +120,7 @@ def eligible(
     elif not every:
         masters = are_masters(runs)
         runs = runs[masters] if masters[runs["config_id"] == usual].any() else runs
-    runs = runs.assign(member=runs["run_id"].isin(population(store, runs)))
+    runs = runs.assign(member=runs["run_id"].isin(population(store, runs, results)))
     runs = runs[runs["config_id"] == usual]
     by = ["member", "replicate", "run_id"]
     runs = runs.sort_values(by, ascending=[False, True, True]).drop_duplicates("trajectory_id")
@@ -164,27 +164,22 @@ def are_masters(runs: pd.DataFrame) -> pd.Series:
     return masters
 
 
-def population(store: Store, runs: pd.DataFrame) -> set[str]:
+def population(store: Store, runs: pd.DataFrame, results: pd.DataFrame) -> set[str]:
     """Return which of ``runs``, all of one condition and of any length, were asked for before any result of theirs.
 
     Those are members of designs and cells of crossed designs, given or drawn. Runs that only extend others count if
-    they extend all of them: going on with all chooses nothing. If no design claimed one of the runs so before it was
-    trained, as in a store from before designs, all that have no other purpose count, and this is printed.
+    they extend all of them: going on with all chooses nothing.
+
+    Args:
+        results: all runs of the store; of failed ones there is no result.
     """
     designs = store.designs()
     designs = designs[designs["run_id"].isin(runs["run_id"])]
     trajectories = runs.set_index("run_id")["trajectory_id"]
     designs = designs.assign(place=designs["run_id"].map(trajectories))
-    designs["results_seen"] = results_known(designs, runs.assign(place=runs["trajectory_id"]))
+    results = results[results["status"] != "failed"]
+    designs["results_seen"] = results_known(designs, results.assign(place=results["trajectory_id"]))
     of_population = (designs["role"] == "member") | ((designs["role"] == "cell") & (designs["kind"] == "crossed"))
-    if designs["results_seen"][of_population].all():
-        runs = runs[~runs["run_id"].isin(designs["run_id"][~of_population & designs["role"].isin(TRAINED)])]
-        if len(runs):
-            print(
-                f"{store.layout.root} says of no run with these settings what it was for before it was trained: all "
-                "its seeds count as one population"
-            )
-        return set(runs["run_id"])
     claims = designs[of_population & designs["choice"].isin(["given", "drawn"])]
     first = set(claims["run_id"][~claims["results_seen"]])
     begun = set(trajectories[list(first)])

@@ -305,10 +305,10 @@ def shares_seeds(rows: pd.DataFrame) -> bool:
     return min(init, order) < len(rows) or 1 < dropout < len(rows)
 
 
-def _spread(study: Gpt, rows: pd.DataFrame, asked: pd.Index) -> None:
+def _spread(study: Gpt, rows: pd.DataFrame, asked: set[str]) -> None:
     """Tell the best perplexity of each condition: of the runs that were asked for before their results, if any were."""
     for _, every in study.runs.groupby(["preset", "config_id", "data"], sort=True):
-        group = every[every.index.isin(asked)]
+        group = every[every.index.isin(list(asked))]
         others = len(every) - len(group) if len(group) else 0
         group = group if len(group) else every
         best = group["best_loss"].to_numpy(dtype=float)
@@ -320,9 +320,13 @@ def _spread(study: Gpt, rows: pd.DataFrame, asked: pd.Index) -> None:
         if n == 1:
             shown = f"{values[0]:,.2f}"
             text = f"{shown} per token at step {group['best_step'].iloc[0]:,.0f}. One seed: no interval."
-        elif not group.index.isin(asked).all() or shares_seeds(rows.loc[group.index]):
+        elif not group.index.isin(list(asked)).all() or shares_seeds(rows.loc[group.index]):
             shown = f"{values.min():.2f} to {values.max():.2f}"
-            why = "They share seeds" if group.index.isin(asked).all() else "No plan asked for them before their results"
+            why = (
+                "They share seeds"
+                if group.index.isin(list(asked)).all()
+                else "No plan asked for them before their results"
+            )
             text = f"{shown} per token in {n} runs. {why}, so their spread gives no interval over seeds."
         else:
             # on the scale of the loss: with few seeds the other one reaches below 0

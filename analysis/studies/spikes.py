@@ -48,7 +48,7 @@ def analyse(observations: Observations) -> Spikes:
     """
     log, every = observations.steps, observations.gpt
     logs = {} if log is None else {str(run): steps.sort_values("step") for run, steps in log.groupby("run_id")}
-    rows = observations.measured(asked_unseen(observations).intersection(list(logs)), "gpt")
+    rows = observations.measured(sorted(asked_unseen(observations) & set(logs)), "gpt")
     if len(rows) < FEWEST:
         raise NotEnoughData(f"at least {FEWEST} language models with a log that a plan asked for before any result")
     factors = _factors(rows)

@@ -292,6 +292,11 @@ def _merge(first: str, others: list[str], into: str | None) -> int:
         f"{done.into}: {done.added} runs added, {done.replaced} failed runs replaced, {done.duplicates} already there, "
         f"{done.checkpoints} with checkpoints or weights, {done.designs} rows of designs added"
     )
+    if done.late:
+        print(
+            f"{done.late} runs were planned after another of these stores had a result of theirs: results may have "
+            "chosen them, so they are in no population (results_seen in designs/)"
+        )
     if done.studies:
         print(f"searches copied: {', '.join(done.studies)}")
     if done.studies_left:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,8 +40,8 @@ CHOICES: Final = ("given", "drawn", "best", "named", "unstated")
 ``best``: by results, ``choice_detail`` says by which; ``named``: by its run_id; ``unstated``: nobody said."""
 ORIGINS: Final = ("planned", "reconstructed")
 KEY: Final = KEYS["designs"]
-FACTS: Final = ("kind", "parent_run_id", "donor_run_id", "redrawn", "choice", "choice_detail", "from_step", "line")
-"""What two rows of one key must agree in. The other columns say when and how a row came into the store."""
+FACTS: Final = ("redrawn", "choice", "from_step")
+"""What two rows of one key must agree in. The other columns say what a plan found, or how a row came into the store."""
 LONGEST: Final = 100_000
 """Characters of a text or of JSON in a row."""
 
@@ -270,12 +271,12 @@ _ACCEPTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 def results_known(claims: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
     """Return whether each row of ``claims`` was planned after a result of its place: results may have chosen it.
 
-    ``results_seen`` says so of results in the store in which the plan was made. Another run of the place that ended
-    before the plan is a result, too: stores can be merged since. The claimed run itself does not count, because clocks
-    differ between machines; if two stores trained it, their merge has said so.
+    ``results_seen`` says so of results in the store in which the plan was made, and of those that a merge met. Another
+    run of the place that ended before the plan is a result, too. The claimed run itself does not count, because clocks
+    differ between machines. Of a reconstructed row ``results_seen`` alone counts: somebody declared it since.
 
     Args:
-        claims: with the columns run_id, place, planned_at and results_seen.
+        claims: with the columns run_id, place, planned_at, results_seen and origin.
         runs: with the columns run_id, place, started_at and seconds.
     """
     import pandas as pd
@@ -285,7 +286,23 @@ def results_known(claims: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
     pairs = claims[["run_id", "place", "planned_at"]].reset_index(drop=True).rename_axis("claim").reset_index()
     pairs = pairs.merge(others, on="place", suffixes=("", "_other"))
     late = pairs["claim"][(pairs["run_id"] != pairs["run_id_other"]) & (pairs["ended"] <= pairs["planned_at"])]
-    return claims["results_seen"].astype(bool) | pd.Series(range(len(claims)), claims.index).isin(late)
+    after = pd.Series(range(len(claims)), claims.index).isin(late) & (claims["origin"] == "planned")
+    return claims["results_seen"].astype(bool) | after
+
+
+def with_results(table: pa.Table, ends: Mapping[str, float]) -> tuple[pa.Table, int]:
+    """Return rows of designs with ``results_seen`` where ``ends`` has a result from before the plan, and their number.
+
+    Args:
+        ends: when the first result of a run's trajectory was there, in seconds since 1970, by ``run_id``.
+    """
+    ended = pa.array([ends.get(run_id, math.inf) for run_id in table["run_id"].to_pylist()], pa.float64())
+    planned = pc.divide(pc.cast(table["planned_at"].cast("int64"), "float64"), 1e6)
+    late = pc.and_(pc.less_equal(ended, planned), pc.equal(table["origin"], "planned"))
+    seen = pc.or_(table["results_seen"], late)
+    at = table.schema.get_field_index("results_seen")
+    marks = (pc.sum(seen).as_py() or 0) - (pc.sum(table["results_seen"]).as_py() or 0)
+    return table.set_column(at, table.schema.field(at), seen), marks
 
 
 def with_purposes(runs: pd.DataFrame, designs: pd.DataFrame) -> pd.DataFrame:

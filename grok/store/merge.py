@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from grok import files
 from grok.errors import StoreError
+from grok.store.designs import with_results
 from grok.store.layout import Layout, check_path, read_marker, shard_names
 from grok.store.reader import Store, open_store
 from grok.store.recovery import Recovered, origin, record_conflict
@@ -57,6 +58,8 @@ class MergeReport:
     """Number of runs whose checkpoints and kept weights were copied."""
     designs: int = 0
     """Number of rows of designs that are new in the target."""
+    late: int = 0
+    """Number of runs of which no row of designs is from before a result any more: another of the stores had one."""
     studies: list[str] = field(default_factory=list)
     """Names of the searches that were copied."""
     studies_left: list[str] = field(default_factory=list)
@@ -93,10 +96,16 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
         if is_folder(writer.layout.checkpoints):
             files.clear_unfinished(writer.layout.checkpoints)
         barred = _bar_conflicts(writer.layout, open_store(target), stores, report)
-        report.designs, unequal = writer.merge_designs(_designs([open_store(target), *stores]))
+        before = [_planned_in_time(store) for store in (open_store(target), *stores)]
+        own, *ends = _ends_elsewhere([open_store(target), *stores])
+        writer.mark_results(own)
+        arriving = zip(stores, ends, strict=True)
+        tables = {str(s.layout.root): with_results(s.designs_table(), known)[0] for s, known in arriving}
+        report.designs, unequal = writer.merge_designs(tables)
         report.conflicts += unequal
         for source, left_out in zip(stores, barred, strict=True):
             _merge_one(writer, source, left_out, report)
+        report.late = len(set().union(*before).difference(_planned_in_time(open_store(target))))
     return report
 
 
@@ -132,30 +141,34 @@ def _bar_conflicts(layout: Layout, target: Store, sources: list[Store], report: 
     return barred[1:]  # without the target itself: its rows stay
 
 
-def _designs(stores: list[Store]) -> dict[str, pa.Table]:
-    """Return the rows of designs by store, with ``results_seen`` where another store's row of the run ended before.
+def _planned_in_time(store: Store) -> set[str]:
+    table = store.designs_table(["results_seen"])
+    return set(table.filter(pc.invert(table["results_seen"]))["run_id"].to_pylist())
 
-    Of a run that two stores trained one row stays, which does not say when the other training ended.
+
+def _ends_elsewhere(stores: list[Store]) -> list[dict[str, float]]:
+    """Return for each store when the first result of a run's trajectory ended in another one, by ``run_id``.
+
+    A row that the store has, too, is a copy and none of another store.
     """
-    ends: dict[str, set[float]] = defaultdict(set)
+    rows: list[list[tuple[str, str, Any, float]]] = []
     for store in stores:
-        runs = store.table("runs", None, ["run_id", "status", "started_at", "seconds"])
+        runs = store.table("runs", None, ["run_id", "trajectory_id", "status", "started_at", "seconds"])
         runs = runs.filter(pc.not_equal(runs["status"], "failed"))
-        ended = pc.add(_seconds(runs["started_at"]), pc.fill_null(runs["seconds"], 0.0))
-        for run_id, end in zip(runs["run_id"].to_pylist(), ended.to_pylist(), strict=True):
-            ends[run_id].add(math.inf if end is None else end)
-    first = {run_id: min(times) for run_id, times in ends.items() if len(times) > 1}
-    tables = {str(store.layout.root): store.designs_table() for store in stores}
-    for root, table in tables.items():
-        ended = pa.array([first.get(run_id, math.inf) for run_id in table["run_id"].to_pylist()], pa.float64())
-        seen = pc.or_(table["results_seen"], pc.less_equal(ended, _seconds(table["planned_at"])))
-        at = table.schema.get_field_index("results_seen")
-        tables[root] = table.set_column(at, table.schema.field(at), seen)
-    return tables
-
-
-def _seconds(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.divide(pc.cast(times.cast("int64"), "float64"), 1e6)
+        started = pc.divide(pc.cast(runs["started_at"].cast("int64"), "float64"), 1e6)
+        ended = pc.fill_null(pc.add(started, pc.fill_null(runs["seconds"], 0.0)), math.inf)
+        columns = (*_columns(runs, "run_id", "trajectory_id", "started_at"), ended.to_pylist())
+        rows.append(list(zip(*columns, strict=True)))
+    trajectories = {run_id: trajectory for row in rows for run_id, trajectory, *_ in row}
+    ends = []
+    for own in rows:
+        copies = {(run_id, started) for run_id, _, started, _ in own}
+        first: dict[str, float] = {}
+        for run_id, trajectory, started, end in itertools.chain(*rows):
+            if (run_id, started) not in copies and end < first.get(trajectory, math.inf):
+                first[trajectory] = end
+        ends.append({run_id: first[name] for run_id, name in trajectories.items() if name in first})
+    return ends
 
 
 def _merge_one(writer: StoreWriter, source: Store, left_out: set[str], report: MergeReport) -> None:

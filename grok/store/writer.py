@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from grok.errors import StoreError
 from grok.files import disk_errors, file_identity, locked, unique, write_json
 from grok.store import recovery, shards
-from grok.store.designs import KEY, LONGEST, Design, keys_of, settled, with_retired
+from grok.store.designs import KEY, LONGEST, Design, keys_of, settled, with_results, with_retired
 from grok.store.layout import Layout, StoreGone, check_path, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
 from grok.store.reader import Store
@@ -339,15 +339,29 @@ class StoreWriter:
             design_id = store.named(prefix, set(store.designs_table([])["design_id"].to_pylist()), "design")
             return design_id, self._mark(design_id, words)
 
+    def mark_results(self, ends: Mapping[str, float]) -> int:
+        """Mark the rows that were planned after a result in ``ends`` (:func:`with_results`); return their number."""
+        with self._writing("merging designs"):
+            return self._rewrite(lambda table: with_results(table, ends))
+
     def _mark(self, design_id: str, why: str | None) -> int:
         """Mark the rows of a design that are not as abandoned, or with None remove its marks; return their number."""
-        marks = 0
-        for name, table in recovery.read_designs(self.layout).items():
+
+        def marked(table: pa.Table) -> tuple[pa.Table, int]:
             other = table["retired"].is_valid() if why is None else table["retired"].is_null()
             mine = pc.and_(pc.equal(table["design_id"], design_id), other)
-            if count := pc.sum(mine).as_py():
-                texts = pc.if_else(mine, pa.scalar(why, pa.string()), table["retired"]).to_pylist()
-                shards.replace_table(self.layout, "designs", name, with_retired(table, texts))
+            texts = pc.if_else(mine, pa.scalar(why, pa.string()), table["retired"]).to_pylist()
+            return with_retired(table, texts), pc.sum(mine).as_py() or 0
+
+        return self._rewrite(marked)
+
+    def _rewrite(self, change: Callable[[pa.Table], tuple[pa.Table, int]]) -> int:
+        """Replace each shard of designs in which ``change`` marks rows, by one rename; return their number."""
+        marks = 0
+        for name, table in recovery.read_designs(self.layout).items():
+            new, count = change(table)
+            if count:
+                shards.replace_table(self.layout, "designs", name, new)
                 marks += count
         return marks
 

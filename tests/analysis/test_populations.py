@@ -266,9 +266,10 @@ def test_a_plan_of_another_store_after_these_results_is_no_plan_before_them() ->
     designs.loc[after, ["design_id", "planned_at"]] = ["another", pd.Timestamp("2040-01-01")]
     merged = Observations(both.all_runs, both.curves, designs=designs)
     assert asked(merged)["config.train.steps"].unique().tolist() == [3000]
-    designs.loc[after, "planned_at"] = pd.Timestamp("2020-01-01")  # asked for before any result
-    before = Observations(both.all_runs, both.curves, designs=designs)
-    assert sorted(asked(before)["config.train.steps"].unique()) == [3000, 12_000]
+    for column, value in (("origin", "reconstructed"), ("planned_at", pd.Timestamp("2020-01-01"))):
+        in_time = designs.assign(**{column: designs[column].where(~after, value)})  # declared, or planned before
+        before = Observations(both.all_runs, both.curves, designs=in_time)
+        assert sorted(asked(before)["config.train.steps"].unique()) == [3000, 12_000]
 
 
 RNG = np.random.default_rng

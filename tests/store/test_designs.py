@@ -254,7 +254,7 @@ class TestMerge:
         a, b = stores
         put(a, one(), 2, results_seen=True)
         put(a, one("own"), 3, name="00000000000000ab", retired="own words")
-        put(b, one(), 1, origin="reconstructed")
+        put(b, one(choice_detail={"of": 12}), 1, origin="reconstructed")
         put(b, one("own"), 4, name="00000000000000ab", retired="other words")
         put(b, one("new"), 5, name="00000000000000ac")
         assert merge(a, [b]).designs == 1
@@ -267,20 +267,21 @@ class TestMerge:
         assert len(open_store(b).designs()) == 3
 
     @pytest.mark.parametrize("into", [0, 1])
-    def test_a_plan_after_the_end_of_its_run_in_another_store_knows_the_result(
-        self, stores: list[Path], into: int
-    ) -> None:
-        """Both trained run 0. Run 1 is copied, from a machine whose clock is late; run 5 failed in A."""
+    def test_a_plan_after_the_end_of_a_result_in_another_store_knows_it(self, stores: list[Path], into: int) -> None:
+        """Run 0 was in A; of run 3 a shorter one. Run 1 is a copy, from a machine whose clock is late; run 5 failed."""
         first, late = (datetime(2026, 11, day).timestamp() for day in (2, 3))
-        in_a = [example_row(0, started_at=first), example_row(1, started_at=late), failed(example_row(5))]
-        for path, rows in zip(stores, (in_a, example_rows((0, 1, 2, 5), started_at=late)), strict=True):
+        longer = example_row(3, steps=400, started_at=late)
+        in_a = [*example_rows((0, 3), started_at=first), example_row(1, started_at=late), failed(example_row(5))]
+        in_b = [*example_rows((0, 1, 2, 5), started_at=late), longer]
+        for path, rows in zip(stores, (in_a, in_b), strict=True):
             with StoreWriter(path) as writer:
                 writer.commit(rows)
-        put(stores[1], example_design([RUN_IDS[seed] for seed in (0, 1, 2, 5)]), 4)
+        put(stores[1], example_design([row.result.run_id for row in in_b]), 4)
+        assert merge(stores[into], [stores[1 - into]], into=stores[0].parent / "C").late == 2
         for _ in range(2):  # the second time every run is stored, and the row of the design that arrives knows nothing
             merge(stores[into], [stores[1 - into]])
             seen = open_store(stores[into]).designs().set_index("run_id")["results_seen"]
-            assert seen[seen].index.tolist() == [RUN_IDS[0]] and len(seen) == 4
+            assert set(seen[seen].index) == {RUN_IDS[0], longer.result.run_id} and len(seen) == 5
             assert_contract(stores[into])
 
     def test_a_retirement_elsewhere_is_taken_over(self, stores: list[Path]) -> None:
