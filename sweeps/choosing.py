@@ -157,10 +157,11 @@ def _equal(stored: Any, value: Any) -> bool:
 
 
 def are_masters(runs: pd.DataFrame) -> pd.Series:
-    """Return whether each run derives all streams from its master seed."""
+    """Return whether each run derives all streams from its master seed; a row of before a stream has none of it."""
     masters = runs["config.seeds.layers"] == "{}"
     for stream in STREAMS:
-        masters &= runs[f"seed_{stream}"] == [derive_seed(int(seed), stream) for seed in runs["seed"]]
+        derived = [derive_seed(int(seed), stream) for seed in runs["seed"]]
+        masters &= (runs[f"seed_{stream}"] == derived) | runs[f"seed_{stream}"].isna()
     return masters
 
 

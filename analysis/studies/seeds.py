@@ -103,8 +103,8 @@ def _used(runs: pd.DataFrame) -> list[str]:
     streams = []
     for stream in OTHER_STREAMS:
         derived = runs["seed"].map({seed: derive_seed(int(seed), stream) for seed in masters})
-        reads = any((floats(runs[column]) > 0).any() for column in drawn[stream])
-        if reads or (derived != runs[f"seed_{stream}"]).any():
+        reads = any((floats(runs[column]) > 0).any() for column in drawn.get(stream, ()))
+        if reads or (derived != runs[f"seed_{stream}"].fillna(derived)).any():
             streams.append(stream)
     return streams
 

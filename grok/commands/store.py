@@ -295,7 +295,7 @@ def _merge(first: str, others: list[str], into: str | None) -> int:
     if done.late:
         print(
             f"{done.late} runs were planned after another of these stores had a result of theirs: results may have "
-            "chosen them, so they are in no population (results_seen in designs/)"
+            "chosen them (results_seen in designs/)"
         )
     if done.studies:
         print(f"searches copied: {', '.join(done.studies)}")

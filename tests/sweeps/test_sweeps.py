@@ -57,10 +57,9 @@ def test_what_was_continued_in_another_store_is_no_member_after_a_merge(census: 
     longer, both = tmp_path / "D", tmp_path / "B"
     assert main(["-m", "seed=1,2", *TINY, "train.steps=12", f"store.path={longer}"]) == 0
     assert grok(["store", "merge", str(census), str(longer), "--into", str(both)]) == 0
-    merged = open_store(both)
     assert asked(Observations.read(both))["config.train.steps"].nunique() == 1
-    runs = merged.runs()
-    assert population(merged, runs, runs) == open_store(census).run_ids()
+    runs = open_store(both).runs()
+    assert population(open_store(both), runs, runs) == open_store(census).run_ids()
 
 
 def test_runs_of_other_settings_that_do_not_count_are_told(
