@@ -29,6 +29,7 @@ from grok.analysis.observations import (
     is_derived,
     is_random_seed,
     settings_words,
+    told_apart,
     varying_columns,
 )
 from grok.store.designs import CHOICES, ROLES, TRAINED, results_known
@@ -595,8 +596,8 @@ def _names(every: list[Population]) -> list[str]:
         return [""] * len(every)
     kinds = {(p.varies, tuple(p.fixed.items())) for p in every}
     names = []
-    for p in every:
-        values = settings_words(p.rows.iloc[0], list(p.condition))
+    settings = told_apart([settings_words(p.rows.iloc[0], list(p.condition)) for p in every])
+    for p, values in zip(every, settings, strict=True):
         streams = []
         if len(kinds) > 1:
             streams = [f"{p.unit}, {p.held} fixed" if p.fixed else "seeds, every stream drawn"]
