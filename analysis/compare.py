@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import webbrowser
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -159,7 +159,9 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
     last, values = at
     a, b = (floats(values[rows.index]) for rows in sides.rows)
     change = mean(b - a) if sides.paired else mean(b, a)
-    three = (mean(a), mean(b), change)
+    top = 1.0 if name.endswith("acc") else math.inf  # an accuracy is at most 1, and no measure is below 0
+    ours = (replace(e, low=max(e.low, 0.0), high=min(e.high, top)) for e in (mean(a), mean(b)))
+    three = (*ours, change)
     narrowest = min((e.high - e.low for e in three if e.high > e.low), default=1.0)
     shown = (e.plain(max(0, 1 - math.floor(math.log10(narrowest)))) for e in three)
     return [f"mean {name.replace('_', ' ')} at step {last:,}", *shown]
