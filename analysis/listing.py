@@ -9,7 +9,7 @@ from typing import Final
 
 import pandas as pd
 
-from grok.analysis.observations import Observations, in_words
+from grok.analysis.observations import Observations, in_words, told_apart
 from grok.analysis.studies.seeds import seed_table
 from grok.commands.command import Parser, add_store, command, store_of
 from grok.commands.words import column_named, is_filter, matching
@@ -81,10 +81,12 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _differing(conditions: pd.Series) -> pd.Series:
-    """Return conditions in words without the settings that all of them share."""
+    """Return conditions in words without the settings that all of them share; of many, those that tell them apart."""
     parts = conditions.str.split(", ")
     shared = set.intersection(*map(set, parts)) if len(parts) else set()
-    return parts.map(lambda words: ", ".join(word for word in words if word not in shared))
+    names = [[word for word in words if word not in shared] for words in parts]
+    names = told_apart(names) if len(set(map(len, names))) == 1 else names
+    return pd.Series([", ".join(words) for words in names], conditions.index, dtype=object)
 
 
 def parser() -> Parser:
