@@ -32,6 +32,8 @@ from grok.analysis.observations import (
     told_apart,
     varying_columns,
 )
+from grok.config import GptConfig
+from grok.config.fields import recorded_of
 from grok.store.designs import CHOICES, ROLES, TRAINED, results_known
 from grok.streams import RUN_STREAMS, derive_seed
 
@@ -205,19 +207,28 @@ def places(observations: Observations) -> pd.Series:
 
 
 def asked_unseen(observations: Observations) -> set[str]:
-    """Return the ``run_id`` of each run that a design asked for before its results: for modes without populations."""
+    """Return the ``run_id`` of each language model that a design asked for before a result of its settings, seeds."""
     claims = observations.once(roles).of("member", "cell")
-    claims = claims[claims["choice"].isin(ASKED) & ~claims["results_seen"].astype(bool)]
-    return set(claims["run_id"])
+    runs = observations.observed[observations.observed["mode"] == "gpt"]
+    claims = claims[claims["choice"].isin(ASKED) & claims["run_id"].isin(runs.index)]
+    if claims.empty:
+        return set()
+    settings = [n for n, (_, rule) in recorded_of(GptConfig).items() if rule.role == "result"]
+    seeds = [str(c) for c in runs if str(c).startswith("seed_")]
+    varying = varying_columns(runs, settings)
+    place = runs.groupby([*varying, "data_hash", "own_code", "layers", *seeds], dropna=False, sort=False).ngroup()
+    claims = claims.assign(place=claims["run_id"].map(place))
+    seen = results_known(claims, runs.assign(place=place, run_id=runs.index))
+    return set(claims["run_id"][~seen])
 
 
 def asked(observations: Observations) -> pd.DataFrame:
     """Return the arithmetic runs that a design asked for before any result of theirs: one row for each place.
 
     These are members and cells, given or drawn and without ``results_seen``. Of several such runs of one place the
-    longest stands for it. A plan that asks for a master seed comes before one that types its streams, unless its run
-    is longer than what was asked for without results. ``seed`` is the seed that was asked for, and ``planned_at`` is
-    when: the column of a run that several plans claim names only the one that trained it.
+    longest stands for it. A plan that asks for a master seed comes before one that types its streams; if it was made
+    after a result, only where its run is as long as what was asked for before. ``seed`` is the seed that was asked
+    for, and ``planned_at`` is when: the column of a run that several plans claim names only the one that trained it.
     """
     claims = observations.once(_claims)
     runs = observations.observed
@@ -225,7 +236,7 @@ def asked(observations: Observations) -> pd.DataFrame:
         return runs.iloc[:0].assign(place=pd.Series(dtype="int64"), planned_at=pd.Series(dtype="datetime64[us]"))
     unseen = claims[~claims["results_seen"]]
     longest = claims["place"].map(unseen.groupby("place")["length"].max())
-    usable = claims[~claims["results_seen"] | (claims["length"] <= longest)]
+    usable = claims[~claims["results_seen"] | (claims["length"] == longest)]
     by = ["typed", "length", "replicate", "planned_at", "run_id"]
     first = usable.sort_values(by, ascending=[True, False, True, True, True], kind="stable").drop_duplicates("place")
     shown = claims[claims["place"].isin(first["place"])].sort_values(["typed", "planned_at"], kind="stable")

@@ -119,7 +119,8 @@ def _in_order(column: pd.Series, wanted: list[str]) -> list[str]:
 def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """Return the groups with only the seeds that the reference has, too, if enough of them remain.
 
-    A group of other seeds is left out if it holds other streams fixed than the reference.
+    A group of other seeds is left out if it holds other streams fixed than the reference. The reference keeps all its
+    seeds where a list of some of them was made after their results, which may have chosen them.
     """
     (reference, base), *others = groups.items()
     theirs = set(triples(base))
@@ -131,7 +132,17 @@ def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     ]
     shared = set().union(*(set(triples(rows)) for _, rows in others))
     mine = base[[t in shared for t in triples(base)]]
-    return {reference: mine if len(mine) >= FEWEST else base, **dict(others)}
+    narrowed = len(mine) >= FEWEST and not any(_after_results(base, rows) for _, rows in others)
+    return {reference: mine if narrowed else base, **dict(others)}
+
+
+def _after_results(base: pd.DataFrame, rows: pd.DataFrame) -> bool:
+    """Return whether ``rows`` are some seeds of ``base`` that were listed after their results: a choice, perhaps."""
+    ended = base["started_at"] + pd.to_timedelta(base["seconds"].astype("float64"), unit="s")
+    if not (base["planned_at"] <= ended).all() or set(triples(base)) <= set(triples(rows)):
+        return False  # declared since, so nobody knows when it was planned; or all of its seeds
+    results = dict(zip(triples(base), ended, strict=True))
+    return any(results.get(t, planned) < planned for t, planned in zip(triples(rows), rows["planned_at"], strict=True))
 
 
 def _held_fixed(rows: pd.DataFrame) -> dict[str, int]:
@@ -210,7 +221,7 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
         dict(zip(triples(base), base.index, strict=True)),
     )
     both = [t for t in mine if t in theirs]
-    paired = len(both) >= FEWEST
+    paired = len(both) >= FEWEST and not _after_results(base, rows)
     if paired:
         rows, base = rows.loc[[mine[t] for t in both]], base.loc[[theirs[t] for t in both]]
     timed = rows

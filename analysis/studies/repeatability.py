@@ -213,7 +213,9 @@ def repeats(observations: Observations) -> pd.DataFrame:
         kind = "" if redrawn else _kind_of(unit)
         if run not in place or kind is None or not set(redrawn or ()) <= set(RUN_STREAMS) or choice == "unstated":
             continue
-        own = stands.get(place[parent], parent) if parent in place else None
+        own = stands.get(place[parent], parent) if parent in place else None if redrawn else stands.get(place[run])
+        if choice == "given" and own is not None and own not in when:
+            continue  # nobody knows whether results chose its own run
         fixed = tuple(stream for stream in RUN_STREAMS if stream not in (redrawn or ()))
         # a list of seeds whose results were there may be a choice by them
         chosen = choice in CHOSEN or (choice == "given" and own in when and when[own] < planned_at)

@@ -272,6 +272,14 @@ def test_a_plan_of_another_store_after_these_results_is_no_plan_before_them() ->
         assert set(rows["config.train.steps"]) == {3000, 12_000}
 
 
+def test_a_shorter_plan_after_the_results_shortens_nobody() -> None:
+    typed = {"seed": 1, **{f"seeds.{stream}": derive_seed(1, stream) for stream in ("split", "init", "order")}}
+    both = simulate([Truth({**typed, "train.steps": 6000}, 5000.0), Truth({"seed": 1, "train.steps": 3000}, 5000.0)])
+    short = both.all_runs.loc[both.all_runs["config.train.steps"] == 3000, "run_id"]
+    designs = both.designs.assign(results_seen=both.designs["run_id"].isin(short))
+    assert asked(Observations(both.all_runs, both.curves, designs=designs))["config.train.steps"].tolist() == [6000]
+
+
 RNG = np.random.default_rng
 
 

@@ -12,7 +12,7 @@ from grok.analysis.observations import Observations
 from grok.analysis.populations import populations
 from grok.analysis.statistics.repeatability import Verdict, between_parents, normal_scores, replication
 from grok.analysis.studies.conditions import decay_families
-from grok.analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_margin, verdict
+from grok.analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_margin, repeats, verdict
 from grok.analysis.studies.repeatability import Test as KindTest
 from grok.store.designs import Purpose
 from tests.analysis.simulate import (
@@ -383,9 +383,12 @@ def test_seeds_that_were_listed_after_their_results_are_no_ordinary_controls() -
     again = {s: [Truth({"seed": s, "perturb.ulps": 1, "seeds.perturb": k, **LENGTH}, seeds[s].time) for k in range(4)]
              for s in (1, 20)}  # fmt: skip
     listed = [repeat(seeds[s], its, "ulp", "given") for s, its in again.items()]
-    (test,) = ask("repeatability", simulate([*seeds, *again[1], *again[20]], *listed)).tests
+    whole = simulate([*seeds, *again[1], *again[20]], *listed)
+    (test,) = ask("repeatability", whole).tests
     assert [unit.name for unit in test.kind.candidates] == ["seed 1"]
     assert not test.kind.controls
+    lost = whole.designs[whole.designs["role"] != "member"]
+    assert repeats(Observations(whole.all_runs, whole.curves, designs=lost)).empty, "nobody knows when they were named"
 
 
 def by_hand(name: str, hits: np.ndarray, held: np.ndarray | None = None, own: np.ndarray | None = None) -> KindTest:

@@ -20,7 +20,7 @@ from grok.config import load_config
 from grok.errors import ConfigError
 from grok.execute.groups import prepare_runs
 from grok.execute.refusals import refuse_unusable_code
-from grok.plugins import Operation, activate, build, code_of, label, load
+from grok.plugins import activate, build, code_of, label, load
 from grok.store import Purpose, Purposes, StoreWriter
 from grok.store.contract import example_rows
 from tests.analysis.simulate import census, simulate
@@ -130,18 +130,6 @@ def test_an_example_is_short_and_its_command_can_be_carried_out(file: Path) -> N
     config = load_config(compose([*one, f"plugin_path={EXAMPLES}", "numerics.compile=false"]))
     prepare_runs([config])
     refuse_unusable_code([config])
-
-
-def test_the_dihedral_table_is_a_group_that_does_not_commute() -> None:
-    activate(code_of(EXAMPLES, ["dihedral.dihedral"]))
-    operation = build({"_target_": "dihedral.dihedral", "n": 5})
-    assert isinstance(operation, Operation)
-    table = operation.table
-    everything = np.arange(10)
-    assert (table[0] == everything).all() and (table[:, 0] == everything).all()
-    assert all(sorted(row) == list(everything) for row in (*table, *table.T))
-    assert (table[table] == table[np.arange(10)[:, None, None], table[None]]).all(), "associative"
-    assert (table != table.T).any()
 
 
 def test_muon_moves_matrices_along_orthogonal_directions() -> None:

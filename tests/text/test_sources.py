@@ -124,11 +124,6 @@ def test_an_article_goes_on_in_the_next_part_of_a_table(tmp_path: Path) -> None:
     assert texts == [*whole, untitled.removesuffix(whole[1]), whole[1]]
 
 
-def test_a_title_at_the_beginning_of_a_file_begins_an_article() -> None:
-    moss, owl = [" = Moss = \n", " \n", " It grows . \n"], [" = Owl = \n", " \n", " It calls . \n"]
-    assert [p.text for p in articles(moss, owl)] == ["".join(moss), "".join(owl)]
-
-
 def test_suffixes_in_capitals_are_read_alike(tmp_path: Path) -> None:
     lines, packed, both = (tmp_path / name for name in ("U.JSONL", "U.txt.GZ", "U.Jsonl.XZ"))
     lines.write_text('{"text": "a"}\n{"text": "b"}')
