@@ -138,6 +138,8 @@ def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 def _after_results(base: pd.DataFrame, rows: pd.DataFrame) -> bool:
     """Return whether ``rows`` are some seeds of ``base`` that were listed after their results: a choice, perhaps."""
+    if "planned_at" not in base:
+        return False  # sides that somebody named (grok compare)
     ended = base["started_at"] + pd.to_timedelta(base["seconds"].astype("float64"), unit="s")
     if not (base["planned_at"] <= ended).all() or set(triples(base)) <= set(triples(rows)):
         return False  # declared since, so nobody knows when it was planned; or all of its seeds

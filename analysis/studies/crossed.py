@@ -106,14 +106,16 @@ def _cells(observations: Observations, mode: str) -> pd.DataFrame:
     return observations.measured(cells["run_id"].tolist(), mode)
 
 
+DROPOUT: Final = [f"config.model.dropout_{place}" for place in ("embedding", "residual", "attention")]
+
+
 def _language_rows(observations: Observations) -> pd.DataFrame:
     """Return the cells that are language models; a stream that cannot change a run has the seed 0."""
     rows = _cells(observations, "gpt")
     if rows.empty:
         return rows
-    rates = [f"config.model.dropout_{place}" for place in ("embedding", "residual", "attention")]
     return rows.assign(
-        seed_dropout=rows["seed_dropout"].where((rows[rates].fillna(0.0) > 0).any(axis=1), 0),
+        seed_dropout=rows["seed_dropout"].where((rows[DROPOUT].fillna(0.0) > 0).any(axis=1), 0),
         seed_init=rows["seed_init"].where(rows["config.init_from"].isna(), 0),
     )
 
@@ -127,9 +129,8 @@ def _language_conditions(rows: pd.DataFrame) -> list[Condition]:
 
 
 def _model(row: pd.Series) -> str:
-    layers, width, context, dropout = (
-        row[f"config.model.{name}"] for name in ("layers", "d_model", "context", "dropout")
-    )
+    layers, width, context = (row[f"config.model.{name}"] for name in ("layers", "d_model", "context"))
+    dropout = row[DROPOUT].fillna(0.0).max()
     steps, batch = row["config.train.steps"], row["config.train.batch_size"]
     return (
         f"{row['config.experiment']} with {layers:.0f} layers of width {width:.0f}, {steps:,.0f} steps of {batch:.0f} "

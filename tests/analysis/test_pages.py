@@ -100,7 +100,7 @@ def test_of_every_committed_run_it_is_known_what_it_was_for() -> None:
         rows = store.designs()
         named = set(rows["run_id"]) | set(rows["parent_run_id"].dropna()) | set(rows["line"].dropna())
         assert stored <= set(rows["run_id"])
-        planned = marker.parents[1].name in ("fate", "threads", "val-shuffle", "weights")
+        planned = marker.parents[1].name in ("fate", "language-grid", "threads", "val-shuffle", "weights")
         assert set(rows["origin"]) == {"planned" if planned else "reconstructed"}
         assert named - stored == set(rows["run_id"][rows["retired"].notna()]) - stored  # planned, and given up
 
