@@ -96,7 +96,7 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
         if is_folder(writer.layout.checkpoints):
             files.clear_unfinished(writer.layout.checkpoints)
         barred = _bar_conflicts(writer.layout, open_store(target), stores, report)
-        before = [_planned_in_time(store) for store in (open_store(target), *stores)]
+        in_time = [_named(store, seen=False) for store in (open_store(target), *stores)]
         own, *ends = _ends_elsewhere([open_store(target), *stores])
         writer.mark_results(own)
         arriving = zip(stores, ends, strict=True)
@@ -105,7 +105,9 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
         report.conflicts += unequal
         for source, left_out in zip(stores, barred, strict=True):
             _merge_one(writer, source, left_out, report)
-        report.late = len(set().union(*before).difference(_planned_in_time(open_store(target))))
+        merged = open_store(target)
+        late = _named(merged, seen=True) - _named(merged, seen=False)
+        report.late = len(late.intersection(set().union(*in_time)))
     return report
 
 
@@ -141,9 +143,10 @@ def _bar_conflicts(layout: Layout, target: Store, sources: list[Store], report: 
     return barred[1:]  # without the target itself: its rows stay
 
 
-def _planned_in_time(store: Store) -> set[str]:
+def _named(store: Store, seen: bool) -> set[str]:
+    """Return the runs that rows of designs with this ``results_seen`` name."""
     table = store.designs_table(["results_seen"])
-    return set(table.filter(pc.invert(table["results_seen"]))["run_id"].to_pylist())
+    return set(table.filter(pc.equal(table["results_seen"], seen))["run_id"].to_pylist())
 
 
 def _ends_elsewhere(stores: list[Store]) -> list[dict[str, float]]:

@@ -301,9 +301,9 @@ class TestMerge:
         put(b, one(choice="best"), 1)
         target = tmp_path / "C" if into else a
         assert main(["merge", str(a), str(b), *(["--into", str(target)] if into else [])]) == 1
-        assert (
-            "choice in design study as member {} is 'best' in one and 'given' in the other" in capsys.readouterr().out
-        )
+        said = capsys.readouterr().out
+        assert "choice in design study as member {} is 'best' in one and 'given' in the other" in said
+        assert "planned after" not in said, "a row that is in a conflict is no late one"
         assert open_store(target).designs()["choice"].tolist() == ([] if into else ["given"])
         (record,) = (target / "conflicts").iterdir()
         sides = json.loads(record.read_text())["sides"].values()
