@@ -30,6 +30,7 @@ from grok.analysis.studies.conditions import FEWEST, Family, contrast, slowdown_
 from grok.analysis.writing import FIGURES, default_folder, study_text, write_page, write_studies
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.errors import ConfigError
+from grok.store.layout import Layout
 
 MEASURED: Final = ("val_acc", "val_loss", "weight_norm")
 PAGE: Final = "compare.html"
@@ -211,6 +212,8 @@ def main(argv: list[str]) -> int:
     *arguments.store, a, b = arguments.words if len(arguments.words) in (2, 3) else ("", "", "", "")
     if not a:
         raise ConfigError(f"{len(arguments.words)} words: expected two filters, such as class=early class=late")
+    if not arguments.store and Layout(Path(a)).marker.exists():
+        raise ConfigError(f"{a} is a store, and {b} the only filter: expected two, such as class=early class=late")
     arguments.store = next(iter(arguments.store), None)
     store = store_of(arguments)
     out = arguments.out or default_folder(store)

@@ -186,7 +186,7 @@ def test_filters_that_choose_nothing_or_overlap_are_refused(tmp_path: Path, filt
 def test_the_command_writes_table_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = both(tmp_path, range(30))
     assert compare.main([str(store), "weight_decay=1", "weight_decay=0", "--out", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "figures" / "compare.png").exists()
     assert "weight_decay=1" in (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
-    assert (tmp_path / "out" / "tables" / "compare_both.csv").exists()
-    assert compare.main(["seed=1"]) != 0
+    assert all((tmp_path / "out" / made).exists() for made in ("figures/compare.png", "tables/compare_both.csv"))
+    assert compare.main(["seed=1"]) == compare.main([str(store), "seed=1"]) == 2
+    assert "the only filter: expected two" in capsys.readouterr().err
