@@ -33,7 +33,6 @@ from grok.errors import ConfigError
 from grok.store.layout import Layout
 
 MEASURED: Final = ("val_acc", "val_loss", "weight_norm")
-PAGE: Final = "compare.html"
 RESULTS: Final = ("class", "early or late", "generalised", "val accuracy", "val loss", "status")
 DIFFERENCE: Final = "B minus A"
 
@@ -91,8 +90,10 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
     records += [_measured(observations, sides, name, step) for name in MEASURED]
     frame = pd.DataFrame([record for record in records if record], columns=["", *names, DIFFERENCE])
     kind = "the same seeds on both sides, compared in pairs" if sides.paired else "independent groups of seeds"
+    words = " ".join(("compare", *names)).replace("<", " below ").replace(">", " above ")
+    name = re.sub(r"\W+", "_", words)[:200]  # of files
     study = OwnStudy(
-        name="compare",
+        name=name,
         title="Two sets of runs",
         question=f"How do A ({names[0]}) and B ({names[1]}) differ?",
         scope=f"A: {len(a):,} runs, B: {len(b):,} runs; {kind}.",
@@ -104,7 +105,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         curves = [(name, kaplan_meier(t)) for name, t in zip(names, times, strict=True)]
         ends = [min(float(t.points.max()), watched_until(t)) for t in times]
         caption = "Share of seeds that have generalised by each step, Kaplan-Meier with 95% bands."
-        study.drawn = [compare("compare", "Time to generalise", caption, curves, ends)]
+        study.drawn = [compare(name, "Time to generalise", caption, curves, ends)]
     return study
 
 
@@ -224,7 +225,7 @@ def main(argv: list[str]) -> int:
     drawn = write_studies([study], out)
     for drawing in drawn[study.name]:
         print(f"figure: {out / FIGURES / drawing.name}.png, and its data beside it")
-    page = write_page(page_of(observations, study, store), drawn, out, name=PAGE)
+    page = write_page(page_of(observations, study, store), drawn, out, name=f"{study.name}.html")
     print(f"page: {page}")
     if arguments.open:
         webbrowser.open(page.resolve().as_uri())

@@ -314,7 +314,7 @@ def _spread(study: Gpt, rows: pd.DataFrame, asked: set[str]) -> None:
         best = group["best_loss"].to_numpy(dtype=float)
         n, condition, data = len(group), str(group["condition"].iloc[0]), str(group["data"].iloc[0])
         name = f"{condition} on data {data}" if data and "data=" not in condition else condition
-        left = f" {others} of {len(every)} runs are left out: results may have chosen them." if others else ""
+        left = f" Left out of {len(every)} runs: {others} that results may have chosen." if others else ""
         values = np.array([perplexity(x) for x in best])
         estimate = None
         if n == 1:

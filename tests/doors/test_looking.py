@@ -186,7 +186,8 @@ def test_filters_that_choose_nothing_or_overlap_are_refused(tmp_path: Path, filt
 def test_the_command_writes_table_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = both(tmp_path, range(30))
     assert compare.main([str(store), "weight_decay=1", "weight_decay=0", "--out", str(tmp_path / "out")]) == 0
-    assert "weight_decay=1" in (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
-    assert all((tmp_path / "out" / made).exists() for made in ("figures/compare.png", "tables/compare_both.csv"))
+    name = "compare_weight_decay_1_weight_decay_0"  # another comparison leaves these files
+    assert "weight_decay=1" in (tmp_path / "out" / f"{name}.html").read_text(encoding="utf-8")
+    assert all((tmp_path / "out" / made).exists() for made in (f"figures/{name}.png", f"tables/{name}_both.csv"))
     assert compare.main(["seed=1"]) == compare.main([str(store), "seed=1"]) == 2
     assert "the only filter: expected two" in capsys.readouterr().err
