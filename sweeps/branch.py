@@ -36,21 +36,7 @@ from grok.execute.groups import prepare_runs
 from grok.execute.plan import StoredRuns
 from grok.store import Store, open_store
 from grok.streams import MAX_SEED, Stream
-from grok.sweeps.choosing import (
-    NO_MEMBERS,
-    Chosen,
-    Row,
-    are_masters,
-    command_settings,
-    config_of,
-    eligible,
-    is_redraw,
-    parser_of,
-    planned_after,
-    redrawn_seeds,
-    selecting,
-    settings_of,
-)
+from grok.sweeps import choosing
 
 ALL_REDRAWS: Final = "split,init,order,split+init,split+order,init+order"
 """The sets of streams that are redrawn, as ``--redraw`` takes them."""
@@ -58,7 +44,7 @@ LAYER: Final = "layers."
 """Prefix of a layer's name in ``--redraw``: ``layers.head``, as in ``seeds.layers.head``."""
 
 
-def choose(store: Store, runs: pd.DataFrame, arguments: argparse.Namespace) -> dict[str, Chosen]:
+def choose(store: Store, runs: pd.DataFrame, arguments: argparse.Namespace) -> dict[str, choosing.Chosen]:
     """Return the parents that ``--best`` (by validation loss at ``--at``) and ``--random`` choose among ``runs``.
 
     Raises:
@@ -66,10 +52,10 @@ def choose(store: Store, runs: pd.DataFrame, arguments: argparse.Namespace) -> d
             differ, or some were not evaluated at that step.
     """
     best, random, seeds = arguments.best, arguments.random, seeds_of(arguments.seeds)
-    masters = are_masters(runs)
+    masters = choosing.are_masters(runs)
     reasons = [] if masters.any() else ["they have streams of their own, such as seeds.init: only master seeds count"]
     if further := int((~runs["member"]).sum()):
-        reasons.append(f"{further} {NO_MEMBERS}")
+        reasons.append(f"{further} {choosing.NO_MEMBERS}")
     why = f" ({'; '.join(reasons)})" if reasons else ""
     runs = runs[masters & runs["member"]].sort_values("seed")
     if seeds is not None:
@@ -101,8 +87,8 @@ def choose(store: Store, runs: pd.DataFrame, arguments: argparse.Namespace) -> d
     others = runs.index.difference(fastest, sort=False)
     drawn = others[drawn_parents(int(runs["seed"].iloc[0]), len(others), random)]
     among = {"seeds": arguments.seeds} if seeds is not None else {}
-    by_loss: Chosen = "parent", "best", {"by": "val_loss", "at": at, "best": best, "of": len(runs), **among}
-    by_lot: Chosen = "parent", "drawn", {"by": "lot", "random": random, "of": len(others), **among}
+    by_loss: choosing.Chosen = "parent", "best", {"by": "val_loss", "at": at, "best": best, "of": len(runs), **among}
+    by_lot: choosing.Chosen = "parent", "drawn", {"by": "lot", "random": random, "of": len(others), **among}
     return dict.fromkeys(fastest, by_loss) | dict.fromkeys(drawn, by_lot)
 
 
@@ -115,42 +101,42 @@ def drawn_parents(first_seed: int, others: int, count: int) -> list[int]:
 
 
 def children(
-    parent: Row, how: ArithmeticConfig, redraws: Sequence[str], times: int
+    parent: choosing.Row, how: ArithmeticConfig, redraws: Sequence[str], times: int
 ) -> Iterator[tuple[RunConfig, dict[str, Any]]]:
     """Yield ``parent``'s children, ``times`` for each set of redrawn streams, with what their design says of them."""
-    own = settings_of(parent, how)
+    own = choosing.settings_of(parent, how)
     for redrawn, count in itertools.product(redraws, range(times)):
-        new = redrawn_seeds(str(parent["trajectory_id"]), redrawn, count)
+        new = choosing.redrawn_seeds(str(parent["trajectory_id"]), redrawn, count)
         layers = {s.removeprefix(LAYER): seed for s, seed in new.items() if s.startswith(LAYER)}
         seeds = {f"seeds.{s}": seed for s, seed in new.items() if not s.startswith(LAYER)}
         seeds |= {"seeds.layers": own["seeds.layers"] | layers}
-        yield config_of(own | seeds), {"redrawn": tuple(redrawn.split("+")), "unit": {"repeat": count}}
+        yield choosing.config_of(own | seeds), {"redrawn": tuple(redrawn.split("+")), "unit": {"repeat": count}}
 
 
 def switched(
-    parent: Row, how: ArithmeticConfig, steps: Sequence[int], arguments: argparse.Namespace, stored: StoredRuns
+    parent: choosing.Row, how: ArithmeticConfig, steps: Sequence[int], arguments: argparse.Namespace, stored: StoredRuns
 ) -> Iterator[tuple[RunConfig, dict[str, Any]]]:
     """Yield ``parent``'s children that change after each of ``steps``, with what their design says of them.
 
     Child number ``count`` has one other order at every step: that of the child whose whole order is redrawn. In the
     reverse direction the run with this order, if it is stored, is the donor.
     """
-    own = settings_of(parent, how)
+    own = choosing.settings_of(parent, how)
     for step, count in itertools.product(steps, range(arguments.times)):
         unit: dict[str, Any] = {"repeat": count, "step": step}
         if arguments.redraw:
-            (other,) = redrawn_seeds(str(parent["trajectory_id"]), "order", count).values()
+            (other,) = choosing.redrawn_seeds(str(parent["trajectory_id"]), "order", count).values()
             first, then = own["seeds.order"], other
             purpose: dict[str, Any] = {"redrawn": ("order",), "from_step": step, "unit": unit}
             if arguments.reverse:
                 first, then = then, first
-                (straight,) = prepare_runs([config_of(own | {"seeds.order": first})])
+                (straight,) = prepare_runs([choosing.config_of(own | {"seeds.order": first})])
                 purpose |= {"unit": {**unit, "reverse": True}, "donor_run_id": stored.like(straight)}
-            yield config_of(own | {"seeds.order": first, "switch.step": step, "switch.order": then}), purpose
+            yield choosing.config_of(own | {"seeds.order": first, "switch.step": step, "switch.order": then}), purpose
         if arguments.ulps is not None:
             moved = {"seeds.perturb": count, "switch.step": step, "switch.ulps": arguments.ulps}
             unit = {**unit, "kind": "ulp", "ulps": arguments.ulps}
-            yield config_of(own | moved), {"redrawn": (), "from_step": step, "unit": unit}
+            yield choosing.config_of(own | moved), {"redrawn": (), "from_step": step, "unit": unit}
 
 
 def steps_of(arguments: argparse.Namespace) -> list[int] | None:
@@ -186,7 +172,7 @@ def redraws_of(text: str) -> list[str]:
     for redrawn in redraws:
         streams = redrawn.split("+")
         layers = all(len(stream) > len(LAYER) and stream.startswith(LAYER) for stream in streams)
-        if not is_redraw(streams) and (not layers or len(set(streams)) < len(streams)):
+        if not choosing.is_redraw(streams) and (not layers or len(set(streams)) < len(streams)):
             raise ConfigError(
                 f"--redraw {text}: {redrawn!r} is not one or two of split, init, order joined by +, nor layers.NAME"
             )
@@ -209,7 +195,7 @@ def seeds_of(text: str | None) -> range | None:
 
 def parser() -> Parser:
     """Return the command's arguments."""
-    parser = parser_of("grok branch", __doc__)
+    parser = choosing.parser_of("grok branch", __doc__)
     parser.add_argument("--store", required=True, help="the store that has the parents and gets the children")
     parser.add_argument("--parents", help="run_ids (or their beginnings), separated by commas, instead of a choice")
     parser.add_argument("--seeds", help="choose among these master seeds, as FIRST:END (default: all in the store)")
@@ -237,24 +223,24 @@ def planned(argv: Sequence[str]) -> Designed[RunConfig]:
     """
     arguments = parser().parse_intermixed_args(argv)
     why = "the parents' streams are kept or redrawn (--redraw, --at-step), and --store names the store"
-    how = command_settings(arguments, ("seed=", "seeds.", "switch.", "store.path="), why)
+    how = choosing.command_settings(arguments, ("seed=", "seeds.", "switch.", "store.path="), why)
     steps = steps_of(arguments)
     redraws = redraws_of(arguments.redraw or ALL_REDRAWS) if steps is None else [*(arguments.redraw or "").split()]
     store = open_store(arguments.store)
     if arguments.parents is None:
-        parents = choose(store, eligible(store, how, selecting(how, arguments.overrides)), arguments)
+        parents = choose(store, choosing.eligible(store, how, choosing.selecting(how, arguments.overrides)), arguments)
     else:
         parents = dict.fromkeys(_named(store, arguments.parents), ("parent", "named", None))
     sets = len(redraws) if steps is None else len(steps) * (len(redraws) + (arguments.ulps is not None))
     refuse_too_many_runs(len(parents) * sets * arguments.times, f"--times {arguments.times}")
     stored = StoredRuns(store if arguments.reverse else None)
 
-    def following(parent: Row, role: str) -> Iterator[tuple[RunConfig, dict[str, Any]]]:
+    def following(parent: choosing.Row, role: str) -> Iterator[tuple[RunConfig, dict[str, Any]]]:
         if steps is None:
             return children(parent, how, redraws, arguments.times)
         return switched(parent, how, steps, arguments, stored)
 
-    plan = planned_after("branch", store, parents, following)
+    plan = choosing.planned_after("branch", store, parents, following)
     seeds = ", ".join(map(str, store.runs(["seed"]).set_index("run_id")["seed"][list(parents)]))
     print(f"parents: {len(parents)} (seeds {seeds}), redraws: {sets}, times: {arguments.times}, children: {len(plan)}")
     return plan

@@ -43,21 +43,8 @@ from grok.errors import ConfigError
 from grok.execute import Designed, execute
 from grok.store import Store, open_store
 from grok.streams import RUN_STREAMS, Stream
-from grok.sweeps.choosing import (
-    NO_MEMBERS,
-    Chosen,
-    Row,
-    are_masters,
-    command_settings,
-    config_of,
-    eligible,
-    is_redraw,
-    parser_of,
-    planned_after,
-    redrawn_seeds,
-    selecting,
-    settings_of,
-)
+from grok.sweeps import choosing
+from grok.sweeps.choosing import Row, config_of, redrawn_seeds
 
 COMPUTED: Final = ("ulp", "again", "path", "float64")
 MANY: Final = "ulp"
@@ -78,7 +65,7 @@ def choose(
         ConfigError: a name is no run of ``runs``, or there are too few runs.
     """
     best, controls = arguments.best, arguments.controls
-    masters = are_masters(runs)
+    masters = choosing.are_masters(runs)
     seeds = (runs[masters] if masters.any() else runs).sort_values("member", ascending=False, kind="stable")
     members = runs[runs["member"]]
     ordinary = seeds[seeds["member"]]
@@ -97,7 +84,7 @@ def choose(
     wanted = min(len(candidates), len(others)) if controls is None else controls
     if (not names and len(members) < best) or len(others) < wanted:
         further = len(runs) - len(members)
-        more = f" ({further} more {NO_MEMBERS})" if further else ""
+        more = f" ({further} more {choosing.NO_MEMBERS})" if further else ""
         raise ConfigError(f"the store has {len(members)} runs to choose from{more}: ask for fewer (--best, --controls)")
     drawn = Stream("sweep", 0).at("repeat", "controls", str(candidates.index[0])).permutation(len(others))[:wanted]
     return candidates, others.iloc[np.sort(drawn)]
@@ -122,7 +109,7 @@ def repeats(
 
     With each comes what its design says of it. ``role``: of the stored run; ``known``: stored repeats (`other_paths`).
     """
-    own, trajectory = settings_of(row, how), str(row["trajectory_id"])
+    own, trajectory = choosing.settings_of(row, how), str(row["trajectory_id"])
     for kind in kinds:
         for count in range(1 if "=" in kind or (kind in COMPUTED and kind != MANY) else times):
             changed: dict[str, Any] = {}
@@ -160,7 +147,7 @@ def kinds_of(text: str) -> list[str]:
     """
     kinds = list(dict.fromkeys(text.split(",")))
     for kind in kinds:
-        if kind not in COMPUTED and not is_redraw(kind.split("+")) and "=" not in kind:
+        if kind not in COMPUTED and not choosing.is_redraw(kind.split("+")) and "=" not in kind:
             raise ConfigError(
                 f"--kinds {text}: {kind!r} is not one of {', '.join(COMPUTED)}, nor one or two of split, init, order "
                 "joined by +, nor NAME=VALUE"
@@ -170,7 +157,7 @@ def kinds_of(text: str) -> list[str]:
 
 def parser() -> Parser:
     """Return the command's arguments."""
-    parser = parser_of("grok repeat", __doc__)
+    parser = choosing.parser_of("grok repeat", __doc__)
     parser.add_argument("--store", help="the store that has the candidates and gets the repeats (or store.path=)")
     parser.add_argument("--best", type=positive, default=12, help="candidates: this many of the best runs (default 12)")
     parser.add_argument("--seeds", help="candidates by name: master seeds or beginnings of run_ids, with commas")
@@ -190,7 +177,7 @@ def planned(argv: Sequence[str]) -> Designed[RunConfig]:
     """
     arguments = parser().parse_intermixed_args(argv)
     why = "--seeds names candidates, and --kinds says what a repeat changes"
-    how = command_settings(arguments, ("seed=", "seeds.", "perturb.", "replicate="), why)
+    how = choosing.command_settings(arguments, ("seed=", "seeds.", "perturb.", "replicate="), why)
     kinds = kinds_of(arguments.kinds)
     roles = {name: rule.role for name, _, rule in walk(how)}
     for name in (kind.partition("=")[0] for kind in kinds if "=" in kind):
@@ -204,22 +191,22 @@ def planned(argv: Sequence[str]) -> Designed[RunConfig]:
                 f"--kinds {arguments.kinds}: {name} is in no name of a run, so it makes no other run: expected a "
                 "setting that changes a result, or --kinds path or again for how it is computed"
             )
-    only = selecting(how, arguments.overrides)
+    only = choosing.selecting(how, arguments.overrides)
     store = open_store(how.store.path)
     wanted = arguments.seeds.split(",") if arguments.seeds else []
     every = not all(name.isdigit() for name in wanted)
-    runs = eligible(store, how, only, arguments.scan, every)
+    runs = choosing.eligible(store, how, only, arguments.scan, every)
     candidates, controls = choose(store, runs, arguments, wanted)
     of = len(runs) if wanted else int(runs["member"].sum())
     among = {"of": of} | ({"scan": arguments.scan} if arguments.scan else {})
-    how_chosen: Chosen = "candidate", "best", {"by": "grokked_step", "best": arguments.best, **among}
+    how_chosen: choosing.Chosen = "candidate", "best", {"by": "grokked_step", "best": arguments.best, **among}
     if arguments.seeds:
         how_chosen = "candidate", "named", {"named": arguments.seeds, **among}
-    lot: Chosen = "control", "drawn", {"by": "lot", "controls": len(controls), **among}
+    lot: choosing.Chosen = "control", "drawn", {"by": "lot", "controls": len(controls), **among}
     chosen = dict.fromkeys(candidates.index, how_chosen) | dict.fromkeys(controls.index, lot)
     refuse_too_many_runs(len(chosen) * len(kinds) * arguments.times, f"--times {arguments.times}")
     known = other_paths(store) if "path" in kinds else {}
-    plan = planned_after(
+    plan = choosing.planned_after(
         "repeat",
         store,
         chosen,

@@ -170,10 +170,9 @@ def distinct(codes: NDArray[np.int64], taken: NDArray[np.int64]) -> NDArray[np.b
 #
 # Designs say which run repeats which: children of ``repeat`` and ``branch`` designs, and a recipient's own cells in a
 # ``layers`` design. A seed's *own run* is the parent, the run by which it may have been chosen. If it is a hit (super,
-# or
-# another rare outcome), the seed is a *candidate*. Otherwise it is a *control*, unless it was chosen for another result
-# or by name. The own run never counts among the repeats. A seed with repeats but without an own run was *named* by the
-# user: it is a candidate with all its repeats.
+# or another rare outcome), the seed is a *candidate*. Otherwise it is a *control*, unless it was chosen for another
+# result or by name. The own run never counts among the repeats. A seed with repeats but without an own run was *named*
+# by the user: it is a candidate with all its repeats.
 
 KEPT: Final = (("split", "init"), ("split", "order"), ("init", "order"), ("init",), ("order",), ("split",))
 """Sets of streams that are kept while the others are redrawn."""
@@ -200,7 +199,8 @@ def repeats(observations: Observations) -> pd.DataFrame:
     """Return every repeat that a design planned: run, own (its parent, or None), fixed streams, kind, choice and line.
 
     ``kind`` is what changes where all streams are kept: ``ulp``, ``again``, ``path``, ``precision`` or ``NAME=VALUE``;
-    empty where streams are redrawn. A parent is the run of its place that was asked for, if any was.
+    empty where streams are redrawn. A parent is the run of its place that was asked for, if any was. ``attrs["left"]``
+    counts repeats of listed seeds that are left out: no row says what their own run was for.
     """
     purposes = observations.once(roles)
     place, rows = observations.once(places).to_dict(), observations.once(asked)
@@ -208,14 +208,15 @@ def repeats(observations: Observations) -> pd.DataFrame:
     when = rows["planned_at"].to_dict()
     children = purposes.of("child", kinds=("repeat", "branch"))
     children = children[children["from_step"].isna()]  # a change in mid-run keeps the streams until then
-    records = []
+    records, left = [], 0
     for run, parent, redrawn, choice, unit, line, planned_at in _columns(children):
         kind = "" if redrawn else _kind_of(unit)
         if run not in place or kind is None or not set(redrawn or ()) <= set(RUN_STREAMS) or choice == "unstated":
             continue
         own = stands.get(place[parent], parent) if parent in place else None if redrawn else stands.get(place[run])
         if choice == "given" and own is not None and own not in when:
-            continue  # nobody knows whether results chose its own run
+            left += 1  # nobody knows whether results chose its own run
+            continue
         fixed = tuple(stream for stream in RUN_STREAMS if stream not in (redrawn or ()))
         # a list of seeds whose results were there may be a choice by them
         chosen = choice in CHOSEN or (choice == "given" and own in when and when[own] < planned_at)
@@ -227,7 +228,9 @@ def repeats(observations: Observations) -> pd.DataFrame:
             own = stands.get(place[run])
             records.append((run, own, RUN_STREAMS, "ulp", True, purposes.lines.get(own or "", "")))
     columns = ["run", "own", "fixed", "kind", "chosen", "line"]
-    return pd.DataFrame(records, columns=columns).drop_duplicates(["run", "own", "fixed", "kind", "chosen"])
+    found = pd.DataFrame(records, columns=columns).drop_duplicates(["run", "own", "fixed", "kind", "chosen"])
+    found.attrs["left"] = left
+    return found
 
 
 def _columns(rows: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
@@ -514,7 +517,9 @@ def analyse(observations: Observations) -> Repeats:
     Raises:
         NotEnoughData: no run repeats a candidate, or what the other seeds' runs were for is unknown.
     """
-    every = observations.once(kinds)
+    every, left = observations.once(kinds), observations.once(repeats).attrs["left"]
+    if not every and left:
+        raise NotEnoughData(f"the rows in designs/ of the own runs of {left:,} repeats")
     if not every:
         raise NotEnoughData("repeats of a seed whose own run is super, or named seeds repeated with perturb.ulps=1")
     about = ""
@@ -534,6 +539,8 @@ def analyse(observations: Observations) -> Repeats:
     )
     if any(len(test.free) > 1 for test in tests):
         study.notes.append("If two streams are redrawn, the counted repeats share no seed of either stream.")
+    if left:
+        study.notes.append(f"Repeats left out because no row says what their seed's own run was for: {left:,}.")
     for i, test in enumerate(tests):
         _findings(study, test, headline=i < MOST_KINDS)
     study.findings += _between_streams(tests)

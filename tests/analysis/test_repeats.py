@@ -388,7 +388,8 @@ def test_seeds_that_were_listed_after_their_results_are_no_ordinary_controls() -
     assert [unit.name for unit in test.kind.candidates] == ["seed 1"]
     assert not test.kind.controls
     lost = whole.designs[whole.designs["role"] != "member"]
-    assert repeats(Observations(whole.all_runs, whole.curves, designs=lost)).empty, "nobody knows when they were named"
+    found = repeats(Observations(whole.all_runs, whole.curves, designs=lost))
+    assert found.empty and found.attrs["left"] == 8, "nobody knows when they were named"
 
 
 def by_hand(name: str, hits: np.ndarray, held: np.ndarray | None = None, own: np.ndarray | None = None) -> KindTest:

@@ -3,8 +3,8 @@
 import json
 import shlex
 import shutil
-from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,12 +14,8 @@ from grok.analysis.populations import asked
 from grok.run import main
 from grok.store import open_store
 from grok.streams import STREAMS, derive_seed
-from grok.sweeps import layers as layers_command
-from grok.sweeps.branch import drawn_parents
-from grok.sweeps.branch import main as branch
+from grok.sweeps import branch, layers, repeat
 from grok.sweeps.choosing import population, redrawn_seeds
-from grok.sweeps.layers import main as layers
-from grok.sweeps.repeat import main as repeat
 from tests.doors.conftest import TINY as SETTINGS
 from tests.doors.conftest import door as door
 from tests.gpt.conftest import prepare_text, text_of
@@ -43,12 +39,12 @@ def test_a_layers_weights_are_redrawn_and_nothing_else(store: Path, capfd: pytes
     before = open_store(store).runs().set_index("run_id")
     parent = before[before["layers"] == "{}"].iloc[0]
     words = ["--store", str(store), "--parents", str(parent.name), "--times", "2"]
-    assert branch([*words, "--redraw", "layers.head,layers.head+layers.blocks.0", *TINY]) == 0
+    assert branch.main([*words, "--redraw", "layers.head,layers.head+layers.blocks.0", *TINY]) == 0
     new = open_store(store).runs().set_index("run_id").drop(before.index)
     assert sorted(tuple(json.loads(layers)) for layers in new["layers"]) == [("blocks.0", "head")] * 2 + [("head",)] * 2
     assert all((new[f"seed_{s}"] == parent[f"seed_{s}"]).all() for s in STREAMS)
     assert new["weights_hash"].nunique() == 4 and parent["weights_hash"] not in set(new["weights_hash"])
-    assert branch([*words, "--redraw", "layers.tail", *TINY]) == 2
+    assert branch.main([*words, "--redraw", "layers.tail", *TINY]) == 2
     assert "'tail' names no tensor" in capfd.readouterr().err
 
 
@@ -68,8 +64,8 @@ def test_runs_of_other_settings_that_do_not_count_are_told(
     path = shutil.copytree(census, tmp_path / "S")
     assert main(["-m", "seed=range(0,3)", *TINY, "optim.weight_decay=2", f"store.path={path}"]) == 0
     words = ["--store", str(path), "--best", "1", "--random", "0", "--at", "3", "dry_run=true"]
-    assert branch(words) == 0 and "3 finished runs with others do" in capsys.readouterr().out
-    assert branch([*words, *TINY, "optim.weight_decay=2"]) == 0
+    assert branch.main(words) == 0 and "3 finished runs with others do" in capsys.readouterr().out
+    assert branch.main([*words, *TINY, "optim.weight_decay=2"]) == 0
     assert "finished runs with others do" not in capsys.readouterr().out
 
 
@@ -79,20 +75,20 @@ def test_a_branch_of_seeds_whose_curves_are_lost_is_refused(
     path = shutil.copytree(census, tmp_path / "S")
     for shard in (path / "curves").glob("*.parquet"):
         shard.unlink()
-    assert branch(["--store", str(path), "--best", "1", "--random", "0", *TINY]) == 2
+    assert branch.main(["--store", str(path), "--best", "1", "--random", "0", *TINY]) == 2
     assert "no curves" in capsys.readouterr().err
 
 
 def test_only_master_seeds_are_parents(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scan = store.with_name("scan")
     assert main(["-m", "seeds.init=range(0,3)", *TINY, f"store.path={scan}"]) == 0
-    assert branch(["--store", str(scan), "--at", "3", *TINY]) == 2
+    assert branch.main(["--store", str(scan), "--at", "3", *TINY]) == 2
     assert "only master seeds count" in capsys.readouterr().err
 
 
 def test_the_draws_of_branches_are_those_of_every_stored_branch() -> None:
     assert redrawn_seeds("0123456789abcdef0123", "split+init", 1) == {"split": 1682535175, "init": 260601372}
-    assert drawn_parents(0, 29, 3) == [24, 20, 18]
+    assert branch.drawn_parents(0, 29, 3) == [24, 20, 18]
 
 
 HOW = ["numerics.compile=false", "executor=inline"]
@@ -107,9 +103,9 @@ def test_a_repeat_on_the_other_path_is_not_trained_again_on_another_machine(
     repeated: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["--seeds", "5", "--controls", "0", "--kinds", "path", *HOW, f"store.path={repeated}"]
-    assert repeat(words) == 0
+    assert repeat.main(words) == 0
     monkeypatch.setattr("platform.node", lambda: "another")
-    assert repeat(words) == 0
+    assert repeat.main(words) == 0
     assert "1 planned, 1 stored, 0 duplicates, 0 to train" in capfd.readouterr().out
 
 
@@ -133,14 +129,10 @@ def test_a_repeat_on_the_other_path_is_not_trained_again_on_another_machine(
     ],
 )
 def test_bad_input_is_refused_in_one_line(
-    command: Callable[[list[str]], int],
-    words: list[str],
-    said: str,
-    census: Path,
-    capsys: pytest.CaptureFixture[str],
+    command: ModuleType, words: list[str], said: str, census: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     how = ["--at", "3", *TINY] if command is branch else []
-    assert command(["--store", str(census), *how, *words]) == 2
+    assert command.main(["--store", str(census), *how, *words]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and error.count("\n") == 1 and said in error
 
@@ -172,7 +164,7 @@ def test_every_command_of_a_sweeps_header_plans_as_it_stands(
 
 def test_a_donor_is_any_init_seed_and_factors_are_ones_own() -> None:
     own = "embedding=token_embedding,position_embedding;head=head"
-    runs = layers_command.planned(["--recipient=4", "--donor-init=512", "--donor-order=8", "--factors", own, *TINY])
+    runs = layers.planned(["--recipient=4", "--donor-init=512", "--donor-order=8", "--factors", own, *TINY])
     assert len(runs) == 2 * 2**3
     both = {"token_embedding": 512, "position_embedding": 512}
     maps = [{}, both, {"head": 512}, {**both, "head": 512}]
@@ -183,10 +175,10 @@ def test_a_donor_is_any_init_seed_and_factors_are_ones_own() -> None:
 
 
 def test_the_examples_in_its_help_plan(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    examples = [line.strip() for line in str(layers_command.__doc__).splitlines() if line.startswith("  grok ")]
+    examples = [line.strip() for line in str(layers.__doc__).splitlines() if line.startswith("  grok ")]
     assert len(examples) == 3
     for example in examples:
         _, door, *words = shlex.split(example)
         assert door == "layers"
-        assert layers([*words, "dry_run=true", f"store.path={tmp_path / 'S'}"]) == 0
+        assert layers.main([*words, "dry_run=true", f"store.path={tmp_path / 'S'}"]) == 0
         assert " planned, 0 stored" in capfd.readouterr().out
