@@ -388,8 +388,10 @@ def _purpose(run: PlannedRun, stored: StoredRuns, planned: Mapping[str, str], ch
         return Purpose(role="child", unit=again, parent_run_id=run.repeats, redrawn=(), choice=choice)
     if isinstance(config, GptConfig) and config.resume.run is not None:
         parent = config.resume.run if config.resume.run in stored.run_ids else None
+        changed = [name.partition(".") for name in config.resume.changes]
+        redrawn = tuple(stream for group, _, stream in changed if group == "seeds")
         step = config.resume.step
-        return Purpose(role="child", unit=unit, parent_run_id=parent, redrawn=(), choice="named", from_step=step)
+        return Purpose(role="child", unit=unit, parent_run_id=parent, redrawn=redrawn, choice="named", from_step=step)
     if (trunk := config.trunk()) is not None:
         straight = run.with_config(trunk[0])
         parent = stored.like(straight) or planned.get(straight.identity.trajectory_id)

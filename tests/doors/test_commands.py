@@ -433,3 +433,6 @@ def test_a_run_that_diverged_is_gone_on_from_under_another_rate(door: Door, smal
     runs = open_store("S").runs().set_index("status")
     branch = runs.loc["completed"]
     assert (branch.parent_run_id, branch.branch_step, branch.steps) == (run["run_id"], int(first), 200)
+    assert door(*diverging, *words_to_use, "seeds.order=5", "resume.changes=[seeds.order]").status == 0
+    children = open_store("S").designs().query("role == 'child'")
+    assert children["redrawn"].tolist() == ["[]", '["order"]'] and set(children["from_step"]) == {int(first)}
