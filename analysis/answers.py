@@ -26,6 +26,7 @@ from grok.analysis.proposals import given_again, proposal
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies import QUESTIONS, Missing
 from grok.analysis.studies.base import OwnStudy, Study
+from grok.analysis.studies.gpt import describe_language_model
 from grok.errors import ConfigError, GrokError
 from grok.plugins import active, load, name_code
 from grok.streams import STREAMS, derive_seed
@@ -76,18 +77,6 @@ def describe_model(row: pd.Series) -> str:
         f"transformer of {int(layers)} layer{'s' if layers > 1 else ''}, width {int(width)}, "
         f"{int(row['config.model.heads'])} heads, MLP {int(4 * width if pd.isna(inner) else inner)}, "
         f"{str(row['config.model.activation']).upper()}, {norm.get(str(row['config.model.norm']), '')}"
-    )
-
-
-def describe_language_model(row: pd.Series) -> str:
-    """Return model, batch and length of a language model's run in words."""
-    layers, width, heads, context, batch, steps = (
-        int(row[f"config.{name}"])
-        for name in ("model.layers", "model.d_model", "model.heads", "model.context", "train.batch_size", "train.steps")
-    )
-    return (
-        f"transformer of {layers} layer{'s' if layers > 1 else ''}, width {width:,}, {heads} heads, "
-        f"{context:,} tokens; learning rate {row['config.optim.lr']:g}, batch {batch:,}, {steps:,} steps"
     )
 
 

@@ -21,20 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 
+from grok.analysis import writing
 from grok.analysis.answers import Report, compile_report, own_studies, unfinished
 from grok.analysis.observations import Observations
 from grok.analysis.studies import QUESTIONS, Missing
-from grok.analysis.writing import (
-    FIGURES,
-    PAGE,
-    default_folder,
-    missing_text,
-    study_text,
-    write_answers,
-    write_page,
-    write_report,
-    write_studies,
-)
 from grok.commands.command import Parser, add_store, command, refuse_unwritable, store_of
 from grok.errors import ConfigError, StoreError, one_line
 from grok.store import check_path
@@ -81,17 +71,20 @@ def watch(store: Path, out: Path, every: int, compiled: Callable[[Observations],
                         raise
                 else:
                     failures, seen = 0, now
-                    written = report, write_answers(report, out)
-                    print(f"{time.strftime('%H:%M:%S')}  {report.provenance.runs:,} runs  {out / PAGE}", flush=True)
+                    written = report, writing.write_answers(report, out)
+                    print(
+                        f"{time.strftime('%H:%M:%S')}  {report.provenance.runs:,} runs  {out / writing.PAGE}",
+                        flush=True,
+                    )
             if written and (stands := standing(store, observations)) != written[0].standing:
                 written = replace(written[0], standing=stands), written[1]
-                write_page(*written, out, reload_seconds=every)
+                writing.write_page(*written, out, reload_seconds=every)
             time.sleep(every)
     except KeyboardInterrupt:
         if written is None:
             print(f"\nstopped: {store} has no runs yet")
         else:
-            print(f"\nstopped: {written[0].provenance.runs:,} runs in {write_page(*written, out)}")
+            print(f"\nstopped: {written[0].provenance.runs:,} runs in {writing.write_page(*written, out)}")
     return 0
 
 
@@ -137,7 +130,7 @@ def serve(out: Path, port: int) -> str:
     except OSError as error:
         raise ConfigError(f"--serve {port}: {error.strerror}; give another port, or 0 for a free one") from None
     Thread(target=server.serve_forever, daemon=True).start()
-    return f"http://127.0.0.1:{server.server_address[1]}/{PAGE}"
+    return f"http://127.0.0.1:{server.server_address[1]}/{writing.PAGE}"
 
 
 class _Silent(SimpleHTTPRequestHandler):
@@ -186,11 +179,11 @@ def print_answer(name: str, store: Path, out: Path) -> None:
     """Print the store's answer to the question ``name``, and write its figures and tables below ``out``."""
     study = next(question for question in QUESTIONS if question.name == name).ask(Observations.read(store))
     if isinstance(study, Missing):
-        print(missing_text(study))
+        print(writing.missing_text(study))
         return
-    print(study_text(study))
-    for drawing in write_studies([study], out)[study.name]:
-        print(f"figure: {out / FIGURES / drawing.name}.png")
+    print(writing.study_text(study))
+    for drawing in writing.write_studies([study], out)[study.name]:
+        print(f"figure: {out / writing.FIGURES / drawing.name}.png")
 
 
 @command()
@@ -198,7 +191,7 @@ def main(argv: list[str]) -> int:
     """Write the report and print its headlines."""
     arguments = parser().parse_args(argv)
     store = store_of(arguments)
-    out = arguments.out or default_folder(store)
+    out = arguments.out or writing.default_folder(store)
     own = own_studies(arguments.own, arguments.plugin_path)
     refuse_unwritable("--out", out, folder=True)
     if arguments.only is not None:
@@ -221,7 +214,7 @@ def main(argv: list[str]) -> int:
                 webbrowser.open(address)
         return watch(store, out, max(1, arguments.every), compiled)
     report = compiled(Observations.read(store))
-    page = write_report(report, out)
+    page = writing.write_report(report, out)
     if not report.provenance.runs:
         print(f"{store} has no finished run yet; train some: {report.next_step.text}")
     elif report.provenance.statuses.keys() == {"failed"}:

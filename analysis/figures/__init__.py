@@ -18,6 +18,7 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "language_crossed": (causes.variance_bars, causes.heat_map),
     "branching": (evidence.branch_strips,),
     "fate": (causes.fate_by_step,),
+    "language_fate": (causes.fixed_by_step,),
     "layers": (causes.layer_shares,),
     "repeatability": (causes.repeat_candidates, causes.repeat_kinds),
     "weight_decay": (survival.slowdowns, survival.family_curves),

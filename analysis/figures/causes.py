@@ -28,6 +28,7 @@ from grok.analysis.statistics.repeatability import Verdict
 from grok.analysis.statistics.variance_shares import CHAOS
 from grok.analysis.studies.crossed import Crossed
 from grok.analysis.studies.fate import CHANGES, FORWARD, MOVED, REVERSE, START, SUPER, Fate
+from grok.analysis.studies.language_fate import LanguageFate
 from grok.analysis.studies.layers import Layers
 from grok.analysis.studies.mechanism import MEANINGS, Mechanism
 from grok.analysis.studies.prediction import Prediction
@@ -205,6 +206,20 @@ def fate_by_step(study: Fate) -> Drawing | None:
     )
     runs = f"{int(frame['runs'].sum()):,} children"
     return draw("fate_by_step", "Super children by the step of their change", caption, [chart], frame, runs)
+
+
+def fixed_by_step(study: LanguageFate) -> Drawing:
+    """Draw the share of the variance of the final loss that is fixed, by step."""
+    steps = study.steps.assign(x=study.steps["step"], place=study.steps["step"])
+    last = float(steps["step"].max())
+    chart = Chart(
+        ChartAxis("step from which on the order is another", -0.03 * last, 1.03 * last),
+        ChartAxis("variance of the final loss", -0.02, 1.02, percent=True),
+        (Band("", BLUE, steps), Intervals("", BLUE, steps, vertical=True)),
+    )
+    caption = "Share of the variance of the final loss that is fixed by a step, with 95% intervals."
+    count = f"{int(steps['children'].sum()):,} children"
+    return draw("fixed_by_step", "Final loss fixed by step", caption, [chart], study.steps, count)
 
 
 def prediction_curve(study: Prediction) -> Drawing:

@@ -16,26 +16,9 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from grok.analysis.criteria import DIARY, UNJUDGED, usual_length
+from grok.analysis.figures import style
 from grok.analysis.figures.curves import spread, stacked
 from grok.analysis.figures.render import draw
-from grok.analysis.figures.style import (
-    AMBER,
-    BLUE,
-    CLASS_COLOURS,
-    GREY,
-    INK,
-    SERIES,
-    TEAL,
-    WIDTH,
-    Band,
-    Chart,
-    ChartAxis,
-    Drawing,
-    Lines,
-    Points,
-    Rule,
-    of_all,
-)
 from grok.analysis.statistics.survival import kaplan_meier, watched_until
 from grok.analysis.studies.branching import Branching, validation_examples
 from grok.analysis.studies.census import Census
@@ -43,7 +26,7 @@ from grok.analysis.studies.papers import Papers, Trained, parts
 from grok.analysis.studies.survival import Survival
 
 Floats = NDArray[np.float64]
-CHOSEN: Final = (TEAL, AMBER, BLUE)
+CHOSEN: Final = (style.TEAL, style.AMBER, style.BLUE)
 """Colours of the chosen runs, in their order."""
 LOGIT_TICKS: Final = (0.001, 0.01, 0.05, DIARY.normal_accuracy, 0.5, 0.75, 0.9, DIARY.super_accuracy, 0.999)
 MOST_FAINT: Final = 200
@@ -57,7 +40,7 @@ def logit(accuracy: pd.Series | Floats, examples: int) -> Floats:
     return np.asarray(np.log(hits / (examples + 1 - hits)))
 
 
-def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> Drawing:
+def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> style.Drawing:
     """Draw training (dashed) and validation accuracy (solid) over log steps: the chosen runs in colour, others faint.
 
     ``curves``: columns run_id, step, train_acc, val_acc. ``chosen``: the legend's name by run_id, such as
@@ -73,18 +56,20 @@ def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> Drawing:
         raise ValueError(f"choose up to {len(CHOSEN)} runs of the curves; without a curve: {missing}")
     others = every.difference(pd.Index(list(chosen)))
     faint = spread(others, MOST_FAINT)
-    rest, few = f"other seeds ({of_all(len(faint), len(others))})", frozenset(faint)
+    rest, few = f"other seeds ({style.of_all(len(faint), len(others))})", frozenset(faint)
     layers = [
-        Lines(rest, GREY, known[known["run_id"].isin(others)], "step", "train_acc", few, 0.25, 0.6, "dashed"),
-        Lines(rest, GREY, known[known["run_id"].isin(others)], "step", "val_acc", few, 0.35, 0.7),
+        style.Lines(
+            rest, style.GREY, known[known["run_id"].isin(others)], "step", "train_acc", few, 0.25, 0.6, "dashed"
+        ),
+        style.Lines(rest, style.GREY, known[known["run_id"].isin(others)], "step", "val_acc", few, 0.35, 0.7),
     ]
     for (run, name), colour in zip(chosen.items(), CHOSEN, strict=False):
         curve, one = known[known["run_id"] == run], frozenset([run])
-        layers.append(Lines(name, colour, curve, "step", "train_acc", one, 1.0, 1.1, "dashed"))
-        layers.append(Lines(name, colour, curve, "step", "val_acc", one, 1.0, 2.0))
-    chart = Chart(
-        ChartAxis("step (log)", float(known["step"].min()), float(known["step"].max()), "log"),
-        ChartAxis("accuracy (dashed: training)", -0.02, 1.03),
+        layers.append(style.Lines(name, colour, curve, "step", "train_acc", one, 1.0, 1.1, "dashed"))
+        layers.append(style.Lines(name, colour, curve, "step", "val_acc", one, 1.0, 2.0))
+    chart = style.Chart(
+        style.ChartAxis("step (log)", float(known["step"].min()), float(known["step"].max()), "log"),
+        style.ChartAxis("accuracy (dashed: training)", -0.02, 1.03),
         tuple(layers),
     )
     caption = (
@@ -97,7 +82,7 @@ def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> Drawing:
     return draw("iconic", title, caption, [chart], data, "seeds", of=len(every))
 
 
-def branch_strips(study: Branching) -> Drawing | None:
+def branch_strips(study: Branching) -> style.Drawing | None:
     """Draw the children of each parent and redrawn stream as points, and the random seeds of the census below them.
 
     With many parents, one strip has those of a kind. None without a census.
@@ -128,14 +113,16 @@ def branch_strips(study: Branching) -> Drawing | None:
     for kind in ("normal", "fast", "super"):
         here = every[kinds == kind]
         for part, size in ((here[here["height"] == 0], 4 if len(census) > 200 else 14), (here[here["height"] > 0], 14)):
-            layers += [Points(f"{kind} ({len(here):,})", CLASS_COLOURS[kind], part, size)] if len(part) else []
+            layers += (
+                [style.Points(f"{kind} ({len(here):,})", style.CLASS_COLOURS[kind], part, size)] if len(part) else []
+            )
     medians = every.groupby("height")["val_acc"].median()
     middle = pd.DataFrame({"x": special.expit(logit(medians, examples)), "y": medians.index})
     ticks = {float(height): name for height, name in enumerate(labels)}
-    chart = Chart(
+    chart = style.Chart(
         logit_axis(f"validation accuracy at step {step:,} (logit axis)", every["x"], examples),
-        ChartAxis("", -0.6, len(labels) - 0.4, ticks=ticks),
-        (*_thresholds(examples), *layers, Points("median", INK, middle, 300, "|")),
+        style.ChartAxis("", -0.6, len(labels) - 0.4, ticks=ticks),
+        (*_thresholds(examples), *layers, style.Points("median", style.INK, middle, 300, "|")),
         height=0.9 + 0.42 * len(labels),
     )
     caption = (
@@ -148,7 +135,7 @@ def branch_strips(study: Branching) -> Drawing | None:
     return draw("redraw_strips", "Children with redrawn streams, and random seeds", caption, [chart], data, count)
 
 
-def census_iconic(census: Census) -> Drawing | None:
+def census_iconic(census: Census) -> style.Drawing | None:
     """Draw the curves of a census, with the best seed of its two best classes in colour (else the two best seeds)."""
     ranked = census.rows[census.rows["label"] != UNJUDGED].sort_values("accuracy", ascending=False, kind="stable")
     if len(ranked) < 3:
@@ -162,7 +149,7 @@ def census_iconic(census: Census) -> Drawing | None:
     return iconic(census.curves[census.curves["step"] <= usual_length(ends.to_numpy(dtype=np.int64))], names)
 
 
-def qq_log_time(study: Survival, level: float = 0.95) -> Drawing | None:
+def qq_log_time(study: Survival, level: float = 0.95) -> style.Drawing | None:
     """Draw the normal quantile plot of log times, with the pointwise band of samples of one log-normal.
 
     The line is the fitted one. Censored runs count in the fit and in the ranks (Kaplan-Meier) but have no point. Times
@@ -193,14 +180,17 @@ def qq_log_time(study: Survival, level: float = 0.95) -> Drawing | None:
     places = frame.rename(columns={"normal": "x", "step": "y"})
     line = places.assign(value=np.exp(centre + width * z))
     points = [
-        Points(f"{name} ({int(here.sum())})", colour, places[here], 16)
-        for name, colour, here in (("points inside the band", BLUE, ~outside), ("outside it", AMBER, outside))
+        style.Points(f"{name} ({int(here.sum())})", colour, places[here], 16)
+        for name, colour, here in (
+            ("points inside the band", style.BLUE, ~outside),
+            ("outside it", style.AMBER, outside),
+        )
         if here.any()
     ]
-    chart = Chart(
-        ChartAxis.around("standard normal quantile", z),
-        ChartAxis.around("step of generalisation (log)", curve.times, low, high, scale="log"),
-        (Band("", GREY, line), *points),
+    chart = style.Chart(
+        style.ChartAxis.around("standard normal quantile", z),
+        style.ChartAxis.around("step of generalisation (log)", curve.times, low, high, scale="log"),
+        (style.Band("", style.GREY, line), *points),
         height=2.7,
     )
     caption = (
@@ -213,10 +203,10 @@ def qq_log_time(study: Survival, level: float = 0.95) -> Drawing | None:
             f" {late} seeds that generalised after step {end:,.0f} have no point: too few were trained that long to "
             "know their ranks."
         )
-    return draw("qq_log_time", "Is one log-normal enough?", caption, [chart], frame, f"{of_all(drawn, n)} seeds")
+    return draw("qq_log_time", "Is one log-normal enough?", caption, [chart], frame, f"{style.of_all(drawn, n)} seeds")
 
 
-def accuracy_histogram(census: Census, bins: int = 40) -> Drawing | None:
+def accuracy_histogram(census: Census, bins: int = 40) -> style.Drawing | None:
     """Draw the histogram of logit validation accuracy at the horizon, by class; None off the diary's task."""
     rows = census.rows[census.rows["label"].isin(["normal", "fast", "super"])]
     if rows.empty or not census.population.has_diary_task:
@@ -230,10 +220,10 @@ def accuracy_histogram(census: Census, bins: int = 40) -> Drawing | None:
     data = pd.DataFrame({"logit from": edges[:-1], "logit to": edges[1:]})
     data = data.assign(**{name: np.histogram(x[here], edges)[0] for name, here in classes.items()})
     places = special.expit(edges)
-    layers, y = stacked(places, [(name, CLASS_COLOURS[name], data[name].to_numpy()) for name in classes])
+    layers, y = stacked(places, [(name, style.CLASS_COLOURS[name], data[name].to_numpy()) for name in classes])
     label = f"validation accuracy at step {census.horizon:,} (logit axis)"
     marks = pd.Series(special.expit(x), rows.index)
-    chart = Chart(logit_axis(label, places, examples), y, (*layers, *_thresholds(examples)), marks)
+    chart = style.Chart(logit_axis(label, places, examples), y, (*layers, *_thresholds(examples)), marks)
     caption = (
         f"Validation accuracy of {len(rows):,} seeds at step {census.horizon:,} on a logit axis. Dashed: the diary's "
         f"thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
@@ -256,12 +246,12 @@ def _apart(x: Floats, most: float = 0.34) -> Floats:
     return np.asarray((2 * turns - 1) * most)
 
 
-def _thresholds(examples: int) -> list[Rule]:
+def _thresholds(examples: int) -> list[style.Rule]:
     ends = logit(np.array([DIARY.normal_accuracy, DIARY.super_accuracy]), examples)
-    return [Rule("x", float(place)) for place in special.expit(ends)]
+    return [style.Rule("x", float(place)) for place in special.expit(ends)]
 
 
-def logit_axis(label: str, x: pd.Series | Floats, examples: int) -> ChartAxis:
+def logit_axis(label: str, x: pd.Series | Floats, examples: int) -> style.ChartAxis:
     """Return the logit axis of accuracies ``x`` as :func:`logit` corrects them, with ticks that do not overlap."""
     thresholds = (DIARY.normal_accuracy, DIARY.super_accuracy)
     known = special.logit(np.concatenate([np.asarray(x, dtype=float), thresholds]))
@@ -272,7 +262,7 @@ def logit_axis(label: str, x: pd.Series | Floats, examples: int) -> ChartAxis:
         apart = all(abs(place - special.logit(other)) > 0.11 * (high - low) for other in kept)
         if low <= place <= high and apart:
             kept[float(special.expit(place))] = f"{value:.3g}"
-    return ChartAxis(label, float(special.expit(low)), float(special.expit(high)), "logit", ticks=kept)
+    return style.ChartAxis(label, float(special.expit(low)), float(special.expit(high)), "logit", ticks=kept)
 
 
 # Accuracy over steps at the settings of papers, one panel per paper, with the papers' steps as rules.
@@ -280,7 +270,7 @@ def logit_axis(label: str, x: pd.Series | Floats, examples: int) -> ChartAxis:
 COLUMNS: Final = 2
 
 
-def beside_papers(study: Papers) -> Drawing:
+def beside_papers(study: Papers) -> style.Drawing:
     """Draw validation accuracy (solid) and training accuracy (thin, dashed) over log steps."""
     titles = list(dict.fromkeys(t.paper.title for t in study.trained))
     charts = [_panel(title, [t for t in study.trained if t.paper.title == title], study.curves) for title in titles]
@@ -293,28 +283,28 @@ def beside_papers(study: Papers) -> Drawing:
     )
     columns = min(COLUMNS, len(titles))
     count, title = f"{len(names):,} runs", "Accuracy at the settings of papers, with the papers' steps"
-    return draw("beside_papers", title, caption, charts, data, count, columns=columns, width=WIDTH * columns)
+    return draw("beside_papers", title, caption, charts, data, count, columns=columns, width=style.WIDTH * columns)
 
 
-def _panel(title: str, trained: list[Trained], curves: pd.DataFrame) -> Chart:
+def _panel(title: str, trained: list[Trained], curves: pd.DataFrame) -> style.Chart:
     known = curves[(curves["step"] > 0) & curves["run_id"].isin(pd.concat([t.rows for t in trained]).index)]
-    layers: list[Lines] = []
-    steps: dict[int, Rule] = {}
+    layers: list[style.Lines] = []
+    steps: dict[int, style.Rule] = {}
     for i, part in enumerate(part for t in trained for part in parts(t)):
         theirs = part.arm.theirs
         mark = f"; paper: {theirs:,}" if theirs is not None else ""
-        colour, group = SERIES[i % len(SERIES)], f"{part.arm.name} ({len(part.rows)}{mark})"
+        colour, group = style.SERIES[i % len(style.SERIES)], f"{part.arm.name} ({len(part.rows)}{mark})"
         mine, runs = known[known["run_id"].isin(part.rows.index)], frozenset(part.rows.index)
-        layers.append(Lines(group, colour, mine, "step", "train_acc", runs, 0.35, 0.6, "dashed"))
-        layers.append(Lines(group, colour, mine, "step", "val_acc", runs, 1.0, 1.5))
+        layers.append(style.Lines(group, colour, mine, "step", "train_acc", runs, 0.35, 0.6, "dashed"))
+        layers.append(style.Lines(group, colour, mine, "step", "val_acc", runs, 1.0, 1.5))
         if theirs is not None:
-            steps.setdefault(theirs, Rule("x", theirs, colour=colour))
+            steps.setdefault(theirs, style.Rule("x", theirs, colour=colour))
     phases = trained[0].paper.phases
-    steps |= {step: Rule("x", step, colour=INK) for step in phases.values()}
+    steps |= {step: style.Rule("x", step, colour=style.INK) for step in phases.values()}
     last = max([float(known["step"].max()), *steps])
-    return Chart(
-        ChartAxis("step (log)", float(known["step"].min()), 1.25 * last, "log"),
-        ChartAxis("accuracy", -0.02, 1.03),
+    return style.Chart(
+        style.ChartAxis("step (log)", float(known["step"].min()), 1.25 * last, "log"),
+        style.ChartAxis("accuracy", -0.02, 1.03),
         (*[steps[step] for step in sorted(steps)], *layers),
         title=": ".join([title, ", ".join(f"{name} {step:,}" for name, step in phases.items())][: 1 + bool(phases)]),
     )

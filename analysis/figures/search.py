@@ -7,19 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from grok.analysis.figures import style
 from grok.analysis.figures.render import draw
-from grok.analysis.figures.style import (
-    GREY,
-    ROSE,
-    TEAL,
-    Band,
-    Chart,
-    ChartAxis,
-    Drawing,
-    Intervals,
-    Points,
-    Rule,
-)
 from grok.analysis.studies.search import FINISHED, Searches, SearchResult
 
 WORDS = {
@@ -30,32 +19,33 @@ WORDS = {
 }
 
 
-def histories(study: Searches) -> list[Drawing]:
+def histories(study: Searches) -> list[style.Drawing]:
     """Draw each search's value by trial and the best so far."""
     finished = [(r, r.trials[(r.trials["state"] == FINISHED) & r.trials["value"].notna()]) for r in study.results]
     return [_history(result, done.sort_values("trial")) for result, done in finished if len(done)]
 
 
-def _history(result: SearchResult, done: pd.DataFrame) -> Drawing:
+def _history(result: SearchResult, done: pd.DataFrame) -> style.Drawing:
     value = done["value"].to_numpy(dtype=float)
     best = np.minimum.accumulate(value) if result.minimise else np.maximum.accumulate(value)
     steps = pd.DataFrame({"x": done["trial"], "value": best, "low": best, "high": best})
     stopped = result.trials.loc[result.trials["state"] != FINISHED, "trial"]
-    y = ChartAxis.around(_words(result.objective), done["value"], done["low"], done["high"])
+    y = style.ChartAxis.around(_words(result.objective), done["value"], done["low"], done["high"])
+    ended = pd.DataFrame({"x": stopped, "y": y.low + 0.02 * (y.high - y.low)})
     layers: list[Any] = [
-        Intervals("trial", GREY, done.rename(columns={"trial": "place"}), vertical=True, size=14),
-        Points("stopped or failed", ROSE, pd.DataFrame({"x": stopped, "y": y.low + 0.02 * (y.high - y.low)}), 30, "|"),
-        Band("best so far", TEAL, steps, stairs=True),
+        style.Intervals("trial", style.GREY, done.rename(columns={"trial": "place"}), vertical=True, size=14),
+        style.Points("stopped or failed", style.ROSE, ended, 30, "|"),
+        style.Band("best so far", style.TEAL, steps, stairs=True),
     ]
     beyond = ""
     if result.objective == "median_time" and result.steps is not None and (value > result.steps).any():
-        layers.append(Rule("y", result.steps, "end of training"))
+        layers.append(style.Rule("y", result.steps, "end of training"))
         beyond = (
             " Trials in which half of the seeds or more had not generalised lie above the end of training, "
             f"{result.steps:,} steps, at that many steps times (1 + their share)."
         )
-    x = ChartAxis("trial", -0.5, float(result.trials["trial"].max()) + 0.5, whole=True)
-    chart = Chart(x, y, tuple(layer for layer in layers if isinstance(layer, Rule) or len(layer.frame)))
+    x = style.ChartAxis("trial", -0.5, float(result.trials["trial"].max()) + 0.5, whole=True)
+    chart = style.Chart(x, y, tuple(layer for layer in layers if isinstance(layer, style.Rule) or len(layer.frame)))
     caption = (
         f"{len(done)} finished trials of {result.name}, each the value over {done['seeds'].iloc[0]} seeds with its "
         f"95% interval. Red ticks: {len(stopped)} trials that were stopped, impossible or failed.{beyond}"

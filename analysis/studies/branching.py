@@ -17,9 +17,9 @@ import pandas as pd
 from grok.analysis.criteria import DIARY, UNJUDGED
 from grok.analysis.observations import Condition, Observations, conditions_of, describe_task, floats
 from grok.analysis.populations import CHOSEN, LAYERS, asked, places, random_seeds, roles, settings_in_words
+from grok.analysis.statistics import repeatability
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.proportions import clopper_pearson, share
-from grok.analysis.statistics.repeatability import Kept, between_parents, kept_distance, mean_share, normal_scores
 from grok.analysis.studies.base import Beside, Question, Study, Table, by_condition
 from grok.analysis.studies.census import judged
 from grok.streams import RUN_STREAMS
@@ -63,7 +63,7 @@ class Branching(Study):
     families: list[Families]
     census: pd.DataFrame
     """Random seeds of the same condition: columns ``accuracy`` and ``super``, indexed by run_id."""
-    kept: dict[str, Kept]
+    kept: dict[str, repeatability.Kept]
     """Variance between parents of all first-generation families (``every``) and of those of random parents
     (``random``), and the distance that children of chosen parents keep (``chosen``). A redraw has its family's name."""
     horizon: int
@@ -155,7 +155,7 @@ def one(observations: Observations, condition: Condition) -> Branching:
     score = pd.Series(np.nan, labelled.index)
     gap = ""
     try:
-        score[:] = normal_scores(floats(ranked), floats(ranked[random]))
+        score[:] = repeatability.normal_scores(floats(ranked), floats(ranked[random]))
     except NotEnoughData as missing:
         gap = missing.needs
     related = related[related["child"].isin(labelled.index)].sort_values(
@@ -233,7 +233,7 @@ def first_generation(study: Branching) -> dict[str, pd.DataFrame]:
     return {"every": rows, "random": rows[random], "chosen": rows[~random]}
 
 
-def what_children_keep(study: Branching) -> dict[str, Kept]:
+def what_children_keep(study: Branching) -> dict[str, repeatability.Kept]:
     """Return what children keep by how their parents were chosen; see `Branching.kept`. What has no data is left out.
 
     All parents are the units of `between_parents`. A random parent's own score counts as no sibling: the best of its
@@ -246,9 +246,9 @@ def what_children_keep(study: Branching) -> dict[str, Kept]:
         redrawn = rows["redrawn"].to_numpy(dtype=np.str_)
         try:
             if name == "chosen":
-                result[name] = kept_distance(scores, redrawn, parents, lines, own)
+                result[name] = repeatability.kept_distance(scores, redrawn, parents, lines, own)
             else:
-                result[name] = between_parents(scores, redrawn, parents, lines)
+                result[name] = repeatability.between_parents(scores, redrawn, parents, lines)
         except NotEnoughData:
             continue
     return result
@@ -348,7 +348,7 @@ def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str,
     by_parent = group.groupby("parent", sort=False).agg(
         hits=("super", "sum"), n=("super", "size"), line=("line", "first")
     )
-    related = mean_share(
+    related = repeatability.mean_share(
         [(int(h), int(n)) for h, n in zip(by_parent["hits"], by_parent["n"], strict=True)], [*by_parent["line"]]
     )
     return {

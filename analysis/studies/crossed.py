@@ -106,35 +106,14 @@ def _cells(observations: Observations, mode: str) -> pd.DataFrame:
     return observations.measured(cells["run_id"].tolist(), mode)
 
 
-DROPOUT: Final = [f"config.model.dropout_{place}" for place in ("embedding", "residual", "attention")]
-
-
 def _language_rows(observations: Observations) -> pd.DataFrame:
     """Return the cells that are language models; a stream that cannot change a run has the seed 0."""
     rows = _cells(observations, "gpt")
     if rows.empty:
         return rows
     return rows.assign(
-        seed_dropout=rows["seed_dropout"].where((rows[DROPOUT].fillna(0.0) > 0).any(axis=1), 0),
+        seed_dropout=rows["seed_dropout"].where((rows[gpt.DROPOUT].fillna(0.0) > 0).any(axis=1), 0),
         seed_init=rows["seed_init"].where(rows["config.init_from"].isna(), 0),
-    )
-
-
-def _language_conditions(rows: pd.DataFrame) -> list[Condition]:
-    if rows.empty:
-        return []
-    names = gpt.condition_names(rows)
-    grouped = sorted(rows.groupby(names, sort=True), key=lambda pair: -len(pair[1]))
-    return [Condition(str(name) if len(grouped) > 1 else "", group) for name, group in grouped]
-
-
-def _model(row: pd.Series) -> str:
-    layers, width, context = (row[f"config.model.{name}"] for name in ("layers", "d_model", "context"))
-    dropout = row[DROPOUT].fillna(0.0).max()
-    steps, batch = row["config.train.steps"], row["config.train.batch_size"]
-    return (
-        f"{row['config.experiment']} with {layers:.0f} layers of width {width:.0f}, {steps:,.0f} steps of {batch:.0f} "
-        f"× {context:.0f} tokens, dropout {dropout:g}"
     )
 
 
@@ -147,7 +126,12 @@ EQUATIONS: Final = Subject(
     _equations,
 )
 LANGUAGE: Final = Subject(
-    CROSSED["gpt"], _language_rows, _language_conditions, gpt.CONDITION_SETTINGS, final_loss, _model
+    CROSSED["gpt"],
+    _language_rows,
+    gpt.conditions_of,
+    gpt.CONDITION_SETTINGS,
+    final_loss,
+    gpt.describe_language_model,
 )
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from grok.analysis.observations import OWN_CODE, Observations, floats, varying_columns
+from grok.analysis.observations import OWN_CODE, Condition, Observations, floats, varying_columns
 from grok.analysis.populations import asked_unseen
 from grok.analysis.proposals import rerun_command
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
@@ -120,6 +120,7 @@ LOGGED: Final = {
     "peak_memory": ("peak_memory", "max"),
 }
 """What a run's log of steps gives: the column, and of which of its values."""
+DROPOUT: Final = [f"config.model.dropout_{place}" for place in ("embedding", "residual", "attention")]
 SAMPLES = 4
 """Number of runs whose last sample is shown."""
 
@@ -152,6 +153,28 @@ def condition_names(rows: pd.DataFrame) -> pd.Series:
                      for name, values in varying.items()]  # fmt: skip
             names[run] = ", ".join([str(preset), *parts])
     return names
+
+
+def conditions_of(rows: pd.DataFrame) -> list[Condition]:
+    """Return the conditions of language models, the one with most runs first."""
+    if rows.empty:
+        return []
+    groups = sorted(rows.groupby(condition_names(rows), sort=True), key=lambda pair: -len(pair[1]))
+    return [Condition(str(name) if len(groups) > 1 else "", group) for name, group in groups]
+
+
+def describe_language_model(row: pd.Series) -> str:
+    """Return model, batch and length of a language model's run in words."""
+    layers, width, heads, context, batch, steps = (
+        int(row[f"config.{name}"])
+        for name in ("model.layers", "model.d_model", "model.heads", "model.context", "train.batch_size", "train.steps")
+    )
+    dropout = row[DROPOUT].fillna(0.0).max()
+    return (
+        f"transformer of {layers} layer{'s' if layers > 1 else ''}, width {width:,}, {heads} heads, {context:,} "
+        f"tokens{f', dropout {dropout:g}' if dropout else ''}; learning rate {row['config.optim.lr']:g}, "
+        f"batch {batch:,}, {steps:,} steps"
+    )
 
 
 def _mixture(shares: str | None) -> str:

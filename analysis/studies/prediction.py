@@ -10,17 +10,8 @@ import pandas as pd
 from grok.analysis.criteria import DIARY, UNJUDGED, restricted_log_time
 from grok.analysis.observations import Observations, floats
 from grok.analysis.populations import Population
+from grok.analysis.statistics import prediction
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
-from grok.analysis.statistics.prediction import (
-    FEWEST,
-    auroc,
-    cross_validated,
-    cross_validated_auroc,
-    cross_validation_noise,
-    folds,
-    screened,
-    spearman,
-)
 from grok.analysis.statistics.proportions import share
 from grok.analysis.studies.base import Beside, Question, Study, by_population, has_populations
 from grok.analysis.studies.census import judged
@@ -65,12 +56,14 @@ def labels(observations: Observations, population: Population) -> tuple[np.ndarr
     known = labelled[labelled["label"] != UNJUDGED]
     for classes, words in zip((("super",), ("super", "fast")), called, strict=True):
         hit = known["label"].isin(classes).to_numpy()
-        if min(hit.sum(), len(hit) - hit.sum()) >= FEWEST and hit.mean() <= 0.5:
+        if min(hit.sum(), len(hit) - hit.sum()) >= prediction.FEWEST and hit.mean() <= 0.5:
             return hit, known, f"{words} at step {horizon:,}"
     y = restricted_log_time(observations, rows).values
     hit = y <= np.quantile(y, 0.25)
-    if min(hit.sum(), len(hit) - hit.sum()) < FEWEST:
-        raise NotEnoughData(f"at least {FEWEST} seeds of either kind (seen: {int(hit.sum())} and {int((~hit).sum())})")
+    if min(hit.sum(), len(hit) - hit.sum()) < prediction.FEWEST:
+        raise NotEnoughData(
+            f"at least {prediction.FEWEST} seeds of either kind (seen: {int(hit.sum())} and {int((~hit).sum())})"
+        )
     return hit, rows, "among the fastest quarter"  # with ties more
 
 
@@ -97,8 +90,8 @@ def one(observations: Observations, population: Population) -> Prediction:
         NotEnoughData: too few hits or misses, or too few evaluations before the first seeds generalise.
     """
     rows = population.rows
-    if len(rows) < 2 * FEWEST:
-        raise NotEnoughData(f"at least {2 * FEWEST} seeds (seen: {len(rows)})")
+    if len(rows) < 2 * prediction.FEWEST:
+        raise NotEnoughData(f"at least {2 * prediction.FEWEST} seeds (seen: {len(rows)})")
     hit, rows, meaning = labels(observations, population)
     curves = observations.curves_of(rows.index)
     grokked = floats(rows["grokked_step"])
@@ -118,15 +111,15 @@ def one(observations: Observations, population: Population) -> Prediction:
         x = features(curves, rows.index, [s for s in steps if s <= step])
         x = x[:, x.std(0) > 0]
         if x.shape[1]:
-            scores[step] = cross_validated(x, hit, generator(f"folds {step}"))
-            noise.append(cross_validation_noise(x, hit, generator(f"shuffled labels {step}"), SHUFFLES))
+            scores[step] = prediction.cross_validated(x, hit, generator(f"folds {step}"))
+            noise.append(prediction.cross_validation_noise(x, hit, generator(f"shuffled labels {step}"), SHUFFLES))
     if not scores:
         raise NotEnoughData("evaluations that differ between seeds")
     # One factor for all steps, because the shuffles of one step are too few to estimate a variance.
     widen = float(np.sqrt(max(1.0, float(np.mean(noise)))))
     records = []
     for step, score in scores.items():
-        e = cross_validated_auroc(score, hit, widen, shuffles=SHUFFLES * len(scores))
+        e = prediction.cross_validated_auroc(score, hit, widen, shuffles=SHUFFLES * len(scores))
         done = float((grokked[hit] <= step).mean())
         records.append(
             {
@@ -166,9 +159,9 @@ def _recognised(
     records = [
         {
             "step": step,
-            "AUROC of the validation loss": auroc(score, hit).plain(2),
-            "AUROC of the accuracy": auroc(floats(wide["val_acc", step].fillna(-1)), hit).plain(2),
-            "rank correlation of the loss with the last accuracy": spearman(score, final).plain(2),
+            "AUROC of the validation loss": prediction.auroc(score, hit).plain(2),
+            "AUROC of the accuracy": prediction.auroc(floats(wide["val_acc", step].fillna(-1)), hit).plain(2),
+            "rank correlation of the loss with the last accuracy": prediction.spearman(score, final).plain(2),
         }
         for step, score in scores.items()
     ]
@@ -177,14 +170,14 @@ def _recognised(
 
     def steps_and_hits(option: tuple[int, float], among: np.ndarray) -> tuple[float, int]:
         step, kept = option
-        missed, cost = screened(scores[step][among], hit[among], kept, step, lengths[among])
+        missed, cost = prediction.screened(scores[step][among], hit[among], kept, step, lengths[among])
         return cost * float(lengths[among].sum()), int(hit[among].sum()) - missed
 
     def a_hit(option: tuple[int, float], among: np.ndarray) -> float:
         trained, hits = steps_and_hits(option, among)
         return trained / hits if hits else np.inf
 
-    half = folds(hit, 2, generator("screen by loss halves")) == 0
+    half = prediction.folds(hit, 2, generator("screen by loss halves")) == 0
     options = [(step, kept) for step in steps for kept in FEW]
     measured = [
         (*(choice := min(options, key=lambda option: a_hit(option, pick))), *steps_and_hits(choice, ~pick))

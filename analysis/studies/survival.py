@@ -11,19 +11,9 @@ from numpy.typing import NDArray
 from grok.analysis.criteria import usual_length
 from grok.analysis.observations import Observations, floats
 from grok.analysis.populations import Population
+from grok.analysis.statistics import survival
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData
 from grok.analysis.statistics.proportions import share
-from grok.analysis.statistics.survival import (
-    LogNormal,
-    SurvivalCurve,
-    Times,
-    fit,
-    kaplan_meier,
-    logrank,
-    quantile,
-    restricted_mean,
-    watched_until,
-)
 from grok.analysis.studies.base import Beside, Finding, Question, Study, by_population, has_populations
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC
 
@@ -33,17 +23,17 @@ class Survival(Study):
     """Times of one population."""
 
     population: Population
-    times: Times
-    curve: SurvivalCurve
-    memorised: Times
-    memorised_curve: SurvivalCurve
+    times: survival.Times
+    curve: survival.SurvivalCurve
+    memorised: survival.Times
+    memorised_curve: survival.SurvivalCurve
     end: float
     """Last step with enough runs at risk."""
     last: float
     """Largest event time or time of censoring."""
     events: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Median step of each event."""
-    lognormal: LogNormal | None = None
+    lognormal: survival.LogNormal | None = None
     """The log-normal distribution fitted to the times; None if there are too few."""
 
 
@@ -62,10 +52,10 @@ def one(observations: Observations, population: Population) -> Survival:
     study = Survival(
         population=population,
         times=times,
-        curve=kaplan_meier(times),
+        curve=survival.kaplan_meier(times),
         memorised=memorised,
-        memorised_curve=kaplan_meier(memorised),
-        end=watched_until(times),
+        memorised_curve=survival.kaplan_meier(memorised),
+        end=survival.watched_until(times),
         last=float(np.max(np.where(times.seen, times.right, times.left))),
     )
     longest = float(floats(rows["config.train.steps"]).max())
@@ -98,7 +88,7 @@ def beside(study: Survival) -> dict[str, object]:
 def compare(reference: Survival, other: Survival) -> float | None:
     """Return the log-rank p-value that the times of both populations have one distribution; None if undefined."""
     try:
-        return logrank([reference.times, other.times])
+        return survival.logrank([reference.times, other.times])
     except NotEnoughData:
         return None
 
@@ -119,9 +109,9 @@ def _events(study: Survival, observations: Observations) -> None:
     for column, name in EVENTS.items():
         times = observations.times(rows, column)
         try:
-            middle = quantile(times, 0.5).plain()
+            middle = survival.quantile(times, 0.5).plain()
         except NotEnoughData:
-            middle = f"not by {min(float(times.left[~times.seen].max(initial=0)), watched_until(times)):,.0f}"
+            middle = f"not by {min(float(times.left[~times.seen].max(initial=0)), survival.watched_until(times)):,.0f}"
         records.append({"event": name, "seen in": int(times.seen.sum()), "of": len(times), "median step": middle})
     study.events = pd.DataFrame(records)
     study.tabulate("events", "Median step of each event (with censoring)", study.events)
@@ -145,7 +135,7 @@ def _quantiles(study: Survival, budget: float) -> None:
 
     for q in (0.1, 0.25, 0.5, 0.75, 0.9):
         try:
-            e = quantile(study.times, q)
+            e = survival.quantile(study.times, q)
         except NotEnoughData:
             continue
         high = round(e.high) if np.isfinite(e.high) else None
@@ -160,7 +150,7 @@ def _quantiles(study: Survival, budget: float) -> None:
             "least 40 seeds gives one (sweep=long_census)."
         )
     try:
-        e = restricted_mean(study.times, budget)
+        e = survival.restricted_mean(study.times, budget)
         add("restricted mean", e, f"Up to step {budget:,.0f} a seed takes {e.plain()} steps on average.")
     except NotEnoughData:
         pass
@@ -169,7 +159,7 @@ def _quantiles(study: Survival, budget: float) -> None:
 
 def _gap(study: Survival, rows: pd.DataFrame) -> None:
     try:
-        e = quantile(study.memorised, 0.5)
+        e = survival.quantile(study.memorised, 0.5)
     except NotEnoughData:
         return
     study.tell("median step of memorising", e.plain(), f"Half of the seeds have memorised by step {e.plain()}.", e)
@@ -178,7 +168,7 @@ def _gap(study: Survival, rows: pd.DataFrame) -> None:
     if known.sum() < 5 or known.mean() <= 0.5:
         return
     try:
-        e = quantile(_ratios(study.times.take(known), memorised[known]))
+        e = survival.quantile(_ratios(study.times.take(known), memorised[known]))
     except NotEnoughData:
         return
     text = (
@@ -188,19 +178,19 @@ def _gap(study: Survival, rows: pd.DataFrame) -> None:
     study.findings.insert(0, Finding("gap", f"{e.plain(1)} times", text, e))
 
 
-def _ratios(times: Times, memorised: NDArray[np.float64]) -> Times:
+def _ratios(times: survival.Times, memorised: NDArray[np.float64]) -> survival.Times:
     """Return times as multiples of each run's step of memorisation (n,), their ends moved out to the next twentieth.
 
     Of thousands of seeds few intervals then differ, which keeps Turnbull's estimate quick.
     """
     cells = 20 / memorised
-    return Times(np.floor((times.left * cells).round(6)) / 20, np.ceil((times.right * cells).round(6)) / 20)
+    return survival.Times(np.floor((times.left * cells).round(6)) / 20, np.ceil((times.right * cells).round(6)) / 20)
 
 
 def _one_lognormal(study: Survival) -> None:
     """Add the log-normal distribution of the quantile plot; there is no test of two: at these sizes none decides."""
     try:
-        study.lognormal = fit(study.times)
+        study.lognormal = survival.fit(study.times)
     except NotEnoughData as gap:
         study.notes.append(f"One population or two: not enough data, needs {gap.needs}.")
         return

@@ -30,6 +30,7 @@ from grok.store.reader import to_pandas
 from grok.store.rows import to_shard
 from tests.analysis.simulate import ask, language_row, needs
 
+CHOSEN = Purpose(role="child", choice="best", redrawn=("order",))
 SAMPLE = "ROMEO:\nWhat <b>light</b> through yonder window breaks?"
 
 
@@ -67,15 +68,14 @@ def run(
     return made
 
 
-def store_of(rows: list[Row], kind: str = "sweep", role: str = "member", children: Sequence[Row] = ()) -> Observations:
-    """Return the observations of these runs, all of one design, and of ``children`` of the first one."""
-    shard = to_shard([*rows, *children])
+def store_of(
+    rows: list[Row], kind: str = "sweep", role: str = "member", children: Sequence[tuple[Row, Purpose]] = ()
+) -> Observations:
+    """Return the observations of these runs, all of one design, and of ``children`` with what each is for."""
+    shard = to_shard([*rows, *(row for row, _ in children)])
     frames = [to_pandas(name, shard.table(name)) for name in ("runs", "curves", "steps")]
-    ids = [row.result.run_id for row in (*rows, *children)]
-    designs = [Purposes(kind, [Purpose(role=role)] * len(rows)).named(ids[: len(rows)])]
-    if children:
-        purpose = Purpose(role="child", parent_run_id=ids[0], choice="best", redrawn=("order",))
-        designs.append(Purposes("branch", [purpose] * len(children)).named(ids[len(rows) :]))
+    planned = [(kind, [(row, Purpose(role=role)) for row in rows]), ("branch", children)]
+    designs = [Purposes(k, [p for _, p in of]).named([row.result.run_id for row, _ in of]) for k, of in planned if of]
     table = pa.concat_tables([design.table(()) for design in designs])
     return Observations(*frames, path=Path("simulated"), designs=to_pandas("designs", table))
 
@@ -83,7 +83,7 @@ def store_of(rows: list[Row], kind: str = "sweep", role: str = "member", childre
 def test_best_not_last_and_the_spread_over_seeds() -> None:
     losses = [1.50, 1.52, 1.48, 1.51]
     *asked, child = (run(i, "gpt/shakespeare_char", x) for i, x in enumerate([*losses, 1.2]))
-    study = ask("gpt", store_of(asked, children=[child]))
+    study = ask("gpt", store_of(asked, children=[(child, CHOSEN)]))
     assert sorted(study.runs["best_loss"]) == pytest.approx(sorted([*losses, 1.2]))
     assert (study.runs["best_step"] == 300).all()
     (finding,) = [f for f in study.findings if f.headline]
@@ -92,8 +92,7 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     assert finding.estimate.low < finding.estimate.value < finding.estimate.high
     assert study.runs["tokens"].tolist() == [400 * 768] * 5
     (table,) = [t.frame for t in study.tables if t.name == "runs"]
-    assert table["MFU"].tolist() == [0.25] * 5
-    assert table["peak GB"].tolist() == [1.4] * 5
+    assert table[["MFU", "peak GB"]].to_numpy().tolist() == [[0.25, 1.4]] * 5
     assert not any(t.name.startswith("published") for t in study.tables)
     assert study.steps.groupby("run_id").size().between(1, 301).tolist() == [True] * 5
     drawing, _ = drawings(study)
@@ -184,7 +183,7 @@ def test_the_shares_of_the_final_loss_hold_the_truth() -> None:
         e = study.shares.shares[name]
         assert e.low <= STD[stream] ** 2 / total <= e.high, name
     assert study.shares.levels == {"init": 6, "order": 6, "dropout": 2} and study.shares.replicates == 2
-    assert study.scope.startswith("144 runs of gpt/tinystories_sample") and "validation loss at step 200" in study.scope
+    assert study.scope.startswith("144 runs of transformer of 12 ") and "validation loss at step 200" in study.scope
     assert {d.name for d in drawings(study)} == {"language_crossed_variance_shares", "language_crossed_heat_map"}
     (floor,) = [f for f in study.findings if f.label == "noise floor"]
     assert floor.estimate is not None
@@ -199,6 +198,28 @@ def test_a_store_of_language_models_says_nothing_of_splits_and_no_interval_over_
     assert "runs of this study" in needs("crossed", observations)
     (finding,) = ask("gpt", observations).findings
     assert finding.estimate is None and "They share seeds" in finding.text
+
+
+def test_what_no_later_order_changes_is_fixed() -> None:
+    """Twelve runs are left for eight orders: by step 100 half of the variance is fixed, by step 180 nine tenths."""
+    rng, truth, rows, children = generator("left runs"), {0: 0.2, 100: 0.5, 180: 0.9}, [], []
+    for seed, own in enumerate(rng.normal(size=12)):
+        settings = {"experiment": "gpt/tinystories_sample", "seed": seed, "train": {"steps": 200}}
+        rows.append(language_row(settings, [CurvePoint(step=200, val_loss=4.5)]))
+        left = {"run": rows[-1].result.run_id, "changes": ["seeds.order"]}
+        for (step, share), order in itertools.product(truth.items(), range(1, 9)):
+            loss = 4.5 + 0.1 * (math.sqrt(share) * own + math.sqrt(1 - share) * rng.normal())
+            how = {**settings, "seeds": {"order": order}} | ({"resume": {**left, "step": step}} if step else {})
+            child = language_row(how, [CurvePoint(step=200, val_loss=loss)])
+            purpose = replace(CHOSEN, choice="named", parent_run_id=left["run"], from_step=step)
+            children.append((child, purpose)) if step else rows.append(child)
+    study = ask("language_fate", store_of(rows, children=children))
+    steps = study.steps.set_index("step")
+    assert steps["children"].tolist() == [96] * 3
+    for step, share in truth.items():
+        assert steps["low"][step] <= share <= steps["high"][step]
+        assert steps["spread"][step] == pytest.approx(0.1 * math.sqrt(1 - share), rel=0.2)
+    assert steps["high"][0] < steps["low"][180] and [d.name for d in drawings(study)] == ["fixed_by_step"]
 
 
 STEPS = 60
@@ -284,6 +305,6 @@ def test_who_spiked_when_and_why() -> None:
 def test_children_of_a_run_that_spiked_are_not_counted_as_if_they_were_asked_for() -> None:
     rows = [spiking_run(seed, seed == 0, "0.02") for seed in range(8)]
     again = [spiking_run(seed, True, "0.02") for seed in range(10, 14)]
-    study = ask("spikes", store_of(rows, children=again))
+    study = ask("spikes", store_of(rows, children=[(row, CHOSEN) for row in again]))
     assert {f.label: f.shown for f in study.findings}["runs that spiked"] == "1 of 8"
     assert any(note.startswith("4 more runs") for note in study.notes)

@@ -8,29 +8,17 @@ import pytest
 from scipy import stats
 
 from grok.analysis.criteria import DIARY, FEW_CUT_OFF, accuracy_at, judge_by_time, outcome, wrong_log_odds
+from grok.analysis.statistics import survival
 from grok.analysis.statistics.estimate import NotEnoughData, generator
-from grok.analysis.statistics.survival import (
-    Times,
-    fit,
-    geometric_mean,
-    kaplan_meier,
-    least_ratio,
-    logrank,
-    quantile,
-    ratio_of_times,
-    restricted_mean,
-    turnbull,
-    watched_until,
-)
 from grok.analysis.statistics.variance_shares import Cells
 from tests.analysis.simulate import Truth, simulate
 
 
-def observe(t: np.ndarray, budget: float, every: float) -> Times:
+def observe(t: np.ndarray, budget: float, every: float) -> survival.Times:
     """Return what a run evaluated every ``every`` steps up to ``budget`` shows of true times ``t``."""
     right = np.ceil(t / every) * every
     seen = right <= budget
-    return Times(np.where(seen, right - every, budget), np.where(seen, right, np.inf))
+    return survival.Times(np.where(seen, right - every, budget), np.where(seen, right, np.inf))
 
 
 def lognormal(rng: np.random.Generator, n: int, median: float = 10_000, sd: float = 0.4) -> np.ndarray:
@@ -42,7 +30,9 @@ def test_kaplan_meier_equals_scipys() -> None:
     t, c = lognormal(rng, 80), rng.uniform(5_000, 20_000, 80)
     seen = t <= c
     points = np.where(seen, t, c)
-    ours = kaplan_meier(Times(np.where(seen, points - 1e-9, points), np.where(seen, points + 1e-9, np.inf)))
+    ours = survival.kaplan_meier(
+        survival.Times(np.where(seen, points - 1e-9, points), np.where(seen, points + 1e-9, np.inf))
+    )
     theirs = stats.ecdf(stats.CensoredData.right_censored(points, ~seen)).sf
     assert ours.survival == pytest.approx(theirs.evaluate(ours.times), abs=1e-12)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -54,7 +44,7 @@ def test_kaplan_meier_equals_scipys() -> None:
 
 def test_bands_without_censoring_are_clopper_and_pearsons() -> None:
     t = np.array([100.0, 200, 200, 300, 400, 500, 600, 700])
-    curve = kaplan_meier(Times(t - 1, t + 1))
+    curve = survival.kaplan_meier(survival.Times(t - 1, t + 1))
     for done, low, high in zip((1, 3, 4, 5, 6, 7, 8), curve.low, curve.high, strict=True):
         exact = stats.binomtest(8 - done, 8).proportion_ci(0.95)
         assert (low, high) == pytest.approx((exact.low, exact.high), abs=1e-9)
@@ -68,7 +58,9 @@ def test_bands_hold_their_level_at_small_n(n: int, share: float) -> None:
     for _ in range(300):
         t, c = lognormal(rng, n), rng.uniform(4_000, 40_000, n)
         seen, points = t <= c, np.minimum(t, c)
-        curve = kaplan_meier(Times(np.where(seen, points - 1e-3, points), np.where(seen, points + 1e-3, np.inf)))
+        curve = survival.kaplan_meier(
+            survival.Times(np.where(seen, points - 1e-3, points), np.where(seen, points + 1e-3, np.inf))
+        )
         k = int(np.searchsorted(curve.times, at, side="right")) - 1
         # Before the first event nothing is known but that all survive: the upper end is 1, the lower the exact one.
         watched = max(1, int((points > at).sum()))
@@ -81,7 +73,7 @@ def test_bands_hold_their_level_at_small_n(n: int, share: float) -> None:
 @pytest.mark.parametrize("budget", [12_000, 40_000])
 def test_neither_censoring_nor_spacing_biases_the_median(every: int, budget: int) -> None:
     rng = generator("median bias")
-    found = [quantile(observe(lognormal(rng, 400), budget, every)).value for _ in range(60)]
+    found = [survival.quantile(observe(lognormal(rng, 400), budget, every)).value for _ in range(60)]
     error = np.std(found) / np.sqrt(len(found))
     # Inside one evaluation interval the density is not quite even: allow 1% of the median for 2,000-step spacing.
     assert abs(np.mean(found) - 10_000) < 3 * error + (100 if every > 1000 else 20)
@@ -92,12 +84,12 @@ def test_the_restricted_mean_of_rare_seeds_ends_before_the_horizon_and_covers() 
     covered = told = 0
     for _ in range(400):
         right = np.where(rng.random(300) < 10 / 300, np.ceil(rng.uniform(1_500, 3_000, 300)), np.inf)
-        times = Times(np.where(np.isfinite(right), right - 1, 3_000.0), right)
+        times = survival.Times(np.where(np.isfinite(right), right - 1, 3_000.0), right)
         if times.seen.sum() < 5:
             with pytest.raises(NotEnoughData, match="5 runs that generalised before step 3,000"):
-                restricted_mean(times, 3_000)
+                survival.restricted_mean(times, 3_000)
             continue
-        e = restricted_mean(times, 3_000)
+        e = survival.restricted_mean(times, 3_000)
         told += 1
         covered += e.low <= 3_000 - 10 / 300 * 750 <= e.high
         assert e.low < e.value < e.high < 3_000
@@ -112,7 +104,7 @@ def test_intervals_of_quantiles_respect_the_spacing_of_evaluations(n: int, every
     for _ in range(80):
         times = observe(lognormal(rng, n), 20_000, every)
         for q, t in truth.items():
-            e = quantile(times, q)
+            e = survival.quantile(times, q)
             inside[q] += e.low <= t <= e.high
             assert e.low % every == e.high % every == 0 or not np.isfinite(e.high)
     assert min(inside.values()) >= 71, inside  # 76 expected
@@ -129,11 +121,11 @@ def test_a_few_longer_runs_do_not_make_a_tail(longer: int) -> None:
         t = lognormal(rng, 200, 6_000)
         right = np.ceil(t / 250) * 250
         seen = right <= budget
-        times = Times(np.where(seen, right - 250, budget), np.where(seen, right, np.inf))
+        times = survival.Times(np.where(seen, right - 250, budget), np.where(seen, right, np.inf))
         try:
-            e, m = quantile(times, 0.9), restricted_mean(times, 20_000)
+            e, m = survival.quantile(times, 0.9), survival.restricted_mean(times, 20_000)
         except NotEnoughData:
-            assert watched_until(times) == 10_000
+            assert survival.watched_until(times) == 10_000
             continue
         told += 1
         inside += e.low <= quartile <= e.high
@@ -147,7 +139,7 @@ def test_a_few_longer_runs_do_not_make_a_tail(longer: int) -> None:
 
 def test_turnbull_is_the_histogram_when_all_share_one_grid() -> None:
     times = observe(np.array([120.0, 180, 220, 950]), 900, 100)
-    found = turnbull(times)
+    found = survival.turnbull(times)
     assert found.left.tolist() == [100, 200, 900]
     assert found.mass == pytest.approx([0.5, 0.25, 0.25])
 
@@ -157,43 +149,43 @@ def test_logrank_holds_its_level_and_equals_scipys() -> None:
     alarms = 0
     for _ in range(300):
         groups = [observe(lognormal(rng, 40), 12_000, 100) for _ in range(3)]
-        alarms += logrank(groups) <= 0.05
+        alarms += survival.logrank(groups) <= 0.05
     assert 4 <= alarms <= 28
     a, b = lognormal(rng, 50), lognormal(rng, 60, median=13_000)
-    ours = logrank([Times(a - 1e-6, a + 1e-6), Times(b - 1e-6, b + 1e-6)])
+    ours = survival.logrank([survival.Times(a - 1e-6, a + 1e-6), survival.Times(b - 1e-6, b + 1e-6)])
     theirs = stats.logrank(a, b)
     assert ours == pytest.approx(theirs.pvalue, rel=1e-6)
 
 
-def at(*steps: float) -> Times:
+def at(*steps: float) -> survival.Times:
     right = np.array(steps, dtype=float)
-    return Times(right - 1e-6, right)
+    return survival.Times(right - 1e-6, right)
 
 
-def cut(*steps: float) -> Times:
+def cut(*steps: float) -> survival.Times:
     left = np.array(steps, dtype=float)
-    return Times(left, np.full(len(left), np.inf))
+    return survival.Times(left, np.full(len(left), np.inf))
 
 
 def test_the_interval_of_one_more_run_holds_it_as_often_as_it_says() -> None:
     rng, hits = np.random.default_rng(4), 0
     for _ in range(1000):
         *four, fifth = np.exp(rng.normal(7.0, 0.4, 5))
-        e = geometric_mean(at(*four), one_more=True)
+        e = survival.geometric_mean(at(*four), one_more=True)
         hits += e.low <= fifth <= e.high
     assert 925 <= hits <= 975
 
 
 def test_a_ratio_of_times_and_its_bound() -> None:
     fast = at(900, 1000, 1100)
-    e = ratio_of_times(at(9_000, 10_000, 11_000), fast)
+    e = survival.ratio_of_times(at(9_000, 10_000, 11_000), fast)
     assert e.value == pytest.approx(10) and 7 < e.low < 10 < e.high < 14
-    high = geometric_mean(fast).high
-    assert least_ratio(cut(5_000, 6_000), fast) == pytest.approx(math.sqrt(5_000 * 6_000) / high)
-    partly = Times(np.array([9e3, 5e3]), np.array([9e3 + 1, math.inf]))
-    assert least_ratio(partly, fast) == pytest.approx(math.sqrt(9e3 * 5e3) / high)
+    high = survival.geometric_mean(fast).high
+    assert survival.least_ratio(cut(5_000, 6_000), fast) == pytest.approx(math.sqrt(5_000 * 6_000) / high)
+    partly = survival.Times(np.array([9e3, 5e3]), np.array([9e3 + 1, math.inf]))
+    assert survival.least_ratio(partly, fast) == pytest.approx(math.sqrt(9e3 * 5e3) / high)
     with pytest.raises(NotEnoughData):
-        ratio_of_times(partly, fast)
+        survival.ratio_of_times(partly, fast)
 
 
 @pytest.mark.parametrize("spread", [0.02, 2.0])
@@ -204,8 +196,8 @@ def test_the_bound_of_cut_runs_is_one(spread: float) -> None:
     for _ in range(1000):
         times, fast = np.exp(rng.normal(8.0, spread, 3)), np.exp(rng.normal(7.0, 0.2, 3))
         seen = times <= math.exp(8.0 + spread)
-        slow = Times(np.where(seen, times - 1e-6, math.exp(8.0 + spread)), np.where(seen, times, math.inf))
-        misses += least_ratio(slow, at(*fast)) > math.exp(np.log(times).mean() - 7.0)
+        slow = survival.Times(np.where(seen, times - 1e-6, math.exp(8.0 + spread)), np.where(seen, times, math.inf))
+        misses += survival.least_ratio(slow, at(*fast)) > math.exp(np.log(times).mean() - 7.0)
         partly += 0 < seen.sum() < 3
     assert partly > 300
     assert misses <= 38, "2.5% of 1,000 and 2.6 standard errors"
@@ -214,12 +206,12 @@ def test_the_bound_of_cut_runs_is_one(spread: float) -> None:
 def test_mean_and_spread_are_scipys_and_are_recovered() -> None:
     rng = generator("log-normal")
     t = lognormal(rng, 400)
-    exact = fit(Times(t - 1e-3, t + 1e-3))
+    exact = survival.fit(survival.Times(t - 1e-3, t + 1e-3))
     assert (exact.mean, exact.sd) == pytest.approx((np.log(t).mean(), np.log(t).std()), rel=1e-4)
     censored = stats.CensoredData.right_censored(np.minimum(np.log(t), np.log(9_000)), t > 9_000)
-    cut = fit(Times(np.where(t > 9_000, 9_000, t - 1e-3), np.where(t > 9_000, np.inf, t + 1e-3)))
+    cut = survival.fit(survival.Times(np.where(t > 9_000, 9_000, t - 1e-3), np.where(t > 9_000, np.inf, t + 1e-3)))
     assert (cut.mean, cut.sd) == pytest.approx(stats.norm.fit(censored), rel=1e-2)
-    seen = fit(observe(t, 12_000, 500))
+    seen = survival.fit(observe(t, 12_000, 500))
     assert np.exp(seen.mean) == pytest.approx(10_000, rel=0.06)
     assert seen.sd == pytest.approx(0.4, rel=0.12)
 
@@ -308,12 +300,12 @@ def test_super_by_time_counts_only_runs_that_were_long_enough() -> None:
     left = np.concatenate([long - 100, np.full(98, 2500.0), [1900.0, 1900.0]])
     right = np.concatenate([long, np.full(98, np.inf), [2000.0, 2000.0]])
     budgets = np.concatenate([np.full(12, 20_000.0), np.full(100, 2500.0)])
-    verdict = judge_by_time(Times(left, right), budgets)
+    verdict = judge_by_time(survival.Times(left, right), budgets)
     assert verdict.median.value == pytest.approx(8950, abs=60)
     assert verdict.judged.sum() == 12
     assert verdict.is_early.sum() == 1
     with pytest.raises(NotEnoughData):
-        judge_by_time(Times(np.full(10, 2500.0), np.full(10, np.inf)), np.full(10, 2500.0))
+        judge_by_time(survival.Times(np.full(10, 2500.0), np.full(10, np.inf)), np.full(10, 2500.0))
 
 
 def test_early_stopped_runs_are_judged_where_stopping_began() -> None:

@@ -20,21 +20,8 @@ from grok.errors import CheckpointError
 from grok.gpt.harness import TaskScores
 from grok.gpt.initial import build_model
 from grok.gpt.log import Log, Share, sample_text
+from grok.gpt.training import checkpoint as saved
 from grok.gpt.training.batches import Texts, open_data
-from grok.gpt.training.checkpoint import (
-    History,
-    Moment,
-    Weights,
-    average_steps,
-    capture,
-    check_settings,
-    copy_weights,
-    from_checkpoint,
-    kept_before,
-    put_back,
-    read_checkpoint_shares,
-    to_checkpoint,
-)
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.parallel import RankLost, Ranks, fatally
 from grok.gpt.training.stability import Incident, abandoned_id, return_step
@@ -128,8 +115,8 @@ class GptRun(TrainingRun):
         self.config, self.numerics, self.ranks = config, numerics, ranks
         self.texts, self.corpus = texts, texts.corpus
         self.trainer = Trainer(config, self.corpus, numerics, ranks, texts)
-        self.history = History()
-        self.moments: list[Moment] = []
+        self.history = saved.History()
+        self.moments: list[saved.Moment] = []
         self.incident = Incident()
         self.left: list[int] = []
         """For each rollback, the step at which the new branch begins."""
@@ -139,7 +126,7 @@ class GptRun(TrainingRun):
         self.steps = config.train.steps
         self.keeps_weights = "final" in config.save and (ranks.index == 0 or numerics.sharded)
         share = config.eval.average_share if self.keeps_weights else 0.0
-        self.averaged = average_steps(share, config.eval.average_points, self.steps)
+        self.averaged = saved.average_steps(share, config.eval.average_points, self.steps)
         with ranks.all_or_none():
             self.tasks = TaskScores.of(config, self.due, here=ranks.index == 0)
         self._progressed = time.monotonic()
@@ -271,7 +258,7 @@ class GptRun(TrainingRun):
         now = self.trainer.branch
         own_id = abandoned_id(self.job.run_id, now.number + 1)
         yield self._result("rolled_back", event, run_id=own_id, parent=(self.job.run_id, back_to))
-        self.history = put_back(self.trainer, moment)
+        self.history = saved.put_back(self.trainer, moment)
         batch = self.trainer.batches.batch
         skip = batch.consumed(k + stability.skip_steps) - batch.consumed(back_to)
         self.left.append(back_to)
@@ -281,7 +268,7 @@ class GptRun(TrainingRun):
         self.log.rolled_back(k, event, onset=onset, to_step=branch.step, branch=branch.number, log=self.history.log)
         return None
 
-    def _state_before(self, onset: int) -> Moment:
+    def _state_before(self, onset: int) -> saved.Moment:
         """Return the state that a rollback returns to.
 
         It is one of the states in memory or, with ``stability.signals=all``, a kept checkpoint. If no state is old
@@ -293,9 +280,9 @@ class GptRun(TrainingRun):
         if min(in_memory) > wanted and stability.signals == "all":
             here, every = self.job.kept if self.ranks.index == 0 else None, self.config.checkpoint.keep_every
             say = partial(self.log.say, always=True)
-            checkpoint = self.ranks.share_checkpoint(kept_before(here, every, wanted, self.left, say))
+            checkpoint = self.ranks.share_checkpoint(saved.kept_before(here, every, wanted, self.left, say))
             if checkpoint is not None:
-                moment, older = from_checkpoint(checkpoint)
+                moment, older = saved.from_checkpoint(checkpoint)
                 moment.history.keep_steps(self.due, self.averaged)
                 self.moments = [m for m in older if m.step < moment.step] + [moment]
                 return moment
@@ -326,7 +313,7 @@ class GptRun(TrainingRun):
             status=status,
             stop_reason=reason,
             steps=updates,
-            weights_hash=weights_hash(copy_weights(self.trainer.model)),
+            weights_hash=weights_hash(saved.copy_weights(self.trainer.model)),
             seconds=self.seconds(),
             device=self.numerics.device.type,
             numerics=joined_tags(self.all_tags(self._tag())),
@@ -338,16 +325,16 @@ class GptRun(TrainingRun):
             tensors=self._weights(),
         )
 
-    def _weights(self) -> dict[str, Weights]:
+    def _weights(self) -> dict[str, saved.Weights]:
         """Return the weights to keep: ``init``, ``final``, and with ``final`` also ``best`` and ``average``."""
-        kept: dict[str, Weights] = {}
+        kept: dict[str, saved.Weights] = {}
         if "init" in self.config.save:
             cpu, model = torch.device("cpu"), self.trainer.model
-            kept["init"] = copy_weights(
+            kept["init"] = saved.copy_weights(
                 build_model(self.config, vocab_size=model.vocab_size, device=cpu, dtype=self.numerics.dtype)
             )
         if self.keeps_weights:
-            kept["final"] = copy_weights(self.trainer.model)
+            kept["final"] = saved.copy_weights(self.trainer.model)
             kept |= {n: w for n, w in (("best", self.history.best), ("average", self.history.average)) if w}
         return kept
 
@@ -367,24 +354,24 @@ class GptRun(TrainingRun):
             "seconds": self.seconds(),
             "started_at": self.started_at,
         }
-        now = capture(self.trainer, self.history)
-        return to_checkpoint(self.job.run_id, self.config, now, self.moments, rest, self.ranks)
+        now = saved.capture(self.trainer, self.history)
+        return saved.to_checkpoint(self.job.run_id, self.config, now, self.moments, rest, self.ranks)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         with self.ranks.all_or_none():
-            named = check_settings(checkpoint, self.config, self.corpus.hash)
+            named = saved.check_settings(checkpoint, self.config, self.corpus.hash)
             self.tags = checkpoint.state["numerics"]
             self.refuse_other_numerics(self.numerics.tag(), checkpoint.step)
         if checkpoint.shards is not None:
             with self.ranks.watched():
-                shares = read_checkpoint_shares(checkpoint, self.trainer)
+                shares = saved.read_checkpoint_shares(checkpoint, self.trainer)
             checkpoint = replace(checkpoint, tensors=checkpoint.tensors | shares)
-        now, self.moments = from_checkpoint(checkpoint)
+        now, self.moments = saved.from_checkpoint(checkpoint)
         for moment in (now, *self.moments):
             moment.history.keep_steps(self.due, self.averaged)
             if "precision" in self.config.resume.changes:  # a loss scale is valid for one precision only
                 moment.state["counters"] |= {"scale": start_scale(self.config), "scale_good": 0}
-        self.history = put_back(self.trainer, now)
+        self.history = saved.put_back(self.trainer, now)
         tries = checkpoint.state["tries"]
         # settings that were changed on purpose have not been tried yet
         self.incident = Incident() if named else Incident(tries, checkpoint.state["incident_at"])
@@ -403,7 +390,7 @@ class GptRun(TrainingRun):
         due = stability.rolls_back() and (self.step % stability.snapshot_every == 0 or not self.moments)
         if due and all(m.step != self.step for m in self.moments):
             self._settle()
-            self.moments = [*self.moments, capture(self.trainer, self.history)][-stability.snapshots :]
+            self.moments = [*self.moments, saved.capture(self.trainer, self.history)][-stability.snapshots :]
 
     def _progress(self, point: StepPoint) -> Iterator[Progress]:
         now = time.monotonic()
