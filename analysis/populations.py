@@ -34,7 +34,7 @@ from grok.analysis.observations import (
 )
 from grok.config import GptConfig
 from grok.config.fields import recorded_of
-from grok.store.designs import CHOICES, ROLES, TRAINED, results_known
+from grok.store.designs import CHOICES, ROLES, TRAINED, began, results_known
 from grok.streams import RUN_STREAMS, derive_seed
 
 # What each run was for, read from the rows of ``designs/``.
@@ -97,6 +97,11 @@ class Roles:
         of = rows[rows["design_id"].isin(absent["design_id"])].groupby(["design_id", "kind"], sort=False)["run_id"]
         planned = [(str(name), str(kind), frozenset(runs)) for (name, kind), runs in of]
         return [Planned(name, kind, runs - stored, runs & stored) for name, kind, runs in planned]
+
+    @cached_property
+    def unfinished(self) -> set[str]:
+        """The designs with planned runs that are not stored, given up or not."""
+        return set(self._training["design_id"][~self._training["run_id"].isin(self._runs["run_id"])])
 
     def unknown(self, mode: str | None = None) -> set[str]:
         """Return the observed runs that no row trains. The branches of a rollback have the rows of their run."""
@@ -263,7 +268,7 @@ def extended(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     for _, group in claims.groupby("design_id", sort=False):
         here = group.sort_values(["length", "replicate", "run_id"], ascending=[False, True, True])
         here = here.drop_duplicates("place").set_index("place")
-        before = rows["place"][rows["planned_at"] <= group["planned_at"].max()]
+        before = rows["place"][rows["planned_at"] <= group["began"].max()]
         if not set(before) <= set(here.index):
             continue
         new = rows["place"].map(here["run_id"])
@@ -279,9 +284,8 @@ def _claims(observations: Observations) -> pd.DataFrame:
     rows = rows[rows["choice"].isin(ASKED) & (rows["kind"] != "layers")]
     place = observations.once(places)
     every = observations.observed.loc[place.index].assign(place=place, run_id=place.index)
-    # a run that was moved by ulps, or switched, is no result of its place: planning takes it for none either
-    every = every[(every["config.perturb.ulps"].fillna(0) == 0) & ~_switched(every)]
-    rows = rows[rows["run_id"].isin(every.index)]
+    every = every.assign(moved=(every["config.perturb.ulps"].fillna(0) > 0) | _switched(every))
+    rows = rows[rows["run_id"].isin(every.index[~every["moved"]])]
     runs = every.loc[rows["run_id"]]
     seeds = [unit.get("seed") for unit in rows["unit"]]
     claims = rows[["design_id", "run_id", "results_seen", "planned_at", "origin"]].assign(
@@ -291,7 +295,7 @@ def _claims(observations: Observations) -> pd.DataFrame:
         typed=[len(set(unit) - {"seed"}) for unit in rows["unit"]],
         asked_seed=pd.array([seed if type(seed) is int else None for seed in seeds], dtype="Int64"),
     )
-    return claims.assign(results_seen=results_known(claims, every))
+    return claims.assign(results_seen=results_known(claims, every), began=began(claims, every))
 
 
 def random_seeds(observations: Observations) -> pd.DataFrame:

@@ -88,7 +88,8 @@ def choose(store: Store, runs: pd.DataFrame, arguments: argparse.Namespace) -> d
     drawn = others[drawn_parents(int(runs["seed"].iloc[0]), len(others), random)]
     among = {"seeds": arguments.seeds} if seeds is not None else {}
     by_loss: choosing.Chosen = "parent", "best", {"by": "val_loss", "at": at, "best": best, "of": len(runs), **among}
-    by_lot: choosing.Chosen = "parent", "drawn", {"by": "lot", "random": random, "of": len(others), **among}
+    how = "named" if among and random == len(others) else "drawn"  # who gives the range has chosen
+    by_lot: choosing.Chosen = "parent", how, {"by": "lot", "random": random, "of": len(others), **among}
     return dict.fromkeys(fastest, by_loss) | dict.fromkeys(drawn, by_lot)
 
 

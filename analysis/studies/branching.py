@@ -85,12 +85,19 @@ def pairs(observations: Observations) -> pd.DataFrame:
     """Return the children of ``branch`` designs: child, parent, redrawn, generation, kind, line and seed.
 
     Kind is how the parent was chosen: best, random, picked (by name, a random seed of the store), descended (by name,
-    a child itself), named (asked for before any result, but no random seed) or unknown (nothing says what it was for).
-    A child has a row for each kind by which a design asks for it; `one` counts it once. Generation 1: the parent is a
-    random seed. Children that differ from a later step on are no redraws.
+    a child itself), named (asked for before any result but no random seed, or a trial) or unknown (nothing says what it
+    was for). A child has a row for each kind by which a design asks for it; `one` counts it once. Which children of an
+    unfinished design there are may be a choice: those that a later design had trained are of that one only. Generation
+    1: the parent is a random seed. Children that differ from a later step on are no redraws.
     """
-    children = observations.once(roles).of("child", kinds=("branch",))
+    purposes = observations.once(roles)
+    children = purposes.of("child", kinds=("branch",))
     children = children[children["from_step"].isna()]
+    before = children["planned_at"].where(
+        children["planned_at"] <= children["run_id"].map(observations.observed["started_at"])
+    )
+    last = before.groupby(children["run_id"]).transform("max")
+    children = children[~(children["planned_at"] < last) | ~children["design_id"].isin(purposes.unfinished)]
     place = observations.once(places)
     children = children[children["run_id"].isin(place.index) & children["choice"].isin((*CHOSEN, "drawn"))]
     children = children[children["redrawn"].map(bool).astype(bool)]
@@ -99,8 +106,8 @@ def pairs(observations: Observations) -> pd.DataFrame:
         seed=[u.get("seed", own[r]) for r, u in zip(children["run_id"], children["unit"], strict=True)]
     )
     random = set(observations.once(random_seeds)["place"])
-    descended, known = set(children["run_id"]), set(observations.once(asked)["place"])
-    unknown = observations.once(roles).unknown()
+    descended, unknown = set(purposes.of("child")["run_id"]), purposes.unknown()
+    known = {*observations.once(asked)["place"], *purposes.of("trial")["run_id"].map(place)}
     records = [
         {
             "child": child,

@@ -137,12 +137,14 @@ def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def _after_results(base: pd.DataFrame, rows: pd.DataFrame) -> bool:
-    """Return whether ``rows`` are some seeds of ``base`` that were listed after their results: a choice, perhaps."""
+    """Return whether ``rows`` are seeds of ``base`` listed after their results: a choice, unless all or the first."""
     if "planned_at" not in base:
         return False  # sides that somebody named (grok compare)
     ended = base["started_at"] + pd.to_timedelta(base["seconds"].astype("float64"), unit="s")
-    if not (base["planned_at"] <= ended).all() or set(triples(base)) <= set(triples(rows)):
-        return False  # declared since, so nobody knows when it was planned; or all of its seeds
+    both = set(triples(base)) & set(triples(rows))
+    first = base.drop_duplicates("seed").sort_values("seed").head(len(both))
+    if not (base["planned_at"] <= ended).all() or both in (set(triples(base)), set(triples(first))):
+        return False  # declared since, so nobody knows when it was planned; or nobody chose
     results = dict(zip(triples(base), ended, strict=True))
     return any(results.get(t, planned) < planned for t, planned in zip(triples(rows), rows["planned_at"], strict=True))
 

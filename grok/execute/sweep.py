@@ -194,6 +194,8 @@ def execute(
         status = 0 if shared.dry_run else take_part(shared, rank)
         return Outcome(tuple(run.run_id for run in prepare_runs(configs)), {}, {}, status)
     designed = configs if isinstance(configs, Designed) and design is None else Designed(configs, design or "unstated")
+    if [id(config) for part, _ in designed.parts for config in part] != list(map(id, designed)):
+        raise ConfigError("configs are not those that their design was made for: expected Designed(configs, design)")
     outcome = _carry_out(shared, designed, argv)
     if rank.size > 1 and not shared.dry_run:
         let_go()

@@ -19,20 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from grok.config.gpt import ModelConfig
 from grok.errors import ConfigError
-from grok.gpt.parts import (
-    KVCache,
-    Masks,
-    alibi,
-    attend,
-    drop,
-    mean_loss,
-    mean_over,
-    only_visible,
-    rotary,
-    rotate,
-    same_document,
-    score,
-)
+from grok.gpt import parts
 from grok.numerics import linear, unallocated
 from grok.plugins import Spec, label
 from grok.user import losses_of
@@ -75,7 +62,7 @@ class CausalSelfAttention(nn.Module):
             self.q_norm, self.k_norm = norm_of(config, self.width), norm_of(config, self.width)
 
     def forward(
-        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: Masks, cache: KVCache | None
+        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: parts.Masks, cache: parts.KVCache | None
     ) -> Tensor:
         b, t, d = x.shape
         q, k, v = (y.view(b, t, -1, self.width).transpose(1, 2) for y in self.qkv(x).split(self.widths, dim=2))
@@ -83,13 +70,13 @@ class CausalSelfAttention(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         if self.config.positions == "rotary":
             assert places is not None
-            q, k = rotate(q, places), rotate(k, places)
+            q, k = parts.rotate(q, places), parts.rotate(k, places)
         if cache is not None:
             k, v = cache.append(self.layer, k, v)
         mask = masks.get(f"blocks.{self.layer}.attention")
         how = {"scaling": self.config.qk_scaling, "softmax": self.config.softmax}
         dropped = self.dropped if torch.is_grad_enabled() else 0.0
-        y = attend(q, k, v, bias=bias, mask=mask, dropped=dropped, **how)
+        y = parts.attend(q, k, v, bias=bias, mask=mask, dropped=dropped, **how)
         attended: Tensor = self.out(y.transpose(1, 2).reshape(b, t, d))
         return attended
 
@@ -124,7 +111,7 @@ class Block(nn.Module):
         self.mlp = MLP(config)
 
     def forward(
-        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: Masks, cache: KVCache | None
+        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: parts.Masks, cache: parts.KVCache | None
     ) -> Tensor:
         """Return the block's output [B, T, D]."""
         if self.recompute == "blocks" and torch.is_grad_enabled():
@@ -132,17 +119,19 @@ class Block(nn.Module):
         return self.compute(x, places, bias, masks, cache)
 
     def compute(
-        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: Masks, cache: KVCache | None
+        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: parts.Masks, cache: parts.KVCache | None
     ) -> Tensor:
         if self.pre:
-            x = x + drop(self.attend(self.norm1(x), places, bias, masks, cache), masks.get(f"{self.name}.residual1"))
-            return x + drop(self.mlp(self.norm2(x)), masks.get(f"{self.name}.residual2"))
-        x = self.norm1(x + drop(self.attend(x, places, bias, masks, cache), masks.get(f"{self.name}.residual1")))
-        normed: Tensor = self.norm2(x + drop(self.mlp(x), masks.get(f"{self.name}.residual2")))
+            x = x + parts.drop(
+                self.attend(self.norm1(x), places, bias, masks, cache), masks.get(f"{self.name}.residual1")
+            )
+            return x + parts.drop(self.mlp(self.norm2(x)), masks.get(f"{self.name}.residual2"))
+        x = self.norm1(x + parts.drop(self.attend(x, places, bias, masks, cache), masks.get(f"{self.name}.residual1")))
+        normed: Tensor = self.norm2(x + parts.drop(self.mlp(x), masks.get(f"{self.name}.residual2")))
         return normed
 
     def attend(
-        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: Masks, cache: KVCache | None
+        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: parts.Masks, cache: parts.KVCache | None
     ) -> Tensor:
         if self.recompute == "attention" and torch.is_grad_enabled():
             return again(self.attention, x, places, bias, masks, cache)
@@ -210,8 +199,8 @@ class GPT(nn.Module):
     def features(
         self,
         tokens: Tensor,
-        masks: Masks | None = None,
-        cache: KVCache | None = None,
+        masks: parts.Masks | None = None,
+        cache: parts.KVCache | None = None,
         visible: Tensor | None = None,
     ) -> Tensor:
         """Return what the head reads, [B, T, D], for ``tokens`` [B, T] (after those in ``cache``).
@@ -229,12 +218,12 @@ class GPT(nn.Module):
             assert visible is not None
             x = x + self.position_embedding(visible.sum(-1) - 1)
         elif config.positions == "rotary":
-            places = rotary(past, t, config.d_model // config.heads, device)
+            places = parts.rotary(past, t, config.d_model // config.heads, device)
         else:
-            bias = alibi(past, t, config.heads, device)
+            bias = parts.alibi(past, t, config.heads, device)
         if visible is not None:
-            bias = only_visible(visible, bias, self._bias_type(x))
-        x = drop(x, masks.get("embedding"))
+            bias = parts.only_visible(visible, bias, self._bias_type(x))
+        x = parts.drop(x, masks.get("embedding"))
         for block in self.blocks:
             x = block(x, places, bias, masks, cache)
         features: Tensor = self.final_norm(x)
@@ -242,17 +231,17 @@ class GPT(nn.Module):
 
     def _bias_type(self, x: Tensor) -> torch.dtype:
         """Return the type of the scores' bias: theirs, but float32 for ALiBi's distances outside a fused kernel."""
-        kind, alibi = x.device.type, self.config.positions == "alibi"
-        if torch.is_autocast_enabled(kind) and (not alibi or (x.is_cuda and self.config.softmax == "fused")):
+        kind, parts.alibi = x.device.type, self.config.positions == "alibi"
+        if torch.is_autocast_enabled(kind) and (not parts.alibi or (x.is_cuda and self.config.softmax == "fused")):
             return torch.get_autocast_dtype(kind)
         return x.dtype
 
-    def forward(self, tokens: Tensor, *, cache: KVCache | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, *, cache: parts.KVCache | None = None) -> Tensor:
         """Return logits [B, T, V] for ``tokens`` [B, T]; with a ``cache``, T tokens go on from those in it."""
         logits: Tensor = self.head(self.features(tokens, cache=cache))[..., : self.vocab_size]
         return logits
 
-    def loss(self, tokens: Tensor, targets: Tensor, masks: Masks | None = None) -> Tensor:
+    def loss(self, tokens: Tensor, targets: Tensor, masks: parts.Masks | None = None) -> Tensor:
         """Return the mean cross-entropy in nats of ``targets`` [B, T] after ``tokens`` [B, T].
 
         The z-loss is in the gradient, not in the value.
@@ -262,7 +251,7 @@ class GPT(nn.Module):
         scored = None if self.document_end is None else (tokens != self.document_end).flatten()
         if self.own_loss:
             return mean_of_own(self.own_loss, head(features)[..., : self.vocab_size], targets, scored)
-        return mean_loss(
+        return parts.mean_loss(
             features.flatten(0, 1), head.weight, targets.flatten(), self.vocab_size, head.path, z_loss, scored
         )
 
@@ -271,7 +260,7 @@ class GPT(nn.Module):
         number of scored targets. What follows a document's end is not scored: both are 0 there.
         """
         features, head = self.features(tokens, visible=self.visible(tokens)).flatten(0, 1), self.head
-        losses, hits = score(features, head.weight, targets.flatten(), self.vocab_size, head.path)
+        losses, hits = parts.score(features, head.weight, targets.flatten(), self.vocab_size, head.path)
         if self.document_end is None:
             return losses, hits, targets.numel()
         scored = (tokens != self.document_end).flatten()
@@ -279,14 +268,14 @@ class GPT(nn.Module):
 
     def visible(self, tokens: Tensor) -> Tensor | None:
         """Return [B, T, T]: what each of ``tokens`` [B, T] sees of its document; None without a document end."""
-        return None if self.document_end is None else same_document(tokens, self.document_end)
+        return None if self.document_end is None else parts.same_document(tokens, self.document_end)
 
-    def new_cache(self, batch: int, length: int) -> KVCache | None:
+    def new_cache(self, batch: int, length: int) -> parts.KVCache | None:
         """Return an empty cache for ``batch`` sequences of up to ``length`` tokens; the user's own models have none."""
         weight = self.token_embedding.weight
         c = self.config
         shape = (c.layers, batch, c.key_heads(), length, c.d_model // c.heads)
-        return KVCache(shape, weight.device, weight.dtype)
+        return parts.KVCache(shape, weight.device, weight.dtype)
 
 
 class OwnModel(GPT):
@@ -301,7 +290,7 @@ class OwnModel(GPT):
         """Yield its tensors under the names that the user's module gives them."""
         return self.module.named_parameters(*args, **kwargs)
 
-    def forward(self, tokens: Tensor, *, cache: KVCache | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, *, cache: parts.KVCache | None = None) -> Tensor:
         self.module.train(torch.is_grad_enabled())
         logits: Tensor = self.module(tokens)
         if logits.shape != (*tokens.shape, self.vocab_size):
@@ -311,7 +300,7 @@ class OwnModel(GPT):
             )
         return logits
 
-    def loss(self, tokens: Tensor, targets: Tensor, masks: Masks | None = None) -> Tensor:
+    def loss(self, tokens: Tensor, targets: Tensor, masks: parts.Masks | None = None) -> Tensor:
         logits = self(tokens)
         if moved := [name for name, b, version in self._buffers_before if b._version != version]:
             raise ConfigError(
@@ -325,13 +314,13 @@ class OwnModel(GPT):
         logits, y = self(tokens).flatten(0, 1), targets.flatten()
         return F.cross_entropy(in_float32(logits), y, reduction="none"), logits.argmax(-1) == y, targets.numel()
 
-    def new_cache(self, batch: int, length: int) -> KVCache | None:
+    def new_cache(self, batch: int, length: int) -> parts.KVCache | None:
         return None
 
 
 def mean_of_own(spec: Spec, logits: Tensor, targets: Tensor, scored: Tensor | None) -> Tensor:
     """Return the mean of the user's own loss of ``logits`` [B, T, V] over all ``targets`` [B, T], or those scored."""
-    return mean_over(losses_of(spec, in_float32(logits.flatten(0, 1)), targets.flatten()), scored)
+    return parts.mean_over(losses_of(spec, in_float32(logits.flatten(0, 1)), targets.flatten()), scored)
 
 
 def in_float32(logits: Tensor) -> Tensor:

@@ -269,25 +269,34 @@ _ACCEPTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def results_known(claims: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
-    """Return whether each row of ``claims`` was planned after a result of its place: results may have chosen it.
+    """Return whether results may have chosen the run of each row of ``claims``: one of its place was there before.
 
     ``results_seen`` says so of results in the store in which the plan was made, and of those that a merge met. Another
-    run of the place that ended before the plan is a result, too. The claimed run itself does not count, because clocks
-    differ between machines. Of a reconstructed row ``results_seen`` alone counts: somebody declared it since.
+    run of the place is a result, too, if it ended before the plan, or before the claimed run began: which runs of an
+    unfinished plan were trained later may be a choice. A result of the same place that was moved by ulps or switched
+    counts from before the plan only. Of a reconstructed row ``results_seen`` alone counts: somebody declared it since.
 
     Args:
         claims: with the columns run_id, place, planned_at, results_seen and origin.
-        runs: with the columns run_id, place, started_at and seconds.
+        runs: with the columns run_id (of each once), place, started_at and seconds; ``moved`` if some are moved.
     """
     import pandas as pd
 
     ended = runs["started_at"] + pd.to_timedelta(runs["seconds"].astype("float64"), unit="s")
-    others = runs[["run_id", "place"]].assign(ended=ended)
-    pairs = claims[["run_id", "place", "planned_at"]].reset_index(drop=True).rename_axis("claim").reset_index()
-    pairs = pairs.merge(others, on="place", suffixes=("", "_other"))
-    late = pairs["claim"][(pairs["run_id"] != pairs["run_id_other"]) & (pairs["ended"] <= pairs["planned_at"])]
+    others = runs[["run_id", "place"]].assign(ended=ended, moved=runs.get("moved", False))
+    pairs = claims[["run_id", "place"]].assign(planned_at=claims["planned_at"], began=began(claims, runs))
+    pairs = pairs.reset_index(drop=True).rename_axis("claim").reset_index().merge(others, "inner", "place")
+    before = pairs["ended"] <= pairs["planned_at"].where(pairs["moved"].astype(bool), pairs["began"])
+    late = pairs["claim"][before & (pairs["run_id_x"] != pairs["run_id_y"])]
     after = pd.Series(range(len(claims)), claims.index).isin(late) & (claims["origin"] == "planned")
     return claims["results_seen"].astype(bool) | after
+
+
+def began(claims: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
+    """Return when each claim was made: with its plan, or when training began, if the plan was not declared since."""
+    started = claims["run_id"].map(runs.set_index("run_id")["started_at"])
+    later = (started > claims["planned_at"]) & (claims["origin"] == "planned")
+    return claims["planned_at"].where(~later, started)
 
 
 def with_results(table: pa.Table, ends: Mapping[str, float]) -> tuple[pa.Table, int]:

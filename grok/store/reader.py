@@ -14,21 +14,12 @@ import pyarrow.compute as pc
 from grok.errors import StoreError, nearest
 from grok.files import disk_errors
 from grok.processes import Owner, alive_here
+from grok.store import shards
 from grok.store.designs import KEY, unsound
 from grok.store.layout import Layout, StoreGone, is_current, missing_tables, read_marker, refuse_missing, strangers
 from grok.store.recovery import unfinished_compaction
 from grok.store.rows import Shard, filter_runs, repeats
 from grok.store.schema import KEYS, TABLES, schema
-from grok.store.shards import (
-    ForeignFile,
-    NotAShard,
-    check_seal,
-    odd_texts,
-    read_shard,
-    read_whole,
-    refuse_bomb,
-    refuse_without_threads,
-)
 from grok.untrusted import read_json
 
 if TYPE_CHECKING:
@@ -64,7 +55,7 @@ def open_store(path: str | Path) -> Store:
     """
     layout = Layout(Path(path))
     read_marker(layout)
-    refuse_without_threads(layout.root)
+    shards.refuse_without_threads(layout.root)
     for folder in (layout.table(kind) for kind in TABLES):
         for entry in strangers(folder) if folder.is_dir() else []:
             if entry.suffix == ".parquet":
@@ -206,7 +197,7 @@ class Store:
 
         A row of runs or designs is left out whole, because without its settings it would pass for another one.
         """
-        for name, (texts, reason) in odd_texts(kind, table).items():
+        for name, (texts, reason) in shards.odd_texts(kind, table).items():
             odd = pc.fill_null(pc.is_in(table[name], value_set=texts), False)
             where = f"{self.layout.table(kind)}: {name} of {pc.sum(odd).as_py()} rows is not as it was written"
             left = "the values are left out" if kind == "curves" else "they are left out"
@@ -222,8 +213,8 @@ class Store:
         """Yield every shard, upgraded to the current columns; damaged shards are left out with a warning."""
         for name in sorted(self._consistent(lambda: self.layout.names("runs"))):
             try:
-                yield read_whole(self.layout, name)
-            except NotAShard as problem:
+                yield shards.read_whole(self.layout, name)
+            except shards.NotAShard as problem:
                 _warn(self.layout.shard("runs", name), problem)
 
     def _read(self, kind: str, wanted: pa.Array | None, columns: list[str]) -> pa.Table:
@@ -234,7 +225,7 @@ class Store:
                     return _read_together(kind, paths, wanted, columns)
                 except FileNotFoundError:
                     raise
-                except (pa.ArrowException, OSError, ValueError, NotAShard):
+                except (pa.ArrowException, OSError, ValueError, shards.NotAShard):
                     pass  # a shard is damaged or foreign: read them one by one
             return _read_one_by_one(kind, paths, wanted, columns)
 
@@ -282,13 +273,13 @@ def _read_together(kind: str, paths: list[str], wanted: pa.Array | None, columns
         parts = [paths[i : i + TOGETHER] for i in range(0, len(paths), TOGETHER)]
         return pa.concat_tables(_read_together(kind, part, wanted, columns).combine_chunks() for part in parts)
     for path in paths:  # before Arrow reads it: a damaged footer may hide rows or crash this process
-        check_seal(Path(path), thorough=False)
+        shards.check_seal(Path(path), thorough=False)
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True, pre_buffer=True)
     dataset = ds.dataset(paths, schema=schema(kind), format=ds.ParquetFileFormat(default_fragment_scan_options=options))
     for fragment in dataset.get_fragments():
         if not fragment.physical_schema.equals(schema(kind)):
-            raise ForeignFile("it has the columns of another version or table")
-        refuse_bomb(Path(fragment.path), fragment.metadata)
+            raise shards.ForeignFile("it has the columns of another version or table")
+        shards.refuse_bomb(Path(fragment.path), fragment.metadata)
     return dataset.to_table(columns=columns, filter=None if wanted is None else ds.field("run_id").isin(wanted))
 
 
@@ -297,8 +288,8 @@ def _read_one_by_one(kind: str, paths: list[str], wanted: pa.Array | None, colum
     tables = [pa.schema([schema(kind).field(name) for name in columns]).empty_table()]
     for path in paths:
         try:
-            table = read_shard(Path(path), kind, columns).replace_schema_metadata(None)
-        except NotAShard as problem:
+            table = shards.read_shard(Path(path), kind, columns).replace_schema_metadata(None)
+        except shards.NotAShard as problem:
             _warn(Path(path), problem)
             continue
         table = table if wanted is None else filter_runs(table, wanted)
@@ -306,7 +297,7 @@ def _read_one_by_one(kind: str, paths: list[str], wanted: pa.Array | None, colum
     return pa.concat_tables(tables)
 
 
-def _warn(path: Path, problem: NotAShard) -> None:
+def _warn(path: Path, problem: shards.NotAShard) -> None:
     warnings.warn(f"left out {path}: {problem}", DamagedShardWarning, stacklevel=2)
 
 

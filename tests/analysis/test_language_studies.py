@@ -201,7 +201,6 @@ def test_a_store_of_language_models_says_nothing_of_splits_and_no_interval_over_
 
 
 def test_what_no_later_order_changes_is_fixed() -> None:
-    """Twelve runs are left for eight orders: by step 100 half of the variance is fixed, by step 180 nine tenths."""
     rng, truth, rows, children = generator("left runs"), {0: 0.2, 100: 0.5, 180: 0.9}, [], []
     for seed, own in enumerate(rng.normal(size=12)):
         settings = {"experiment": "gpt/tinystories_sample", "seed": seed, "train": {"steps": 200}}

@@ -126,9 +126,16 @@ def test_going_on_with_every_seed_chooses_nothing() -> None:
     assert set(part.population.rows["config.train.steps"]) == {4000}
     # one more plan trains half of them and as many new seeds: only the new ones are asked for without results
     new = [Truth({"seed": s, "train.steps": 60_000, "eval.every": 500}, 9000.0) for s in range(200, 230)]
-    half = [Truth({**t.overrides, "train.steps": 60_000}, t.time) for t in seeds[:100]]
+    half = longer[:100]
     mixed = ask("survival", simulate([*seeds, *half, *new], sweep([*half, *new])))
     assert mixed.population.rows["config.train.steps"].value_counts().to_dict() == {4000: 200, 60_000: 30}
+    # a plan of before any result, of which a part was trained once the results were there
+    begun = simulate([*seeds, *half], sweep(longer))
+    later = begun.all_runs["started_at"] + pd.to_timedelta(begun.all_runs["config.train.steps"], unit="min")
+    begun = Observations(
+        begun.all_runs.assign(started_at=later), begun.curves, designs=begun.designs.assign(results_seen=False)
+    )
+    assert set(ask("survival", begun).population.rows["config.train.steps"]) == {4000}
 
 
 def test_runs_of_which_nobody_said_what_they_are_for_are_in_no_population() -> None:

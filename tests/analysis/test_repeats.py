@@ -11,6 +11,7 @@ from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
 from grok.analysis.populations import populations
 from grok.analysis.statistics.repeatability import Verdict, between_parents, normal_scores, replication
+from grok.analysis.studies.branching import pairs
 from grok.analysis.studies.conditions import decay_families
 from grok.analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_margin, repeats, verdict
 from grok.analysis.studies.repeatability import Test as KindTest
@@ -390,6 +391,15 @@ def test_seeds_that_were_listed_after_their_results_are_no_ordinary_controls() -
     lost = whole.designs[whole.designs["role"] != "member"]
     found = repeats(Observations(whole.all_runs, whole.curves, designs=lost))
     assert found.empty and found.attrs["left"] == 8, "nobody knows when they were named"
+
+
+def test_a_part_of_a_plan_that_a_later_choice_had_trained_is_of_the_choice() -> None:
+    seeds = [Truth({"seed": s, **LENGTH}, 9000.0) for s in range(12)]
+    of = {s: [Truth({"seed": s, "seeds.order": 10 * s + k, **LENGTH}, 9000.0) for k in range(2)] for s in range(3)}
+    plans = branch(of, seeds, "drawn"), branch({0: of[0]}, seeds, "named")
+    for trained, kinds in (((0, 1), {"picked"}), ((0, 1, 2), {"picked", "random"})):
+        found = pairs(simulate([*seeds, *(child for s in trained for child in of[s])], *plans))
+        assert set(found["kind"][found["seed"] == 0]) == kinds and set(found["kind"][found["seed"] == 1]) == {"random"}
 
 
 def by_hand(name: str, hits: np.ndarray, held: np.ndarray | None = None, own: np.ndarray | None = None) -> KindTest:

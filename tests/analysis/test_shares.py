@@ -9,30 +9,21 @@ import pytest
 from scipy import stats
 
 from benchmarks.coverage import ADDITIVE, MIXED, PAIRS, TENTH, WORLDS, World, effects_of, grid, redraws, sampled
+from grok.analysis.statistics import variance_shares as vs
 from grok.analysis.statistics.estimate import NotEnoughData, generator
 from grok.analysis.statistics.repeatability import between_parents, kept_distance, normal_scores
 from grok.analysis.statistics.shapley import Additivity, additivity, attribute, p_of_no_pattern
-from grok.analysis.statistics.variance_shares import (
-    CHAOS,
-    Cells,
-    bounded,
-    carried,
-    densest,
-    filled,
-    seeds_needed,
-    variance_shares,
-)
 
 
 @pytest.mark.slow
 def test_the_spread_over_seeds_covers_and_so_does_the_number_of_seeds() -> None:
     factors, rng = grid(6, 6, 2), generator("noise floor")
-    cells = Cells(factors, rng)
+    cells = vs.Cells(factors, rng)
     names = list(factors)
     for truth in (
-        {names[0]: 0.7, names[1]: 0.2, CHAOS: 0.1},
-        {names[1]: 0.3, f"{names[0]} × {names[1]}": 0.5, CHAOS: 0.2},
-        {names[0]: 0.05, CHAOS: 0.95},
+        {names[0]: 0.7, names[1]: 0.2, vs.CHAOS: 0.1},
+        {names[1]: 0.3, f"{names[0]} × {names[1]}": 0.5, vs.CHAOS: 0.2},
+        {names[0]: 0.05, vs.CHAOS: 0.95},
     ):
         found = [cells.shares(effects_of(factors, truth, rng)).total for _ in range(300)]
         assert np.mean([e.low <= 1 <= e.high for e in found]) >= 0.9
@@ -41,7 +32,7 @@ def test_the_spread_over_seeds_covers_and_so_does_the_number_of_seeds() -> None:
 
 @pytest.mark.parametrize(("sd", "difference"), [(0.1, 0.05), (0.03, 0.05), (1.0, 2.0)])
 def test_the_number_of_seeds_is_that_of_simulated_studies(sd: float, difference: float) -> None:
-    n, rng = seeds_needed(sd, difference), np.random.default_rng(5)
+    n, rng = vs.seeds_needed(sd, difference), np.random.default_rng(5)
 
     def seen(n: int) -> float:
         a, b = rng.normal(0, sd, (2, 20_000, n))
@@ -52,7 +43,7 @@ def test_the_number_of_seeds_is_that_of_simulated_studies(sd: float, difference:
 
 def test_a_level_with_most_effect_widens_the_interval_however_few_levels_there_are() -> None:
     factors = grid(3, 4, 4)
-    cells, noise = Cells(factors, generator("one level")), generator("one level's noise").normal(0, 0.2, 96)
+    cells, noise = vs.Cells(factors, generator("one level")), generator("one level's noise").normal(0, 0.2, 96)
     steps, one = (np.array(effect)[factors["init"]] for effect in ([-1.2, -0.4, 0.4, 1.2], [1.55, -0.52, -0.52, -0.52]))
     alike, apart = (cells.shares(y + noise).shares["init"] for y in (steps, one))
     assert apart.value == pytest.approx(alike.value, abs=0.02)
@@ -82,8 +73,8 @@ def reml_slopes(y: np.ndarray, factors: dict[str, np.ndarray], components: np.nd
 def test_reml_agrees() -> None:
     rng = generator("reml")
     factors = grid(3, 4, 4)
-    truth = {**PAIRS, "order": 0.2, CHAOS: 0.3}
-    cells = Cells(factors, rng)
+    truth = {**PAIRS, "order": 0.2, vs.CHAOS: 0.3}
+    cells = vs.Cells(factors, rng)
     y = effects_of(factors, truth, rng)
     while min(cells.components(y)) <= 0:
         y = effects_of(factors, truth, rng)
@@ -91,7 +82,7 @@ def test_reml_agrees() -> None:
     kept = np.repeat(rng.random(216) < 0.7, 2)
     factors = {name: levels[kept] for name, levels in grid(6, 6, 6).items()}
     y = effects_of(factors, truth, rng)
-    mine = Cells(factors, rng).components(y)
+    mine = vs.Cells(factors, rng).components(y)
     best = np.maximum(mine, 0.01)
     for _ in range(6):
         best = np.maximum(best + reml_slopes(y, factors, best), 0.001)
@@ -102,8 +93,8 @@ def test_without_replicates_the_last_interaction_and_chaos_are_one() -> None:
     factors = {name: level[: len(level)] for name, level in sampled(30, 30, 30, cells=900, again=0).items()}
     y = effects_of(factors, MIXED, generator("merged"))
     with pytest.raises(NotEnoughData, match="replicates"):
-        variance_shares(y, factors, generator("merged"))
-    shares = variance_shares(y, factors, generator("merged"), merged=True).shares
+        vs.variance_shares(y, factors, generator("merged"))
+    shares = vs.variance_shares(y, factors, generator("merged"), merged=True).shares
     assert list(shares)[-1] == "split × init × order and chaos"
     assert sum(e.value for e in shares.values()) == pytest.approx(1)
     assert shares["init"].value == pytest.approx(0.3, abs=0.15)
@@ -116,21 +107,21 @@ def test_a_saturated_cell_is_bounded_and_left_out() -> None:
     y = effects_of(factors, MIXED, generator("saturated"))
     cell = (factors["split"] == 0) & (factors["init"] == 0) & (factors["order"] == 1)
     y[cell] = -30.0
-    assert carried(y, cell) > 0.8
-    assert bounded(y, cell)[cell] == pytest.approx(y[~cell].min())
-    assert np.array_equal(bounded(y, cell)[~cell], y[~cell])
+    assert vs.carried(y, cell) > 0.8
+    assert vs.bounded(y, cell)[cell] == pytest.approx(y[~cell].min())
+    assert np.array_equal(vs.bounded(y, cell)[~cell], y[~cell])
     with pytest.raises(NotEnoughData, match="not at the end"):
-        bounded(y, np.ones(len(y), dtype=bool))
+        vs.bounded(y, np.ones(len(y), dtype=bool))
     rng = generator("saturated")
     name = "split × init × order"
-    without = variance_shares(y[~cell], {n: v[~cell] for n, v in factors.items()}, rng)
+    without = vs.variance_shares(y[~cell], {n: v[~cell] for n, v in factors.items()}, rng)
     assert not without.balanced
-    assert without.shares[name].value < 0.3 < variance_shares(y, factors, rng).shares[name].value
+    assert without.shares[name].value < 0.3 < vs.variance_shares(y, factors, rng).shares[name].value
 
 
 def test_pure_chaos_is_called_chaos() -> None:
     rng = generator("pure chaos")
-    cells = Cells(grid(3, 6, 6), rng)
+    cells = vs.Cells(grid(3, 6, 6), rng)
     found = [cells.shares(rng.normal(size=216)).shares for _ in range(40)]
     assert np.mean([s["chaos"].high >= 0.999 or s["chaos"].low > 0.4 for s in found]) >= 0.9
     for label in found[0]:
@@ -143,9 +134,9 @@ def test_cells_that_are_unequally_chaotic_do_not_narrow_the_chaos_share() -> Non
     rng = generator("uneven chaos")
     inside, draws, spread, factors = 0, 80, 0.7, grid(6, 6, 6)
     for _ in range(draws):
-        y = effects_of(factors, {"split × init": 0.04, "split × init × order": 0.11, CHAOS: 0.0}, rng)
+        y = effects_of(factors, {"split × init": 0.04, "split × init × order": 0.11, vs.CHAOS: 0.0}, rng)
         sd = np.repeat(0.3 * np.exp(rng.normal(0, spread, 216) - spread**2), 2)
-        share = variance_shares(y + sd * rng.normal(size=432), factors, rng).shares[CHAOS]
+        share = vs.variance_shares(y + sd * rng.normal(size=432), factors, rng).shares[vs.CHAOS]
         inside += share.low <= 0.09 / 0.24 <= share.high
     assert inside / draws > 0.84
 
@@ -156,7 +147,7 @@ def test_an_order_that_means_something_in_its_split_only_is_found_there() -> Non
     truth = {"split": 0.1, "init": 0.2, "split × order": 0.35, "split × init × order": 0.1, "chaos": 0.25}
     sums = {"order": ("order", "split × order"), "both": ("split", "init", "split × init")}
     factors = grid(8, 6, 6)
-    cells = Cells(factors, rng)
+    cells = vs.Cells(factors, rng)
     shares = [cells.shares(effects_of(factors, truth, rng), sums=sums) for _ in range(12)]
     assert np.mean([s.sums["order"].value for s in shares]) == pytest.approx(0.35, abs=0.06)
     assert np.mean([s.sums["both"].value for s in shares]) == pytest.approx(0.30, abs=0.1)
@@ -345,9 +336,9 @@ def test_a_grid_is_found_among_random_seeds_and_scans() -> None:
     random = np.arange(100, 160)[:, None] * np.ones(3, dtype=np.int64)
     scan = np.array([[0, 0, 1000 + i] for i in range(300)])
     codes = np.concatenate([random, cells, scan])
-    found = densest(codes)
+    found = vs.densest(codes)
     assert found.tolist() == [False] * 60 + [True] * len(cells) + [False] * 300
-    assert filled(codes[found]) == (216, 216)
+    assert vs.filled(codes[found]) == (216, 216)
 
 
 @pytest.mark.parametrize("keep", [0.15, 0.5])
@@ -355,4 +346,4 @@ def test_a_sampled_grid_stays_whole(keep: float) -> None:
     rng = generator(f"sampled cross {keep}")
     cells = code_grid(range(12), range(12), range(12))
     cells = cells[rng.random(len(cells)) < keep]
-    assert densest(cells).all()
+    assert vs.densest(cells).all()

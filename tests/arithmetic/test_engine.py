@@ -18,20 +18,7 @@ from grok.config import ArithmeticConfig
 from grok.errors import CheckpointError
 from grok.records import Checkpoint, Progress, RunResult
 from grok.streams import STREAMS
-from tests.arithmetic.cases import (
-    ENGINES,
-    STOPS_AT_40,
-    Engine,
-    checkpoints,
-    curve,
-    events,
-    jobs,
-    looped,
-    results,
-    resumed,
-    stacked,
-    tiny,
-)
+from tests.arithmetic import cases
 
 
 def plain_torch_run(config: ArithmeticConfig) -> tuple[list[float], dict[str, torch.Tensor]]:
@@ -45,7 +32,7 @@ def plain_torch_run(config: ArithmeticConfig) -> tuple[list[float], dict[str, to
         model.parameters(), lr=optim.lr, betas=tuple(optim.betas), weight_decay=optim.weight_decay, eps=optim.eps
     )
     train_set, _ = split(config.task, config.stream_seeds().split)
-    order = ArithmeticRun(jobs(config)[0]).order
+    order = ArithmeticRun(cases.jobs(config)[0]).order
     losses = []
     for step in range(1, config.train.steps + 1):
         index = order.batch(step)
@@ -67,8 +54,8 @@ def plain_torch_run(config: ArithmeticConfig) -> tuple[list[float], dict[str, to
 
 @pytest.mark.parametrize("over", [{}, {"optim": {"warmup_steps": 0, "weight_decay": 1.0}}, {"model": {"norm": "pre"}}])
 def test_a_run_equals_the_plain_loop_in_float64(over: dict[str, Any]) -> None:
-    config = tiny(precision="float64", save="final", eval={"every": 1}, **over)
-    (found,) = results(config)
+    config = cases.tiny(precision="float64", save="final", eval={"every": 1}, **over)
+    (found,) = cases.results(config)
     losses, parameters = plain_torch_run(config)
     assert [p.train_loss for p in found.curve] == pytest.approx(losses, rel=1e-10, abs=1e-12)
     for name, expected in parameters.items():
@@ -77,7 +64,7 @@ def test_a_run_equals_the_plain_loop_in_float64(over: dict[str, Any]) -> None:
 
 @functools.cache
 def run_alone() -> RunResult:
-    return results(tiny(seed=9))[0]
+    return cases.results(cases.tiny(seed=9))[0]
 
 
 neighbours = st.lists(st.integers(0, 20), min_size=0, max_size=3)
@@ -98,16 +85,16 @@ def test_nothing_beside_a_run_moves_its_bits(
     neighbours: list[int], lanes: int, every: int, schedule: str, passes: int, shuffle: bool, sample: int, place: int
 ) -> None:
     alone = run_alone()
-    looked_at = tiny(
+    looked_at = cases.tiny(
         seed=9,
         seeds={"eval": sample, "sample": sample},
         eval={"every": every, "schedule": schedule, "passes": passes, "shuffle": shuffle},
     )
-    others = [tiny(seed=s, train={"steps": 5 + s}) for s in neighbours]
+    others = [cases.tiny(seed=s, train={"steps": 5 + s}) for s in neighbours]
     place = min(place, len(others))
-    found = results(*others[:place], looked_at, *others[place:], lanes=lanes)[place]
+    found = cases.results(*others[:place], looked_at, *others[place:], lanes=lanes)[place]
     assert found.weights_hash == alone.weights_hash
-    expected, seen = curve(alone), curve(found)
+    expected, seen = cases.curve(alone), cases.curve(found)
     assert 24 in seen
     for step in expected.keys() & seen.keys():
         assert seen[step] == expected[step]
@@ -115,15 +102,17 @@ def test_nothing_beside_a_run_moves_its_bits(
 
 @pytest.mark.parametrize("stream", STREAMS)
 def test_a_stream_moves_a_run_that_reads_it_and_no_other(stream: str) -> None:
-    base, moved = results(tiny(), tiny(seeds={stream: 1}))
+    base, moved = cases.results(cases.tiny(), cases.tiny(seeds={stream: 1}))
     assert (base.weights_hash != moved.weights_hash) == (stream in ("split", "init", "order"))
-    base, moved = results(*[tiny(model={"dropout": 0.2}, perturb={"ulps": 1}, seeds=s) for s in ({}, {stream: 1})])
+    base, moved = cases.results(
+        *[cases.tiny(model={"dropout": 0.2}, perturb={"ulps": 1}, seeds=s) for s in ({}, {stream: 1})]
+    )
     assert (base.weights_hash == moved.weights_hash) == (stream in ("eval", "sample"))
 
 
 def test_no_global_generator_is_used(no_global_randomness: None) -> None:
     over: dict[str, Any] = {"model": {"dropout": 0.1}, "eval": {"shuffle": True}, "perturb": {"ulps": 1}}
-    assert len(results(tiny(task={"label_noise": 0.1}, **over), tiny(seed=1, **over))) == 2
+    assert len(cases.results(cases.tiny(task={"label_noise": 0.1}, **over), cases.tiny(seed=1, **over))) == 2
 
 
 RESUMED: list[dict[str, Any]] = [
@@ -137,10 +126,10 @@ RESUMED: list[dict[str, Any]] = [
 
 
 @functools.cache
-def whole_and_stops(engine: Engine, over: str) -> tuple[RunResult, dict[int, Checkpoint]]:
+def whole_and_stops(engine: cases.Engine, over: str) -> tuple[RunResult, dict[int, Checkpoint]]:
     """Return a run that was never stopped, and its checkpoints by step; ``over`` is JSON."""
-    (whole,) = results(tiny(**json.loads(over)), engine=engine)
-    stops = checkpoints(tiny(checkpoint={"every": 1}, **json.loads(over)), engine=engine)
+    (whole,) = cases.results(cases.tiny(**json.loads(over)), engine=engine)
+    stops = cases.checkpoints(cases.tiny(checkpoint={"every": 1}, **json.loads(over)), engine=engine)
     return whole, {checkpoint.step: checkpoint for checkpoint in stops}
 
 
@@ -149,50 +138,52 @@ def whole_and_stops(engine: Engine, over: str) -> tuple[RunResult, dict[int, Che
     ("engine", "over"),
     [
         pytest.param(engine, over, marks=[pytest.mark.slow] * (n > 2))
-        for engine, kinds in ((looped, RESUMED), (stacked, RESUMED[:-1]))
+        for engine, kinds in ((cases.looped, RESUMED), (cases.stacked, RESUMED[:-1]))
         for n, over in enumerate(kinds)
     ],
 )
-def test_resuming_equals_never_having_stopped(engine: Engine, over: dict[str, Any], at: int) -> None:
+def test_resuming_equals_never_having_stopped(engine: cases.Engine, over: dict[str, Any], at: int) -> None:
     whole, stops = whole_and_stops(engine, json.dumps(over))
-    event = resumed(tiny(**over), stops[at], engine=engine)
+    event = cases.resumed(cases.tiny(**over), stops[at], engine=engine)
     assert event.weights_hash == whole.weights_hash
     assert event.curve == whole.curve
     assert event.stop_reason == whole.stop_reason
 
 
-@ENGINES
-def test_a_resumed_run_keeps_its_early_stop_and_its_clock(engine: Engine) -> None:
-    config = tiny(**STOPS_AT_40, checkpoint={"every": 30})
-    checkpoint = checkpoints(config, engine=engine)[0]
+@cases.ENGINES
+def test_a_resumed_run_keeps_its_early_stop_and_its_clock(engine: cases.Engine) -> None:
+    config = cases.tiny(**cases.STOPS_AT_40, checkpoint={"every": 30})
+    checkpoint = cases.checkpoints(config, engine=engine)[0]
     assert checkpoint.step == 30
     checkpoint.state["seconds"] = 5000.0
-    (whole,), event = results(config, engine=engine), resumed(config, checkpoint, engine=engine)
+    (whole,), event = cases.results(config, engine=engine), cases.resumed(config, checkpoint, engine=engine)
     for found in (whole, event):
         assert (found.stop_reason, found.steps) == ("generalised", 40)
     assert 5000 < event.seconds < 6000
 
 
-@pytest.mark.parametrize(("engine", "looks"), [(looped, 40), (stacked, 1)])
-def test_a_stop_yields_a_checkpoint_of_every_run_in_flight(engine: Engine, looks: int) -> None:
+@pytest.mark.parametrize(("engine", "looks"), [(cases.looped, 40), (cases.stacked, 1)])
+def test_a_stop_yields_a_checkpoint_of_every_run_in_flight(engine: cases.Engine, looks: int) -> None:
     asked = iter([False] * looks)
-    configs = [tiny(seed=seed) for seed in range(3)]
-    found = events(*configs, engine=engine, lanes=2, stop=lambda: next(asked, True))
+    configs = [cases.tiny(seed=seed) for seed in range(3)]
+    found = cases.events(*configs, engine=engine, lanes=2, stop=lambda: next(asked, True))
     last = {e.run_id: e for e in found if not isinstance(e, Progress)}
     assert set(last) == {"run0", "run1"}
     for config, (run_id, checkpoint) in zip(configs, last.items(), strict=False):
         assert isinstance(checkpoint, Checkpoint) and 0 < checkpoint.step < 24
-        (whole,), event = results(config, engine=engine), resumed(config, checkpoint, run_id, engine)
+        (whole,), event = cases.results(config, engine=engine), cases.resumed(config, checkpoint, run_id, engine)
         assert event.weights_hash == whole.weights_hash and event.curve == whole.curve
 
 
-@ENGINES
-def test_a_run_that_is_not_finite_is_diverged_and_its_neighbours_go_on(engine: Engine) -> None:
+@cases.ENGINES
+def test_a_run_that_is_not_finite_is_diverged_and_its_neighbours_go_on(engine: cases.Engine) -> None:
     plain: dict[str, Any] = {"model": {"norm": "none", "final_norm": False}}
-    found, neighbour = results(tiny(optim={"lr": 1e30, "warmup_steps": 0}, **plain), tiny(**plain), engine=engine)
+    found, neighbour = cases.results(
+        cases.tiny(optim={"lr": 1e30, "warmup_steps": 0}, **plain), cases.tiny(**plain), engine=engine
+    )
     assert (found.status, found.stop_reason) == ("diverged", "not_finite")
     assert found.steps < 24 and found.curve[-1].step == found.steps
-    (alone,) = results(tiny(**plain), engine=engine)
+    (alone,) = cases.results(cases.tiny(**plain), engine=engine)
     assert neighbour.weights_hash == alone.weights_hash
 
 
@@ -206,7 +197,7 @@ def test_early_stop_is_for_good_and_never_before_the_horizon() -> None:
         "optim": {"lr": 5e-3, "weight_decay": 1.0},
         "train": {"steps": 900, "batch_size": 256} | stopping,
     }
-    a, b = results(tiny(**easy, eval={"every": 100}), tiny(**easy, eval={"every": 900}))
+    a, b = cases.results(cases.tiny(**easy, eval={"every": 100}), cases.tiny(**easy, eval={"every": 900}))
     assert a.stop_reason == b.stop_reason == "generalised"
     assert 500 <= a.steps < 900
     assert (a.steps, a.weights_hash) == (b.steps, b.weights_hash)
@@ -214,24 +205,25 @@ def test_early_stop_is_for_good_and_never_before_the_horizon() -> None:
 
 
 def test_an_update_that_breaks_the_weights_is_a_divergence() -> None:
-    (found,) = results(tiny(optim={"lr": 1e38, "warmup_steps": 0}, train={"steps": 1}))
+    (found,) = cases.results(cases.tiny(optim={"lr": 1e38, "warmup_steps": 0}, train={"steps": 1}))
     assert (found.status, found.stop_reason) == ("diverged", "not_finite")
     assert found.val_loss_peak_step is None and found.weight_norm_peak_step is None
 
 
 def test_a_resumed_run_says_what_computed_it_and_strict_refuses_another() -> None:
     own, other = {"path": "plain"}, {"path": "onednn"}  # what a machine takes by itself depends on its processor
-    saved = checkpoints(tiny(checkpoint={"every": 8}, numerics=own))[0]
-    first, second = resumed(tiny(numerics=other), saved).numerics.split(" | ")
+    saved = cases.checkpoints(cases.tiny(checkpoint={"every": 8}, numerics=own))[0]
+    first, second = cases.resumed(cases.tiny(numerics=other), saved).numerics.split(" | ")
     assert "products=plain" in first and "products=onednn" in second
     with pytest.raises(CheckpointError, match=r"numerics\.strict"):
-        resumed(tiny(numerics={**other, "strict": True}), saved)
-    assert " | " not in resumed(tiny(numerics={**own, "strict": True}), saved).numerics
+        cases.resumed(cases.tiny(numerics={**other, "strict": True}), saved)
+    assert " | " not in cases.resumed(cases.tiny(numerics={**own, "strict": True}), saved).numerics
 
 
 def test_bf16_is_bf16_on_every_path() -> None:
     hashes = {
-        path: results(tiny(precision="bf16", numerics={"path": path}))[0].weights_hash for path in ("plain", "onednn")
+        path: cases.results(cases.tiny(precision="bf16", numerics={"path": path}))[0].weights_hash
+        for path in ("plain", "onednn")
     }
-    (single,) = results(tiny())
+    (single,) = cases.results(cases.tiny())
     assert hashes["plain"] == hashes["onednn"] != single.weights_hash

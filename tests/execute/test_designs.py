@@ -245,6 +245,8 @@ def test_branches_name_their_parents_and_how_they_were_chosen(census: Path, how:
 
     def from_python() -> None:
         plan = branch.planned(argv)
+        with pytest.raises(ConfigError, match="not those that their design was made for"):
+            execute(plan.__class__(plan[:2], plan.design).__iadd__(plan[2:]))
         execute(plan if how == "python" else list(plan), design=None if how == "python" else plan.design)
 
     found = new_rows(census, (lambda: _passes(branch.main(argv))) if how == "command" else from_python)
