@@ -70,7 +70,7 @@ def labels(observations: Observations, population: Population) -> tuple[np.ndarr
 def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.ndarray:
     """Return features (n, k) at the last of ``steps``: each measure, and its change since half of that step.
 
-    Missing values are replaced by the feature's median.
+    Missing values are replaced by the feature's median; a feature that no run has is left out.
     """
     last = steps[-1]
     half = min(steps, key=lambda s: abs(s - last / 2))
@@ -79,8 +79,9 @@ def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.nd
     columns = [wide[m, last].to_numpy(dtype=float) for m in MEASURES]
     if half != last:
         columns += [wide[m, last].to_numpy(dtype=float) - wide[m, half].to_numpy(dtype=float) for m in MEASURES]
-    x = np.column_stack(columns)
-    return np.asarray(np.where(np.isfinite(x), x, np.nanmedian(np.where(np.isfinite(x), x, np.nan), axis=0)))
+    x = np.column_stack(np.where(np.isfinite(columns), columns, np.nan))
+    x = x[:, ~np.isnan(x).all(axis=0)]
+    return np.asarray(np.where(np.isnan(x), np.nanmedian(x, axis=0), x))
 
 
 def one(observations: Observations, population: Population) -> Prediction:
