@@ -35,6 +35,7 @@ from grok.terminal import CONTROL
 from tests.analysis.simulate import Truth, census, crossed, plans, simulate, sweep, write
 
 RESULTS = Path(__file__).parents[2] / "results"
+PLANNED = ("fate", "language-fate", "language-grid", "threads", "val-shuffle", "weights")
 PAGES = sorted(path.parent for path in RESULTS.glob("*/page.md.j2") if (path.parent / "store").is_dir())
 
 
@@ -100,8 +101,7 @@ def test_of_every_committed_run_it_is_known_what_it_was_for() -> None:
         rows = store.designs()
         named = set(rows["run_id"]) | set(rows["parent_run_id"].dropna()) | set(rows["line"].dropna())
         assert stored <= set(rows["run_id"])
-        planned = marker.parents[1].name in ("fate", "language-grid", "threads", "val-shuffle", "weights")
-        assert set(rows["origin"]) == {"planned" if planned else "reconstructed"}
+        assert set(rows["origin"]) == {"planned" if marker.parents[1].name in PLANNED else "reconstructed"}
         assert named - stored == set(rows["run_id"][rows["retired"].notna()]) - stored  # planned, and given up
 
 
