@@ -211,15 +211,14 @@ def fate_by_step(study: Fate) -> Drawing | None:
 def fixed_by_step(study: LanguageFate) -> Drawing:
     """Draw the share of the variance of the final loss that is fixed, by step."""
     steps = study.steps.assign(x=study.steps["step"], place=study.steps["step"])
-    last = float(steps["step"].max())
     chart = Chart(
-        ChartAxis("step from which on the order is another", -0.03 * last, 1.03 * last),
-        ChartAxis("variance of the final loss", -0.02, 1.02, percent=True),
+        ChartAxis.around("step from which on the order is another", steps["step"]),
+        ChartAxis("fixed share of the variance", -0.02, 1.02, percent=True),
         (Band("", BLUE, steps), Intervals("", BLUE, steps, vertical=True)),
     )
     caption = "Share of the variance of the final loss that is fixed by a step, with 95% intervals."
-    count = f"{int(steps['children'].sum()):,} children"
-    return draw("fixed_by_step", "Final loss fixed by step", caption, [chart], study.steps, count)
+    n = int(steps["children"].sum())
+    return draw("fixed_by_step", "Final loss fixed by step", caption, [chart], study.steps, f"{n:,} children")
 
 
 def prediction_curve(study: Prediction) -> Drawing:

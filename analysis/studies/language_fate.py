@@ -85,7 +85,8 @@ def one(observations: Observations, condition: Condition) -> LanguageFate:
         text = f"{e.percent()} of the variance of the final loss is fixed by step {step:,}; the order after it leaves "
         text += f"children of one run a standard deviation of {spread:.4f} nats."
         study.tell(f"fixed by step {step:,}", e.percent(), text, e, headline=True)
-    shown = study.steps.assign(**{name: (100 * study.steps[name]).round(1) for name in ("value", "low", "high")})
+    percent = {name: (100 * study.steps[name]).round(1) for name in ("value", "low", "high")}
+    shown = study.steps.assign(**percent, spread=study.steps["spread"].round(4))
     shown.columns = [*names[:4], "fixed %", "low %", "high %", "standard deviation left (nats)"]
     study.tabulate("fixed", "Share of the variance of the final loss that is fixed by a step, 95% intervals", shown)
     return study
