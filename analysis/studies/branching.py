@@ -93,9 +93,8 @@ def pairs(observations: Observations) -> pd.DataFrame:
     purposes = observations.once(roles)
     children = purposes.of("child", kinds=("branch",))
     children = children[children["from_step"].isna()]
-    before = children["planned_at"].where(
-        children["planned_at"] <= children["run_id"].map(observations.observed["started_at"])
-    )
+    started = observations.observed["started_at"].reindex(children["run_id"]).set_axis(children.index)
+    before = children["planned_at"].where(children["planned_at"] <= started)
     last = before.groupby(children["run_id"]).transform("max")
     children = children[~(children["planned_at"] < last) | ~children["design_id"].isin(purposes.unfinished)]
     place = observations.once(places)

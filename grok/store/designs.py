@@ -294,7 +294,7 @@ def results_known(claims: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
 
 def began(claims: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
     """Return when each claim was made: with its plan, or when training began, if the plan was not declared since."""
-    started = claims["run_id"].map(runs.set_index("run_id")["started_at"])
+    started = runs.set_index("run_id")["started_at"].reindex(claims["run_id"]).set_axis(claims.index)
     later = (started > claims["planned_at"]) & (claims["origin"] == "planned")
     return claims["planned_at"].where(~later, started)
 
