@@ -284,8 +284,9 @@ def _claims(observations: Observations) -> pd.DataFrame:
     rows = rows[rows["choice"].isin(ASKED) & (rows["kind"] != "layers")]
     place = observations.once(places)
     every = observations.observed.loc[place.index].assign(place=place, run_id=place.index)
-    every = every.assign(moved=(every["config.perturb.ulps"].fillna(0) > 0) | _switched(every))
-    rows = rows[rows["run_id"].isin(every.index[~every["moved"]])]
+    # a run that was moved by ulps, or switched, is no result of its place: planning takes it for none either
+    every = every[(every["config.perturb.ulps"].fillna(0) == 0) & ~_switched(every)]
+    rows = rows[rows["run_id"].isin(every.index)]
     runs = every.loc[rows["run_id"]]
     seeds = [unit.get("seed") for unit in rows["unit"]]
     claims = rows[["design_id", "run_id", "results_seen", "planned_at", "origin"]].assign(

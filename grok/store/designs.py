@@ -273,21 +273,20 @@ def results_known(claims: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
 
     ``results_seen`` says so of results in the store in which the plan was made, and of those that a merge met. Another
     run of the place is a result, too, if it ended before the plan, or before the claimed run began: which runs of an
-    unfinished plan were trained later may be a choice. A result of the same place that was moved by ulps or switched
-    counts from before the plan only. Of a reconstructed row ``results_seen`` alone counts: somebody declared it since.
+    unfinished plan were trained later may be a choice. Of a reconstructed row ``results_seen`` alone counts: somebody
+    declared it since.
 
     Args:
         claims: with the columns run_id, place, planned_at, results_seen and origin.
-        runs: with the columns run_id (of each once), place, started_at and seconds; ``moved`` if some are moved.
+        runs: with the columns run_id (of each once), place, started_at and seconds.
     """
     import pandas as pd
 
     ended = runs["started_at"] + pd.to_timedelta(runs["seconds"].astype("float64"), unit="s")
-    others = runs[["run_id", "place"]].assign(ended=ended, moved=runs.get("moved", False))
-    pairs = claims[["run_id", "place"]].assign(planned_at=claims["planned_at"], began=began(claims, runs))
+    others = runs[["run_id", "place"]].assign(ended=ended)
+    pairs = claims[["run_id", "place"]].assign(began=began(claims, runs))
     pairs = pairs.reset_index(drop=True).rename_axis("claim").reset_index().merge(others, "inner", "place")
-    before = pairs["ended"] <= pairs["planned_at"].where(pairs["moved"].astype(bool), pairs["began"])
-    late = pairs["claim"][before & (pairs["run_id_x"] != pairs["run_id_y"])]
+    late = pairs["claim"][(pairs["ended"] <= pairs["began"]) & (pairs["run_id_x"] != pairs["run_id_y"])]
     after = pd.Series(range(len(claims)), claims.index).isin(late) & (claims["origin"] == "planned")
     return claims["results_seen"].astype(bool) | after
 

@@ -74,7 +74,7 @@ def row_of(run: Any) -> Row:
         stop_reason="steps",
         steps=config.train.steps,
         weights_hash=f"{run.identity.trajectory_id}{config.train.steps}",
-        seconds=1.0,
+        seconds=0.0,
         numerics=NUMERICS,
         started_at=time.time(),
         curve=points,
