@@ -79,7 +79,7 @@ def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.nd
     columns = [wide[m, last].to_numpy(dtype=float) for m in MEASURES]
     if half != last:
         columns += [wide[m, last].to_numpy(dtype=float) - wide[m, half].to_numpy(dtype=float) for m in MEASURES]
-    x = np.column_stack(np.where(np.isfinite(columns), columns, np.nan))
+    x = np.column_stack([np.where(np.isfinite(column), column, np.nan) for column in columns])
     x = x[:, ~np.isnan(x).all(axis=0)]
     return np.asarray(np.where(np.isnan(x), np.nanmedian(x, axis=0), x))
 

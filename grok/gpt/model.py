@@ -231,8 +231,8 @@ class GPT(nn.Module):
 
     def _bias_type(self, x: Tensor) -> torch.dtype:
         """Return the type of the scores' bias: theirs, but float32 for ALiBi's distances outside a fused kernel."""
-        kind, parts.alibi = x.device.type, self.config.positions == "alibi"
-        if torch.is_autocast_enabled(kind) and (not parts.alibi or (x.is_cuda and self.config.softmax == "fused")):
+        kind, alibi = x.device.type, self.config.positions == "alibi"
+        if torch.is_autocast_enabled(kind) and (not alibi or (x.is_cuda and self.config.softmax == "fused")):
             return torch.get_autocast_dtype(kind)
         return x.dtype
 
