@@ -18,10 +18,12 @@ Floats = NDArray[np.float64]
 
 LARGEST: Final = 200
 """Largest sample that is drawn for p: the dip of a larger one times the root of its size is distributed alike."""
+LEAST: Final = 1e-12
+"""Smallest gap between neighbours: equal values have it, too."""
 
 
 def dip(values: Floats) -> float:
-    """Return the distance of the distribution of different ``values`` (n,) from the nearest one with a single mode."""
+    """Return the distance of the distribution of ``values`` (n,) from the nearest one with a single mode."""
     x = np.sort(values)
     low, high = 0, len(x) - 1
     while high - low > 1:
@@ -34,13 +36,13 @@ def _bend(x: Floats, n: int) -> float:
     """Return the largest height of the distribution above its greatest convex minorant; each value has 1/n of it."""
     if len(x) < 3:
         return 0.0
-    gaps = np.diff(x)
+    gaps = np.maximum(np.diff(x), LEAST)
     slopes = optimize.isotonic_regression(1 / (n * gaps), weights=gaps).x
     return float((np.arange(1, len(x)) / n - np.cumsum(slopes * gaps)).max())
 
 
 def p_of_one_mode(values: Floats, rng: np.random.Generator, draws: int = 499) -> float:
-    """Return the p-value that different ``values`` (n,) come from a distribution with one mode."""
+    """Return the p-value that ``values`` (n,) come from a distribution with one mode."""
     n = min(len(values), LARGEST)
     chance = np.array([dip(rng.random(n)) for _ in range(draws)]) * np.sqrt(n / len(values))
     return float((1 + (chance >= dip(values)).sum()) / (1 + draws))
