@@ -80,7 +80,8 @@ def build(out: Path, stores: Sequence[Path]) -> None:
     """
     splits = {split_name(path): path for path in stores}
     if len(splits) < len(stores) or not stores:
-        raise ConfigError(f"{len(stores)} stores of {len(splits)} names: expected at least one, each of another name")
+        found = ", ".join(map(str, stores)) or "none (by default results/*/store)"
+        raise ConfigError(f"stores: {found}: expected at least one, each of another name")
     if out.exists():
         raise ConfigError(f"{out} exists: expected a new folder")
     rows = {split: _write(out, split, open_store(path)) for split, path in splits.items()}
