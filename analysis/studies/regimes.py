@@ -157,7 +157,7 @@ def _about(study: Regimes, done: pd.DataFrame, watched: pd.DataFrame) -> str:
 
 def _groups(study: Regimes, done: pd.DataFrame) -> None:
     """Add whether the ratios of the times fall into two groups. A time lies anywhere between two evaluations."""
-    known = np.unique([0.0, *study.curves["step"]])
+    known = np.unique(study.curves["step"].to_numpy(dtype=float))
     rng, names, tests = generator("between evaluations"), [], []
     for column in ("loss_peak", "fall"):
         pair = done.loc[np.isfinite(done[column]), [column, "grokked"]].to_numpy(dtype=float)
