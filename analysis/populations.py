@@ -34,7 +34,7 @@ from grok.analysis.observations import (
 )
 from grok.config import GptConfig
 from grok.config.fields import recorded_of
-from grok.store.designs import CHOICES, ROLES, TRAINED, began, results_known
+from grok.store.designs import CHOICES, ROLES, TRAINED, decided, results_known
 from grok.streams import RUN_STREAMS, derive_seed
 
 # What each run was for, read from the rows of ``designs/``.
@@ -65,13 +65,14 @@ class Planned:
 
 
 class Roles:
-    """The rows of ``designs/`` with their JSON read, in the order of planning."""
+    """The rows of ``designs/`` with their JSON read, in the order of planning; ``decided`` as of that function."""
 
     def __init__(self, observations: Observations) -> None:
         self._observations = observations
         runs = observations.all_runs
         self.rows = _readable(observations.designs)
         self._training = self.rows[self.rows["role"].isin(TRAINED)]
+        self.rows = self.rows.assign(decided=decided(self._training, runs))
         self._runs = runs[["run_id", "mode", "status", "parent_run_id"]]
         self.switched = set(runs["run_id"][_switched(runs) & runs["status"].isin(COUNTED)])
         self._stored = set(runs["run_id"][runs["status"].isin(COUNTED)])
@@ -97,11 +98,6 @@ class Roles:
         of = rows[rows["design_id"].isin(absent["design_id"])].groupby(["design_id", "kind"], sort=False)["run_id"]
         planned = [(str(name), str(kind), frozenset(runs)) for (name, kind), runs in of]
         return [Planned(name, kind, runs - stored, runs & stored) for name, kind, runs in planned]
-
-    @cached_property
-    def unfinished(self) -> set[str]:
-        """The designs with planned runs that are not stored, given up or not."""
-        return set(self._training["design_id"][~self._training["run_id"].isin(self._runs["run_id"])])
 
     def unknown(self, mode: str | None = None) -> set[str]:
         """Return the observed runs that no row trains. The branches of a rollback have the rows of their run."""
@@ -222,7 +218,7 @@ def asked_unseen(observations: Observations) -> set[str]:
     seeds = [str(c) for c in runs if str(c).startswith("seed_")]
     varying = varying_columns(runs, settings)
     place = runs.groupby([*varying, "data_hash", "own_code", "layers", *seeds], dropna=False, sort=False).ngroup()
-    claims = claims.assign(place=claims["run_id"].map(place))
+    claims = claims.assign(place=claims["run_id"].map(place), planned_at=claims["decided"])
     seen = results_known(claims, runs.assign(place=place, run_id=runs.index))
     return set(claims["run_id"][~seen])
 
@@ -268,7 +264,7 @@ def extended(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     for _, group in claims.groupby("design_id", sort=False):
         here = group.sort_values(["length", "replicate", "run_id"], ascending=[False, True, True])
         here = here.drop_duplicates("place").set_index("place")
-        before = rows["place"][rows["planned_at"] <= group["began"].max()]
+        before = rows["place"][rows["planned_at"] <= group["planned_at"].max()]
         if not set(before) <= set(here.index):
             continue
         new = rows["place"].map(here["run_id"])
@@ -289,14 +285,15 @@ def _claims(observations: Observations) -> pd.DataFrame:
     rows = rows[rows["run_id"].isin(every.index)]
     runs = every.loc[rows["run_id"]]
     seeds = [unit.get("seed") for unit in rows["unit"]]
-    claims = rows[["design_id", "run_id", "results_seen", "planned_at", "origin"]].assign(
+    claims = rows[["design_id", "run_id", "results_seen", "origin"]].assign(
+        planned_at=rows["decided"],
         place=runs["place"].to_numpy(),
         length=runs["config.train.steps"].to_numpy(dtype="int64"),
         replicate=runs["replicate"].to_numpy(dtype="int64"),
         typed=[len(set(unit) - {"seed"}) for unit in rows["unit"]],
         asked_seed=pd.array([seed if type(seed) is int else None for seed in seeds], dtype="Int64"),
     )
-    return claims.assign(results_seen=results_known(claims, every), began=began(claims, every))
+    return claims.assign(results_seen=results_known(claims, every))
 
 
 def random_seeds(observations: Observations) -> pd.DataFrame:

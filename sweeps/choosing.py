@@ -24,7 +24,7 @@ from grok.execute.groups import own_code, prepare_runs
 from grok.execute.plan import first_ancestors
 from grok.plugins import fingerprints, target_of
 from grok.store import Purpose, Purposes, Store
-from grok.store.designs import results_known
+from grok.store.designs import TRAINED, decided, results_known
 from grok.store.provenance import stored_config
 from grok.streams import RUN_STREAMS, STREAMS, Stream, derive_seed
 
@@ -175,6 +175,7 @@ def population(store: Store, runs: pd.DataFrame, results: pd.DataFrame) -> set[s
         results: all runs of the store; of failed ones there is no result.
     """
     designs = store.designs()
+    designs["planned_at"] = decided(designs[designs["role"].isin(TRAINED)], results)
     designs = designs[designs["run_id"].isin(runs["run_id"])]
     trajectories = runs.set_index("run_id")["trajectory_id"]
     designs = designs.assign(place=designs["run_id"].map(trajectories))

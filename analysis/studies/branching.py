@@ -17,9 +17,9 @@ import pandas as pd
 from grok.analysis.criteria import DIARY, UNJUDGED
 from grok.analysis.observations import Condition, Observations, conditions_of, describe_task, floats
 from grok.analysis.populations import CHOSEN, LAYERS, asked, places, random_seeds, roles, settings_in_words
-from grok.analysis.statistics import repeatability
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.proportions import clopper_pearson, share
+from grok.analysis.statistics.repeatability import Kept, between_parents, kept_distance, mean_share, normal_scores
 from grok.analysis.studies.base import Beside, Question, Study, Table, by_condition
 from grok.analysis.studies.census import judged
 from grok.streams import RUN_STREAMS
@@ -63,7 +63,7 @@ class Branching(Study):
     families: list[Families]
     census: pd.DataFrame
     """Random seeds of the same condition: columns ``accuracy`` and ``super``, indexed by run_id."""
-    kept: dict[str, repeatability.Kept]
+    kept: dict[str, Kept]
     """Variance between parents of all first-generation families (``every``) and of those of random parents
     (``random``), and the distance that children of chosen parents keep (``chosen``). A redraw has its family's name."""
     horizon: int
@@ -92,11 +92,7 @@ def pairs(observations: Observations) -> pd.DataFrame:
     """
     purposes = observations.once(roles)
     children = purposes.of("child", kinds=("branch",))
-    children = children[children["from_step"].isna()]
-    started = observations.observed["started_at"].reindex(children["run_id"]).set_axis(children.index)
-    before = children["planned_at"].where(children["planned_at"] <= started)
-    last = before.groupby(children["run_id"]).transform("max")
-    children = children[~(children["planned_at"] < last) | ~children["design_id"].isin(purposes.unfinished)]
+    children = children[children["from_step"].isna() & (children["decided"] == children["planned_at"])]
     place = observations.once(places)
     children = children[children["run_id"].isin(place.index) & children["choice"].isin((*CHOSEN, "drawn"))]
     children = children[children["redrawn"].map(bool).astype(bool)]
@@ -161,7 +157,7 @@ def one(observations: Observations, condition: Condition) -> Branching:
     score = pd.Series(np.nan, labelled.index)
     gap = ""
     try:
-        score[:] = repeatability.normal_scores(floats(ranked), floats(ranked[random]))
+        score[:] = normal_scores(floats(ranked), floats(ranked[random]))
     except NotEnoughData as missing:
         gap = missing.needs
     related = related[related["child"].isin(labelled.index)].sort_values(
@@ -239,7 +235,7 @@ def first_generation(study: Branching) -> dict[str, pd.DataFrame]:
     return {"every": rows, "random": rows[random], "chosen": rows[~random]}
 
 
-def what_children_keep(study: Branching) -> dict[str, repeatability.Kept]:
+def what_children_keep(study: Branching) -> dict[str, Kept]:
     """Return what children keep by how their parents were chosen; see `Branching.kept`. What has no data is left out.
 
     All parents are the units of `between_parents`. A random parent's own score counts as no sibling: the best of its
@@ -252,9 +248,9 @@ def what_children_keep(study: Branching) -> dict[str, repeatability.Kept]:
         redrawn = rows["redrawn"].to_numpy(dtype=np.str_)
         try:
             if name == "chosen":
-                result[name] = repeatability.kept_distance(scores, redrawn, parents, lines, own)
+                result[name] = kept_distance(scores, redrawn, parents, lines, own)
             else:
-                result[name] = repeatability.between_parents(scores, redrawn, parents, lines)
+                result[name] = between_parents(scores, redrawn, parents, lines)
         except NotEnoughData:
             continue
     return result
@@ -354,7 +350,7 @@ def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str,
     by_parent = group.groupby("parent", sort=False).agg(
         hits=("super", "sum"), n=("super", "size"), line=("line", "first")
     )
-    related = repeatability.mean_share(
+    related = mean_share(
         [(int(h), int(n)) for h, n in zip(by_parent["hits"], by_parent["n"], strict=True)], [*by_parent["line"]]
     )
     return {

@@ -269,33 +269,41 @@ _ACCEPTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 
 def results_known(claims: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
-    """Return whether results may have chosen the run of each row of ``claims``: one of its place was there before.
+    """Return whether each row of ``claims`` was planned after a result of its place: results may have chosen it.
 
     ``results_seen`` says so of results in the store in which the plan was made, and of those that a merge met. Another
-    run of the place is a result, too, if it ended before the plan, or before the claimed run began: which runs of an
-    unfinished plan were trained later may be a choice. Of a reconstructed row ``results_seen`` alone counts: somebody
-    declared it since.
+    run of the place that ended before the plan is a result, too. The claimed run itself does not count, because clocks
+    differ between machines. Of a reconstructed row ``results_seen`` alone counts: somebody declared it since.
 
     Args:
-        claims: with the columns run_id, place, planned_at, results_seen and origin.
-        runs: with the columns run_id (of each once), place, started_at and seconds.
+        claims: with the columns run_id, place, results_seen, origin and planned_at, which may be :func:`decided`.
+        runs: with the columns run_id, place, started_at and seconds.
     """
     import pandas as pd
 
     ended = runs["started_at"] + pd.to_timedelta(runs["seconds"].astype("float64"), unit="s")
     others = runs[["run_id", "place"]].assign(ended=ended)
-    pairs = claims[["run_id", "place"]].assign(began=began(claims, runs))
-    pairs = pairs.reset_index(drop=True).rename_axis("claim").reset_index().merge(others, "inner", "place")
-    late = pairs["claim"][(pairs["ended"] <= pairs["began"]) & (pairs["run_id_x"] != pairs["run_id_y"])]
+    pairs = claims[["run_id", "place", "planned_at"]].reset_index(drop=True).rename_axis("claim").reset_index()
+    pairs = pairs.merge(others, on="place", suffixes=("", "_other"))
+    late = pairs["claim"][(pairs["run_id"] != pairs["run_id_other"]) & (pairs["ended"] <= pairs["planned_at"])]
     after = pd.Series(range(len(claims)), claims.index).isin(late) & (claims["origin"] == "planned")
     return claims["results_seen"].astype(bool) | after
 
 
-def began(claims: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
-    """Return when each claim was made: with its plan, or when training began, if the plan was not declared since."""
-    started = runs.set_index("run_id")["started_at"].reindex(claims["run_id"]).set_axis(claims.index)
-    later = (started > claims["planned_at"]) & (claims["origin"] == "planned")
-    return claims["planned_at"].where(~later, started)
+def decided(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
+    """Return when it was decided to train the run of each row: as a rule when its plan was made.
+
+    Of a plan with runs that are not stored only a part was carried out, and a later plan may have chosen the part: then
+    it is when the last plan of the run was made before its training began.
+
+    Args:
+        rows: of all designs those with one of the roles ``TRAINED``.
+        runs: all runs of the store, with the columns run_id and started_at.
+    """
+    started = runs.set_index("run_id")["started_at"].reindex(rows["run_id"]).set_axis(rows.index)
+    unfinished = rows["design_id"].isin(rows["design_id"][~rows["run_id"].isin(runs["run_id"])])
+    last = rows["planned_at"].where(rows["planned_at"] <= started).groupby(rows["run_id"]).transform("max")
+    return rows["planned_at"].where(~(unfinished & (last > rows["planned_at"])), last)
 
 
 def with_results(table: pa.Table, ends: Mapping[str, float]) -> tuple[pa.Table, int]:
