@@ -16,7 +16,7 @@ import pandas as pd
 from grok.analysis.criteria import final_loss
 from grok.analysis.observations import Condition, Observations
 from grok.analysis.populations import roles
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from grok.analysis.statistics.estimate import NotEnoughData, generator
 from grok.analysis.statistics.variance_shares import variance_shares
 from grok.analysis.studies import gpt
 from grok.analysis.studies.base import Beside, Question, Study, by_condition
@@ -32,7 +32,7 @@ class LanguageFate(Study):
 
 
 def children(observations: Observations) -> pd.DataFrame:
-    """Return the finished runs in another order of the data, with ``step`` and ``left``: from when, and after which.
+    """Return the runs in another order of the data, with ``step`` and ``left``: from when, and after which run.
 
     ``left`` of a run with the other order from the start, step 0, has the same weights and masks.
     """
@@ -44,8 +44,7 @@ def children(observations: Observations) -> pd.DataFrame:
     parents = runs.loc[later["left"].unique(), same].rename_axis("left").reset_index()
     start = runs[~runs.index.isin([*later.index, *parents["left"]])].reset_index().merge(parents, on=same)
     start = start[start["seed_order"].isin(later["seed_order"])].set_index("run_id").assign(step=0)
-    known = pd.concat([later, start])
-    return known[known["status"] == "completed"]
+    return pd.concat([later, start])
 
 
 def conditions(observations: Observations) -> list[Condition]:
@@ -61,8 +60,9 @@ def one(observations: Observations, condition: Condition) -> LanguageFate:
     Raises:
         NotEnoughData: at no step two runs were left for the same two orders.
     """
-    records = []
-    for step, rows in condition.rows.groupby(condition.rows["step"].astype(int), sort=True):
+    study, records = LanguageFate(steps=pd.DataFrame()), []
+    completed = condition.rows[condition.rows["status"] == "completed"]
+    for step, rows in completed.groupby(completed["step"].astype(int), sort=True):
         codes = {"run": rows["left"].factorize()[0], "order": rows["seed_order"].factorize()[0]}
         try:
             found = variance_shares(final_loss(observations, rows).values, codes, generator("fate"), merged=True)
@@ -72,19 +72,17 @@ def one(observations: Observations, condition: Condition) -> LanguageFate:
             e, parts = found.shares["run"], found.components
             spread = math.sqrt(max(0.0, sum(parts.values()) - parts["run"]))
             records.append((step, *found.levels.values(), found.n, e.value, e.low, e.high, spread))
+            text = f"{e.percent()} of the variance of the final loss is fixed by step {step:,}; the order after it "
+            text += f"leaves children of one run a standard deviation of {spread:.4f} nats."
+            study.tell(f"fixed by step {step:,}", e.percent(), text, e, headline=True)
     if not records:
         raise NotEnoughData("two or more runs, left at one step for the same two or more orders")
     names = ["step", "runs left", "orders", "children", "value", "low", "high", "spread"]
-    study = LanguageFate(steps=pd.DataFrame(records, columns=names))
-    study.scope = (
-        f"{len(condition.rows):,} children of {condition.rows['left'].nunique()} runs: "
-        f"{gpt.describe_language_model(condition.rows.iloc[0])}."
-    )
-    for step, _, _, n, value, low, high, spread in study.steps.itertuples(index=False, name=None):
-        e = Estimate(value, low, high, n, "test inversion by simulation")
-        text = f"{e.percent()} of the variance of the final loss is fixed by step {step:,}; the order after it leaves "
-        text += f"children of one run a standard deviation of {spread:.4f} nats."
-        study.tell(f"fixed by step {step:,}", e.percent(), text, e, headline=True)
+    study.steps = pd.DataFrame(records, columns=names)
+    model = gpt.describe_language_model(condition.rows.iloc[0])
+    study.scope = f"{len(completed):,} children of {completed['left'].nunique()} runs: {model}."
+    if lost := len(condition.rows) - len(completed):
+        study.notes.append(f"{lost:,} more diverged or stopped early. They are left out, so the spread may be larger.")
     percent = {name: (100 * study.steps[name]).round(1) for name in ("value", "low", "high")}
     shown = study.steps.assign(**percent, spread=study.steps["spread"].round(4))
     shown.columns = [*names[:4], "fixed %", "low %", "high %", "standard deviation left (nats)"]
