@@ -165,6 +165,7 @@ def croissant(sums: Mapping[str, str]) -> dict[str, Any]:
         "name": "seed-atlas",
         "description": "Runs of small transformers, one source of randomness changed at a time.",
         "license": LICENSE,
+        "citeAs": f"grok-lab {__version__}, with the commits in git_commit (CITATION.cff)",
         "version": __version__,
         "distribution": [
             {

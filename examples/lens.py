@@ -27,9 +27,15 @@ if TYPE_CHECKING:
 
 
 def readable(runs: Path, run_id: str, moment: str) -> Transformer:
-    """Return the readable model of a run with its weights of ``moment``: init, final, or a kept step."""
-    (row,) = pq.read_table(runs, filters=[("run_id", "==", run_id)]).to_pylist()
-    config = stored_config(row)
+    """Return the readable model of a run with its weights of ``moment``: init, final, or a kept step.
+
+    Raises:
+        ValueError: there is no such run.
+    """
+    rows = pq.read_table(runs, filters=[("run_id", "==", run_id)]).to_pylist()
+    if not rows:
+        raise ValueError(f"{run_id}: expected the whole run_id of a run in {runs}")
+    config = stored_config(rows[0])
     shapes = shapes_of(config.task)
     model = Transformer(config.model, vocab_size=shapes.tokens, length=shapes.length)
     weights = runs.parents[1] / "weights" / runs.stem / f"{run_id}-{moment}.safetensors"
@@ -71,7 +77,11 @@ def hooked(model: Transformer) -> HookedTransformer:
 
 
 if __name__ == "__main__":
-    mine = readable(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
-    _, cache = hooked(mine).run_with_cache(torch.tensor([[1, 2, mine.head.out_features - 1]]))
+    try:
+        mine = readable(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+        theirs = hooked(mine)
+    except (ValueError, OSError, IndexError) as error:
+        sys.exit(f"error: {error}; give RUNS.parquet RUN init|final, of a run without LayerNorm")
+    _, cache = theirs.run_with_cache(torch.tensor([[1, 2, mine.head.out_features - 1]]))
     for name, values in cache.items():
         print(f"{name:32} {tuple(values.shape)}")
