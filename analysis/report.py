@@ -72,10 +72,8 @@ def watch(store: Path, out: Path, every: int, compiled: Callable[[Observations],
                 else:
                     failures, seen = 0, now
                     written = report, writing.write_answers(report, out)
-                    print(
-                        f"{time.strftime('%H:%M:%S')}  {report.provenance.runs:,} runs  {out / writing.PAGE}",
-                        flush=True,
-                    )
+                    clock, runs = time.strftime("%H:%M:%S"), report.provenance.runs
+                    print(f"{clock}  {runs:,} runs  {out / writing.PAGE}", flush=True)
             if written and (stands := standing(store, observations)) != written[0].standing:
                 written = replace(written[0], standing=stands), written[1]
                 writing.write_page(*written, out, reload_seconds=every)

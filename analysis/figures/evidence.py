@@ -57,11 +57,10 @@ def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> style.Drawing:
     others = every.difference(pd.Index(list(chosen)))
     faint = spread(others, MOST_FAINT)
     rest, few = f"other seeds ({style.of_all(len(faint), len(others))})", frozenset(faint)
+    beside = known[known["run_id"].isin(others)]
     layers = [
-        style.Lines(
-            rest, style.GREY, known[known["run_id"].isin(others)], "step", "train_acc", few, 0.25, 0.6, "dashed"
-        ),
-        style.Lines(rest, style.GREY, known[known["run_id"].isin(others)], "step", "val_acc", few, 0.35, 0.7),
+        style.Lines(rest, style.GREY, beside, "step", "train_acc", few, 0.25, 0.6, "dashed"),
+        style.Lines(rest, style.GREY, beside, "step", "val_acc", few, 0.35, 0.7),
     ]
     for (run, name), colour in zip(chosen.items(), CHOSEN, strict=False):
         curve, one = known[known["run_id"] == run], frozenset([run])
@@ -113,9 +112,8 @@ def branch_strips(study: Branching) -> style.Drawing | None:
     for kind in ("normal", "fast", "super"):
         here = every[kinds == kind]
         for part, size in ((here[here["height"] == 0], 4 if len(census) > 200 else 14), (here[here["height"] > 0], 14)):
-            layers += (
-                [style.Points(f"{kind} ({len(here):,})", style.CLASS_COLOURS[kind], part, size)] if len(part) else []
-            )
+            name, colour = f"{kind} ({len(here):,})", style.CLASS_COLOURS[kind]
+            layers += [style.Points(name, colour, part, size)] if len(part) else []
     medians = every.groupby("height")["val_acc"].median()
     middle = pd.DataFrame({"x": special.expit(logit(medians, examples)), "y": medians.index})
     ticks = {float(height): name for height, name in enumerate(labels)}

@@ -60,10 +60,9 @@ def labels(observations: Observations, population: Population) -> tuple[np.ndarr
             return hit, known, f"{words} at step {horizon:,}"
     y = restricted_log_time(observations, rows).values
     hit = y <= np.quantile(y, 0.25)
-    if min(hit.sum(), len(hit) - hit.sum()) < prediction.FEWEST:
-        raise NotEnoughData(
-            f"at least {prediction.FEWEST} seeds of either kind (seen: {int(hit.sum())} and {int((~hit).sum())})"
-        )
+    few, seen = prediction.FEWEST, (int(hit.sum()), int((~hit).sum()))
+    if min(seen) < few:
+        raise NotEnoughData(f"at least {few} seeds of either kind (seen: {seen[0]} and {seen[1]})")
     return hit, rows, "among the fastest quarter"  # with ties more
 
 
