@@ -78,9 +78,10 @@ def hooked(model: Transformer) -> HookedTransformer:
 
 if __name__ == "__main__":
     try:
-        mine = readable(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
+        file, run_id, moment = sys.argv[1:]
+        mine = readable(Path(file), run_id, moment)
         theirs = hooked(mine)
-    except (ValueError, OSError, IndexError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"error: {error}; give RUNS.parquet RUN init|final, of a run without LayerNorm")
     _, cache = theirs.run_with_cache(torch.tensor([[1, 2, mine.head.out_features - 1]]))
     for name, values in cache.items():

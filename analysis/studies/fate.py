@@ -19,7 +19,7 @@ import pandas as pd
 
 from grok.analysis.criteria import DIARY, UNJUDGED
 from grok.analysis.observations import PLAIN_SETTINGS, Condition, Observations, conditions_of, describe_task, floats
-from grok.analysis.populations import asked, listed, random_seeds, roles, settings_in_words
+from grok.analysis.populations import asked, listed, places, random_seeds, roles, settings_in_words
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
 from grok.analysis.statistics.halfway import Floats, Halfway, halfway
 from grok.analysis.statistics.prediction import FEWEST_OF_A_MEDIAN, median_interval
@@ -65,6 +65,7 @@ def children(observations: Observations) -> pd.DataFrame:
     Those with another order from the start only of parents that others leave later.
     """
     rows = observations.once(roles).of("child")
+    rows = rows[rows["run_id"].isin(observations.once(places).index)]  # no language models
     rows = rows[(rows["choice"] != "unstated") & rows["parent_run_id"].notna()]
     rows = rows[rows["from_step"].notna() | (rows["kind"] == "branch")]
     ulps = np.array([n if type(n := unit.get("ulps")) is int else 0 for unit in rows["unit"]], dtype=np.int64)

@@ -212,9 +212,9 @@ def test_what_no_later_order_changes_is_fixed() -> None:
             child = language_row(how, [CurvePoint(step=200, val_loss=loss)])
             purpose = replace(CHOSEN, choice="named", parent_run_id=left["run"], from_step=step)
             children.append((child, purpose)) if step else rows.append(child)
-    study = ask("language_fate", store_of(rows, children=children))
+    study = ask("language_fate", found := store_of(rows, children=children))
     steps = study.steps.set_index("step")
-    assert steps["children"].tolist() == [96] * 3
+    assert steps["children"].tolist() == [96] * 3 and "the store has none" in needs("fate", found)
     for step, share in truth.items():
         assert steps["low"][step] <= share <= steps["high"][step]
         assert steps["spread"][step] == pytest.approx(0.1 * math.sqrt(1 - share), rel=0.2)
