@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from grok.analysis.observations import OWN_CODE, Condition, Observations, floats, varying_columns
+from grok.analysis.observations import OWN_CODE, Condition, Observations, floats, in_words, varying_columns
 from grok.analysis.populations import asked_unseen
 from grok.analysis.proposals import rerun_command
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
@@ -105,11 +105,11 @@ CONDITION_SETTINGS: Final = (
     *(
         name
         for name, (_, rule) in recorded_of(GptConfig).items()
-        if rule.role in ("result", "length") and name != "perturb.ulps"
+        if rule.role in ("result", "length") and name not in ("perturb.ulps", "resume.run")
     ),
     OWN_CODE,
 )
-"""Settings that define the condition of a language model: no seed and no perturbation."""
+"""Settings that define the condition of a language model: no seed, no perturbation, and not which run it left."""
 MOST_CARDS: Final = 6
 """Conditions whose perplexities get a card each."""
 MIXTURE: Final = "data.mixture_hashes"
@@ -149,8 +149,7 @@ def condition_names(rows: pd.DataFrame) -> pd.Series:
         if (mixtures := varying.pop(MIXTURE, None)) is not None:
             varying["data.mixture"] = mixtures.map(_mixture)
         for run in group.index:
-            parts = [f"{name}={values[run]:g}" if isinstance(values[run], float) else f"{name}={values[run]}"
-                     for name, values in varying.items()]  # fmt: skip
+            parts = [f"{name}={in_words(values[run])}" for name, values in varying.items()]
             names[run] = ", ".join([str(preset), *parts])
     return names
 

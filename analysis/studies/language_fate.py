@@ -60,7 +60,7 @@ def one(observations: Observations, condition: Condition) -> LanguageFate:
     Raises:
         NotEnoughData: at no step two runs were left for the same two orders.
     """
-    study, records = LanguageFate(steps=pd.DataFrame()), []
+    study, records = LanguageFate(steps=pd.DataFrame(), lead="fixed_by_step"), []
     completed = condition.rows[condition.rows["status"] == "completed"]
     for step, rows in completed.groupby(completed["step"].astype(int), sort=True):
         codes = {"run": rows["left"].factorize()[0], "order": rows["seed_order"].factorize()[0]}
@@ -81,6 +81,8 @@ def one(observations: Observations, condition: Condition) -> LanguageFate:
     study.steps = pd.DataFrame(records, columns=names)
     model = gpt.describe_language_model(condition.rows.iloc[0])
     study.scope = f"{len(completed):,} children of {completed['left'].nunique()} runs: {model}."
+    told = ", ".join(f"{finding.shown} {finding.label}" for finding in study.findings)
+    study.summary = f"{study.scope} Of the variance of their final loss {told}, with 95% intervals."
     if lost := len(condition.rows) - len(completed):
         study.notes.append(f"{lost:,} more diverged or stopped early. They are left out, so the spread may be larger.")
     percent = {name: (100 * study.steps[name]).round(1) for name in ("value", "low", "high")}
