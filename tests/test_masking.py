@@ -93,9 +93,3 @@ def test_a_secret_of_the_environment(name: str, monkeypatch: pytest.MonkeyPatch)
 )
 def test_other_text_is_left_alone(text: str) -> None:
     assert without_passwords(text) == text
-
-
-@given(st.text(max_size=60))
-def test_hiding_twice_is_hiding_once(text: str) -> None:
-    once = without_passwords(text)
-    assert without_passwords(once) == once

@@ -168,10 +168,8 @@ def qq_log_time(study: Survival, level: float = 0.95) -> style.Drawing | None:
     before = np.concatenate([[1.0], curve.survival[:-1]])
     rank = 1 - (before + curve.survival) / 2
     place = np.clip(rank * n + 0.5, 1, n)
-    tail = (1 - level) / 2
-    low, high = (
-        np.exp(centre + width * special.ndtri(stats.beta.ppf(p, place, n - place + 1))) for p in (tail, 1 - tail)
-    )
+    ends = (1 - level) / 2, (1 + level) / 2
+    low, high = (np.exp(centre + width * special.ndtri(stats.beta.ppf(p, place, n - place + 1))) for p in ends)
     z = special.ndtri(rank)
     outside = (curve.times < low) | (curve.times > high)
     frame = pd.DataFrame({"normal": z, "step": curve.times, "runs": curve.events, "low": low, "high": high})

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 RISE: Final = 0.5
-"""Rise in nats above the lowest loss so far that defines an excursion."""
+"""Least rise in nats above the lowest loss so far that defines an excursion."""
+NOISE: Final = 6.0
+"""The same in standard deviations of the loss of single steps: the larger of the two counts (`threshold`)."""
 SMOOTH: Final = 3
 """Number of steps of the running median, so that one hard batch is no excursion."""
 
@@ -43,6 +45,17 @@ def smoothed(losses: ArrayLike, diverged: bool = False) -> NDArray[np.float64]:
     if len(level) and (diverged or np.isinf(values[-1])):
         level[-1] = values[-1]
     return level
+
+
+def threshold(losses: ArrayLike) -> float:
+    """Return the rise in nats that is more than noise for losses (n,) of single steps: at least `RISE`.
+
+    Their deviation is that of the median absolute difference of neighbours, which a few spikes do not move.
+    """
+    values = np.asarray(losses, dtype=np.float64)
+    steps = np.abs(np.diff(values[np.isfinite(values)]))
+    # neighbours of deviation 1 differ by 0.954 in the median if they are normal
+    return max(RISE, NOISE * float(np.median(steps)) / 0.954) if len(steps) else RISE
 
 
 def heights(losses: ArrayLike) -> NDArray[np.float64]:

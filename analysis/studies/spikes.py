@@ -13,7 +13,7 @@ import pandas as pd
 from grok.analysis.observations import Observations, as_text, floats, varying_columns
 from grok.analysis.populations import asked_unseen
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, holm, mean
-from grok.analysis.statistics.excursions import RISE, SMOOTH, excursions, heights, smoothed
+from grok.analysis.statistics.excursions import NOISE, RISE, SMOOTH, excursions, heights, smoothed, threshold
 from grok.analysis.statistics.proportions import heterogeneity, share
 from grok.analysis.studies.base import Question, Study
 from grok.analysis.studies.gpt import CONDITION_SETTINGS
@@ -76,9 +76,9 @@ def analyse(observations: Observations) -> Spikes:
     if others:
         study.notes.append(f"{others} more runs are not counted: no plan asked for them before any result.")
     study.notes.append(
-        f"A spike: the training loss, a running median of {SMOOTH} steps, rises {RISE} nats or more above its lowest "
-        f"value so far. It ends within {RISE / 2} nats of that value. Last validation losses are of runs that did not "
-        "diverge."
+        f"A spike: the training loss, a running median of {SMOOTH} steps, rises above its lowest value so far by "
+        f"{RISE} nats, or by {NOISE:g} standard deviations of the loss of single steps if that is more. It ends within "
+        "half of that. Last validation losses are of runs that did not diverge."
     )
     return study
 
@@ -104,7 +104,7 @@ def _factors(rows: pd.DataFrame) -> dict[str, list[str]]:
 
 def _largest(log: pd.DataFrame, diverged: bool) -> dict[str, Any]:
     """Return the properties of a run's largest spike."""
-    every = excursions(log["train_loss"], diverged=diverged)
+    every = excursions(log["train_loss"], threshold(log["train_loss"]), diverged=diverged)
     record: dict[str, Any] = {
         "highest": float(heights(log["train_loss"]).max()),
         "spikes": len(every),

@@ -388,19 +388,16 @@ def _purpose(run: PlannedRun, stored: StoredRuns, planned: Mapping[str, str], ch
         return Purpose(role="child", unit=again, parent_run_id=run.repeats, redrawn=(), choice=choice)
     if isinstance(config, GptConfig) and config.resume.run is not None:
         parent = config.resume.run if config.resume.run in stored.run_ids else None
-        changed = [name.partition(".") for name in config.resume.changes]
-        redrawn = tuple(stream for group, _, stream in changed if group == "seeds")
+        redrawn = tuple(c.removeprefix("seeds.") for c in config.resume.changes if c.startswith("seeds."))
         step = config.resume.step
         return Purpose(role="child", unit=unit, parent_run_id=parent, redrawn=redrawn, choice="named", from_step=step)
     if (trunk := config.trunk()) is not None:
-        straight = run.with_config(trunk[0])
+        straight, step = run.with_config(trunk[0]), trunk[1]
         parent = stored.like(straight) or planned.get(straight.identity.trajectory_id)
         switched = config.switched_streams()
-        unit |= {**switched, "step": trunk[1]}
+        unit |= {**switched, "step": step}
         redrawn = tuple(stream.removeprefix("switch.") for stream in switched)
-        return Purpose(
-            role="child", unit=unit, parent_run_id=parent, redrawn=redrawn, choice=choice, from_step=trunk[1]
-        )
+        return Purpose(role="child", unit=unit, parent_run_id=parent, redrawn=redrawn, choice=choice, from_step=step)
     if choice != "unstated" and value_of(config, "perturb.ulps"):
         plain = run.under("perturb.ulps", 0)
         parent = stored.like(plain) or planned.get(plain.identity.trajectory_id)

@@ -121,13 +121,12 @@ class Block(nn.Module):
     def compute(
         self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: parts.Masks, cache: parts.KVCache | None
     ) -> Tensor:
+        first, second = masks.get(f"{self.name}.residual1"), masks.get(f"{self.name}.residual2")
         if self.pre:
-            x = x + parts.drop(
-                self.attend(self.norm1(x), places, bias, masks, cache), masks.get(f"{self.name}.residual1")
-            )
-            return x + parts.drop(self.mlp(self.norm2(x)), masks.get(f"{self.name}.residual2"))
-        x = self.norm1(x + parts.drop(self.attend(x, places, bias, masks, cache), masks.get(f"{self.name}.residual1")))
-        normed: Tensor = self.norm2(x + parts.drop(self.mlp(x), masks.get(f"{self.name}.residual2")))
+            x = x + parts.drop(self.attend(self.norm1(x), places, bias, masks, cache), first)
+            return x + parts.drop(self.mlp(self.norm2(x)), second)
+        x = self.norm1(x + parts.drop(self.attend(x, places, bias, masks, cache), first))
+        normed: Tensor = self.norm2(x + parts.drop(self.mlp(x), second))
         return normed
 
     def attend(

@@ -18,7 +18,7 @@ from grok.analysis.answers import compile_report
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
 from grok.analysis.statistics.estimate import generator
-from grok.analysis.statistics.excursions import RISE, excursions, heights, smoothed
+from grok.analysis.statistics.excursions import RISE, excursions, heights, smoothed, threshold
 from grok.analysis.statistics.variance_shares import seeds_needed
 from grok.analysis.studies.crossed import Crossed
 from grok.analysis.studies.gpt import WIKITEXT_103, Gpt, shares_seeds
@@ -247,10 +247,16 @@ def test_the_loss_that_ends_a_run_is_an_excursion_without_an_end(last: float, di
     assert found.rise == (pytest.approx(5, abs=0.05) if math.isfinite(last) else math.inf)
 
 
+def test_the_noise_of_small_batches_is_no_spike() -> None:
+    losses = 4 + np.random.default_rng(0).normal(0, 0.5, 2000)
+    assert excursions(losses) and not excursions(losses, threshold(losses)) and threshold([5, math.inf]) == RISE
+    losses[1000:1010] += 5
+    assert threshold(losses) == pytest.approx(6 * 0.5, rel=0.1) and len(excursions(losses, threshold(losses))) == 1
+
+
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=60))
 def test_excursions_follow_each_other_and_rise_above_all_before(losses: list[float]) -> None:
-    level = smoothed(losses)
-    found = excursions(losses)
+    level, found = smoothed(losses), excursions(losses)
     for one, before in zip(found, [None, *found], strict=False):
         quiet = level[max(one.low, (before and before.back) or 0) : one.onset]
         assert one.low < one.onset <= one.peak and one.rise > RISE
