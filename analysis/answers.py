@@ -326,7 +326,8 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
     lead = next((finding.text for study in studies for finding in study.headlines), "")
     n = len(observations.all_runs)
     models = _different(observations.gpt, describe_language_model) or _different(observations.arithmetic, describe_task)
-    return f"{n or 'No'} finished run{'s' * (n != 1)}{': ' * bool(models)}{_some(models)}. {lead}"
+    joined = " and " if len(models) == 2 else ", "
+    return f"{n or 'No'} finished run{'s' * (n != 1)}{': ' * bool(models)}{_some(models, joined)}. {lead}"
 
 
 def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -16,21 +16,33 @@ from grok.analysis.studies.spikes import Spikes
 
 NAMED = 10
 """Letters of a run's name."""
-DASHES: Final[tuple[Literal["solid", "dashed", "dotted"], ...]] = ("solid", "dashed", "dotted")
-"""Styles of the conditions that share a colour: of the first six, of the next six, of all others."""
 
 
-def _losses(groups: dict[str, pd.Index], steps: pd.DataFrame, curves: pd.DataFrame) -> tuple[Chart, pd.DataFrame]:
+def _groups(study: Gpt) -> dict[str, tuple[str, pd.Index]]:
+    """Return colour and runs of each condition by its name; of more than six only the five of the lowest mean loss.
+
+    The others are one group, in grey.
+    """
+    names = study.runs["condition"].str.removeprefix("gpt/")
+    losses = study.runs.groupby(names)["best_loss"].mean()
+    own = losses.index if len(losses) <= len(SERIES) else losses.nsmallest(len(SERIES) - 1).index
+    grouped = names.where(names.isin(own), f"{len(losses) - len(own)} other conditions")
+    order = [*(name for name in grouped.unique() if name not in own), *own]
+    colours = SERIES[-1:] + SERIES if len(order) > len(own) else SERIES
+    return {str(name): (colour, grouped.index[grouped == name]) for name, colour in zip(order, colours, strict=False)}
+
+
+def _losses(study: Gpt) -> tuple[Chart, pd.DataFrame]:
     """Return the chart of training (thin) and validation loss (thick) of each group of runs, and its numbers."""
-    curves = curves.dropna(subset=["val_loss"])
+    steps, curves = study.steps, study.curves.dropna(subset=["val_loss"])
+    faint = 0.3 if curves["step"].nunique() > 2 else 0.8
     layers, frames = [], []
-    for i, (name, runs) in enumerate(groups.items()):
-        colour, dash = SERIES[i % len(SERIES)], DASHES[min(i // len(SERIES), len(DASHES) - 1)]
+    for name, (colour, runs) in _groups(study).items():
         train, val = steps[steps["run_id"].isin(runs)], curves[curves["run_id"].isin(runs)]
         drawn = spread(runs)
         group = f"{name} ({of_all(len(drawn), len(runs))})" if len(runs) > 1 else name
-        layers.append(Lines(group, colour, train, "step", "train_loss", frozenset(drawn), 0.3, 0.7))
-        layers.append(Lines(group, colour, val, "step", "val_loss", frozenset(drawn), 1.0, 1.7, dash))
+        layers.append(Lines(group, colour, train, "step", "train_loss", frozenset(drawn), faint, 0.7))
+        layers.append(Lines(group, colour, val, "step", "val_loss", frozenset(drawn), 1.0, 1.7))
         parts = [val[["run_id", "step", "val_loss"]], train[["run_id", "step", "train_loss"]]]
         frames += [part.assign(preset=name) for part in parts]
     data = pd.concat(frames)
@@ -40,17 +52,10 @@ def _losses(groups: dict[str, pd.Index], steps: pd.DataFrame, curves: pd.DataFra
 
 
 def loss_curves(study: Gpt) -> Drawing:
-    """Draw training loss (thin) and validation loss (thick) of every run, one colour per preset and setting."""
-    groups: dict[str, pd.Index] = {}
-    for _, rows in study.runs.groupby(["preset", "config_id", "data"], sort=True):
-        name = str(rows["condition"].iloc[0]).removeprefix("gpt/")
-        groups[name] = groups.get(name, rows.index[:0]).append(rows.index)
-    chart, data = _losses(groups, study.steps, study.curves)
+    """Draw training loss (thin) and validation loss (thick) of every run, one colour per condition."""
+    chart, data = _losses(study)
     caption = "Thick: validation, thin: training; training loss is averaged over short stretches of steps."
-    width = WIDTH if len(groups) <= len(SERIES) else 1.4 * WIDTH  # for names of conditions on one line
-    return draw(
-        "loss_curves", "Loss of the language models", caption, [chart], data, "runs", of=len(study.runs), width=width
-    )
+    return draw("loss_curves", "Loss of the language models", caption, [chart], data, "runs", of=len(study.runs))
 
 
 USED: Final = {
@@ -61,20 +66,18 @@ USED: Final = {
 
 
 def loss_by_use(study: Gpt) -> Drawing | None:
-    """Draw validation loss by tokens, sequences, FLOPs and hours, one colour per preset and setting."""
-    if study.used.empty:
+    """Draw validation loss by tokens, sequences, FLOPs and hours, one colour per condition; None for one evaluation."""
+    if study.used.empty or study.used["step"].nunique() == 1:
         return None
     used = study.used.assign(**{name: study.used[name] / unit for name, (_, unit) in USED.items()})
-    names = study.runs["condition"].str.removeprefix("gpt/")
     y = ChartAxis.around("validation loss (nats)", used["val_loss"])
     charts = []
     for column, (label, _) in USED.items():
         known = used.dropna(subset=[column])
         layers = []
-        for i, (name, runs) in enumerate(study.runs.groupby(names, sort=True)):
-            frame = known[known["run_id"].isin(runs.index)]
-            drawn = frozenset(spread(runs.index))
-            layers.append(Lines(str(name), SERIES[i % len(SERIES)], frame, column, "val_loss", drawn, 0.8, 1.1))
+        for name, (colour, runs) in _groups(study).items():
+            frame = known[known["run_id"].isin(runs)]
+            layers.append(Lines(name, colour, frame, column, "val_loss", frozenset(spread(runs)), 0.8, 1.1))
         if len(known):
             x = ChartAxis(label, 0, float(known[column].max()))
             charts.append(Chart(x, y, tuple(layer for layer in layers if len(layer.frame)), height=1.7))

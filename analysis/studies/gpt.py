@@ -369,7 +369,7 @@ def _one_card(study: Gpt) -> None:
         return
     values = [perplexity(x) for x in study.runs.groupby(["preset", "config_id", "data"])["best_loss"].mean()]
     shown = f"{min(values):,.2f} to {max(values):,.2f}"
-    text = f"{len(cards)} conditions: best validation perplexity {shown} per token (of each the mean loss's)."
+    text = f"{len(cards)} conditions: the perplexity of the mean best validation loss is {shown} per token."
     quiet = [replace(finding, headline=False) if finding in cards else finding for finding in study.findings]
     study.findings = [Finding(f"best perplexity, over {len(cards)} conditions", shown, text, headline=True), *quiet]
 

@@ -95,8 +95,6 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     assert table[["MFU", "peak GB"]].to_numpy().tolist() == [[0.25, 1.4]] * 5
     assert not any(t.name.startswith("published") for t in study.tables)
     assert study.steps.groupby("run_id").size().between(1, 301).tolist() == [True] * 5
-    drawing, _ = drawings(study)
-    assert {"train_loss", "val_loss"} <= set(drawing.data)
 
 
 def test_losses_stand_by_what_was_used() -> None:
@@ -305,6 +303,14 @@ def test_who_spiked_when_and_why() -> None:
     hot = table[(table["setting"] == "optim.lr") & (table["value"] == "0.03")].iloc[0]
     assert hot["difference to the first value"] == ""  # differences that do not differ have no interval
     assert {t.name for t in study.tables} == {"spikes_by_setting", "spikes_by_cell", "spikes"}
+
+
+def test_no_two_of_many_conditions_have_one_colour() -> None:
+    cells = itertools.product((0,), (False, True), ("0.02", "0.006", "0.004", "small"))
+    drawing = drawings(ask("gpt", store_of([spiking_run(*cell) for cell in cells])))[0]
+    colours = {layer.group: layer.colour for layer in drawing.charts[0].layers}
+    assert len(colours) == len(set(colours.values())) == 6 and "3 other conditions (3)" in colours
+    assert {"train_loss", "val_loss"} <= set(drawing.data) and drawing.data["run_id"].nunique() == 8
 
 
 def test_children_of_a_run_that_spiked_are_not_counted_as_if_they_were_asked_for() -> None:

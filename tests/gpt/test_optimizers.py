@@ -46,12 +46,6 @@ def test_a_second_moment_of_eight_bits_is_shown_as_numbers() -> None:
         assert b.sum().item() == pytest.approx(a.sum().item(), rel=0.02)
 
 
-def test_cosine_equals_its_closed_form_at_the_ends_and_in_the_middle() -> None:
-    assert schedules.cosine(100, 100, 1100, 0.1) == 1.0
-    assert schedules.cosine(600, 100, 1100, 0.1) == pytest.approx(0.55)
-    assert schedules.cosine(1100, 100, 1100, 0.1) == schedules.cosine(5000, 100, 1100, 0.1) == pytest.approx(0.1)
-
-
 @pytest.mark.parametrize(
     ("optim", "rates"),
     [
@@ -83,11 +77,6 @@ def test_one_cycle_equals_pytorch() -> None:
         optimizer.step()
         if k < total:
             reference.step()
-
-
-def test_wsd_is_flat_then_falls_in_a_line() -> None:
-    shares = [schedules.wsd(k, 10, 1000, 0.2, 0.0) for k in (1, 800, 900, 1000)]
-    assert shares == pytest.approx([1, 1, 0.5, 0])
 
 
 @given(st.integers(1, 8), st.integers(1, 5), st.integers(0, 6), st.integers(1, 4000), st.integers(0, 400))
