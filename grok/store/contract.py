@@ -63,7 +63,7 @@ def example_row(
         grokked_step=steps if seed % 2 else None,
         seconds=1.5,
         numerics="cpu:example",
-        started_at=1.7e9,
+        started_at=4e9,  # after every plan
         curve=curve,
     )
     return Row(replace(defaults, **result), config, identity, MACHINE)
