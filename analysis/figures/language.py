@@ -26,7 +26,7 @@ def _groups(study: Gpt) -> dict[str, tuple[str, pd.Index]]:
     names = study.runs["condition"].str.removeprefix("gpt/")
     losses = study.runs.groupby(names)["best_loss"].mean()
     own = losses.index if len(losses) <= len(SERIES) else losses.nsmallest(len(SERIES) - 1).index
-    grouped = names.where(names.isin(own), f"{len(losses) - len(own)} other conditions")
+    grouped = names.where(names.isin(own), f"{len(losses) - len(own)} conditions of higher loss")
     order = [*(name for name in grouped.unique() if name not in own), *own]
     colours = SERIES[-1:] + SERIES if len(order) > len(own) else SERIES
     return {str(name): (colour, grouped.index[grouped == name]) for name, colour in zip(order, colours, strict=False)}

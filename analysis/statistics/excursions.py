@@ -50,12 +50,12 @@ def smoothed(losses: ArrayLike, diverged: bool = False) -> NDArray[np.float64]:
 def threshold(losses: ArrayLike) -> float:
     """Return the rise in nats that is more than noise for losses (n,) of single steps: at least `RISE`.
 
-    Their deviation is that of the median absolute difference of neighbours, which a few spikes do not move.
+    Their deviation is by the median absolute second difference, which neither a steady fall nor a few spikes move.
     """
     values = np.asarray(losses, dtype=np.float64)
-    steps = np.abs(np.diff(values[np.isfinite(values)]))
-    # neighbours of deviation 1 differ by 0.954 in the median if they are normal
-    return max(RISE, NOISE * float(np.median(steps)) / 0.954) if len(steps) else RISE
+    bends = np.abs(np.diff(values[np.isfinite(values)], n=2))
+    # it is sqrt(6) * 0.6745 for independent normal losses of deviation 1
+    return max(RISE, NOISE * float(np.median(bends)) / 1.652) if len(bends) else RISE
 
 
 def heights(losses: ArrayLike) -> NDArray[np.float64]:
