@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -304,21 +303,6 @@ def decided(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
     unfinished = rows["design_id"].isin(rows["design_id"][~rows["run_id"].isin(runs["run_id"])])
     last = rows["planned_at"].where(rows["planned_at"] <= started).groupby(rows["run_id"]).transform("max")
     return rows["planned_at"].where(~(unfinished & (last > rows["planned_at"])), last)
-
-
-def with_results(table: pa.Table, ends: Mapping[str, float]) -> tuple[pa.Table, int]:
-    """Return rows of designs with ``results_seen`` where ``ends`` has a result from before the plan, and their number.
-
-    Args:
-        ends: when the first result of a run's trajectory was there, in seconds since 1970, by ``run_id``.
-    """
-    ended = pa.array([ends.get(run_id, math.inf) for run_id in table["run_id"].to_pylist()], pa.float64())
-    planned = pc.divide(pc.cast(table["planned_at"].cast("int64"), "float64"), 1e6)
-    late = pc.and_(pc.less_equal(ended, planned), pc.equal(table["origin"], "planned"))
-    seen = pc.or_(table["results_seen"], late)
-    at = table.schema.get_field_index("results_seen")
-    marks = (pc.sum(seen).as_py() or 0) - (pc.sum(table["results_seen"]).as_py() or 0)
-    return table.set_column(at, table.schema.field(at), seen), marks
 
 
 def with_purposes(runs: pd.DataFrame, designs: pd.DataFrame) -> pd.DataFrame:

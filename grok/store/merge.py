@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from grok import files
 from grok.errors import StoreError
-from grok.store.designs import with_results
+from grok.store.designs import keys_of
 from grok.store.layout import Layout, check_path, read_marker, shard_names
 from grok.store.reader import Store, open_store
 from grok.store.recovery import Recovered, origin, record_conflict
@@ -97,10 +97,9 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
             files.clear_unfinished(writer.layout.checkpoints)
         barred = _bar_conflicts(writer.layout, open_store(target), stores, report)
         in_time = [_named(store, seen=False) for store in (open_store(target), *stores)]
-        own, *ends = _ends_elsewhere([open_store(target), *stores])
-        writer.mark_results(own)
-        arriving = zip(stores, ends, strict=True)
-        tables = {str(s.layout.root): with_results(s.designs_table(), known)[0] for s, known in arriving}
+        own, *arriving = _with_results([open_store(target), *stores])
+        tables = {str(s.layout.root): table for s, table in zip(stores, arriving, strict=True)}
+        writer.mark_results(set(keys_of(own.filter(own["results_seen"]))))
         report.designs, unequal = writer.merge_designs(tables)
         report.conflicts += unequal
         for source, left_out in zip(stores, barred, strict=True):
@@ -149,29 +148,42 @@ def _named(store: Store, seen: bool) -> set[str]:
     return set(table.filter(pc.equal(table["results_seen"], seen))["run_id"].to_pylist())
 
 
-def _ends_elsewhere(stores: list[Store]) -> list[dict[str, float]]:
-    """Return for each store when the first result of a run's trajectory ended in another one, by ``run_id``.
+def _with_results(stores: list[Store]) -> list[pa.Table]:
+    """Return the designs of each store, with ``results_seen`` where a result of another store ended before the plan.
 
-    A row that the store has, too, is a copy and none of another store.
+    A run that the store has, too, is a copy and none of another store. Nor does a store count that has the very row of
+    the design: its results were counted when the row came there, and its clock may be late.
     """
-    rows: list[list[tuple[str, str, Any, float]]] = []
-    for store in stores:
+    tables, held, results, trajectories = [], [], defaultdict(list), {}
+    for at, store in enumerate(stores):
         runs = store.table("runs", None, ["run_id", "trajectory_id", "status", "started_at", "seconds"])
         runs = runs.filter(pc.not_equal(runs["status"], "failed"))
-        started = pc.divide(pc.cast(runs["started_at"].cast("int64"), "float64"), 1e6)
-        ended = pc.fill_null(pc.add(started, pc.fill_null(runs["seconds"], 0.0)), math.inf)
-        columns = (*_columns(runs, "run_id", "trajectory_id", "started_at"), ended.to_pylist())
-        rows.append(list(zip(*columns, strict=True)))
-    trajectories = {run_id: trajectory for row in rows for run_id, trajectory, *_ in row}
-    ends = []
-    for own in rows:
-        copies = {(run_id, started) for run_id, _, started, _ in own}
-        first: dict[str, float] = {}
-        for run_id, trajectory, started, end in itertools.chain(*rows):
-            if (run_id, started) not in copies and end < first.get(trajectory, math.inf):
-                first[trajectory] = end
-        ends.append({run_id: first[name] for run_id, name in trajectories.items() if name in first})
-    return ends
+        ended = pc.fill_null(pc.add(_seconds(runs["started_at"]), pc.fill_null(runs["seconds"], 0.0)), math.inf)
+        held.append(set(zip(*_columns(runs, "run_id", "started_at"), strict=True)))
+        for run_id, trajectory, started, end in zip(
+            *_columns(runs, "run_id", "trajectory_id", "started_at"), ended.to_pylist(), strict=True
+        ):
+            trajectories[run_id] = trajectory
+            results[trajectory].append((at, end, (run_id, started)))
+        tables.append(store.designs_table())
+        held[at].update(zip(keys_of(tables[at]), tables[at]["planned_at"].to_pylist(), strict=True))
+    for at, table in enumerate(tables):
+        seen = table["results_seen"].to_pylist()
+        copies = zip(keys_of(table), table["planned_at"].to_pylist(), strict=True)
+        rows = zip(copies, _seconds(table["planned_at"]).to_pylist(), *_columns(table, "run_id", "origin"), strict=True)
+        for i, (copy, planned, run_id, made) in enumerate(rows):
+            seen[i] |= made == "planned" and any(
+                end <= planned and run not in held[at] and copy not in held[other]
+                for other, end, run in results.get(trajectories.get(run_id, ""), ())
+            )
+        column = table.schema.get_field_index("results_seen")
+        tables[at] = table.set_column(column, table.schema.field(column), pa.array(seen, pa.bool_()))
+    return tables
+
+
+def _seconds(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return times as seconds since 1970."""
+    return pc.divide(pc.cast(times.cast("int64"), "float64"), 1e6)
 
 
 def _merge_one(writer: StoreWriter, source: Store, left_out: set[str], report: MergeReport) -> None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from grok.errors import StoreError
 from grok.files import disk_errors, file_identity, locked, unique, write_json
 from grok.store import recovery, shards
-from grok.store.designs import KEY, LONGEST, Design, keys_of, settled, with_results, with_retired
+from grok.store.designs import KEY, LONGEST, Design, keys_of, settled, with_retired
 from grok.store.layout import Layout, StoreGone, check_path, make_store, refuse_older, renew_empty
 from grok.store.leases import Claim, Leases
 from grok.store.reader import Store
@@ -339,10 +339,17 @@ class StoreWriter:
             design_id = store.named(prefix, set(store.designs_table([])["design_id"].to_pylist()), "design")
             return design_id, self._mark(design_id, words)
 
-    def mark_results(self, ends: Mapping[str, float]) -> int:
-        """Mark the rows that were planned after a result in ``ends`` (:func:`with_results`); return their number."""
+    def mark_results(self, keys: Collection[tuple[str, ...]]) -> int:
+        """Set ``results_seen`` of the rows of designs with these keys; return the number of rows that lacked it."""
+
+        def marked(table: pa.Table) -> tuple[pa.Table, int]:
+            mine = pc.or_(table["results_seen"], pa.array([key in keys for key in keys_of(table)], pa.bool_()))
+            at = table.schema.get_field_index("results_seen")
+            new = table.set_column(at, table.schema.field(at), mine)
+            return new, pc.sum(pc.xor(mine, table["results_seen"])).as_py() or 0
+
         with self._writing("merging designs"):
-            return self._rewrite(lambda table: with_results(table, ends))
+            return self._rewrite(marked)
 
     def _mark(self, design_id: str, why: str | None) -> int:
         """Mark the rows of a design that are not as abandoned, or with None remove its marks; return their number."""

@@ -284,6 +284,16 @@ class TestMerge:
             assert set(seen[seen].index) == {RUN_IDS[0], longer.result.run_id} and len(seen) == 5
             assert_contract(stores[into])
 
+    def test_a_copy_of_a_row_knows_no_result_of_the_store_that_it_is_from(self, stores: list[Path]) -> None:
+        """As after a merge that was killed between designs and runs, where the clock of the runs' machine was late."""
+        with StoreWriter(stores[1]) as writer:
+            writer.commit(example_rows((0, 1), started_at=datetime(2026, 11, 2).timestamp()))
+        for path in stores:
+            put(path, example_design(RUN_IDS[:2]), 4)
+        for into in (0, 1, 0):
+            assert merge(stores[into], [stores[1 - into]]).late == 0
+            assert not open_store(stores[into]).designs()["results_seen"].any()
+
     def test_a_retirement_elsewhere_is_taken_over(self, stores: list[Path]) -> None:
         a, b = stores
         put(a, one(), 1)
