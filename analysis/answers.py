@@ -336,7 +336,7 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
     for of in unfinished(observations):
         if of.command:
             words = f"{of.missing:,} of {of.planned:,} planned runs are not in the store yet.{BIASED * of.stops_early}"
-            return Fact(f"{words} If nobody is training them now, go on:", of.command, is_command=True)
+            return Fact(f"{words} If the sweep has stopped, go on:", of.command, is_command=True)
     if runs.empty:
         first = proposal("grok sweep 'seed=range(0,64)'", observations)
         return Fact("Train some seeds.", first, is_command=True)

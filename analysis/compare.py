@@ -11,6 +11,7 @@ import re
 import shlex
 import sys
 import webbrowser
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
 from grok.analysis.populations import asked
-from grok.analysis.statistics.estimate import NotEnoughData, mean
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import kaplan_meier, quantile, watched_until
 from grok.analysis.studies.base import OwnStudy, Table
@@ -35,6 +36,8 @@ from grok.store.layout import Layout
 MEASURED: Final = ("val_acc", "val_loss", "weight_norm")
 RESULTS: Final = ("class", "early or late", "generalised", "val accuracy", "val loss", "status")
 DIFFERENCE: Final = "B minus A"
+Line = tuple[str, Sequence[str], Sequence[Estimate | None]]
+"""One line of the table: what it is of, and the difference (of times the ratio), A and B as texts and as numbers."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,16 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
 
     (a, b), names = sides.rows, sides.names
     step = int(min(rows["config.train.steps"].min() for rows in sides.rows))
-    records = [_generalised(observations, sides, step), _time(observations, sides)]
-    records += [_measured(observations, sides, name, step) for name in MEASURED]
-    frame = pd.DataFrame([record for record in records if record], columns=["", *names, DIFFERENCE])
+    lines = [_generalised(observations, sides, step), _time(observations, sides)]
+    lines += [line for name in MEASURED for line in _measured(observations, sides, name, step)]
+    columns = [DIFFERENCE, *names]
+    frame = pd.DataFrame([[what, *shown] for what, shown, _ in lines], columns=["", *columns])
+    numbers = [
+        {"what": what, "of": column, "value": e.value, "low": e.low, "high": e.high, "runs": e.n}
+        for what, _, estimates in lines
+        for column, e in zip(columns, estimates, strict=True)
+        if e is not None
+    ]
     kind = "the same seeds on both sides, compared in pairs" if sides.paired else "independent groups of seeds"
     words = " ".join(("compare", *names)).replace("<", " below ").replace(">", " above ")
     name = re.sub(r"\W+", "_", words)[:200]  # of files
@@ -99,6 +109,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         scope=f"A: {len(a):,} runs, B: {len(b):,} runs; {kind}.",
         tables=[Table("both", "Both sides and their difference, with 95% intervals", frame)],
         notes=_notes(observations, sides),
+        files={f"{name}.csv": pd.DataFrame(numbers)},
     )
     times = [observations.times(rows) for rows in sides.rows]
     if any(t.seen.any() for t in times):
@@ -111,8 +122,8 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
 
 def page_of(observations: Observations, study: OwnStudy, store: Path) -> Report:
     """Return the content of the comparison's page: its first sentence is the first row of its table."""
-    what, a, b, change = map(str, study.tables[0].frame.iloc[0])
-    first, second = study.tables[0].frame.columns[1:3]
+    what, change, a, b = map(str, study.tables[0].frame.iloc[0])
+    first, second = study.tables[0].frame.columns[2:]
     said = f"{what[0].upper()}{what[1:]}: {a} with {first}, {b} with {second}; {DIFFERENCE} {change}, "
     return Report(
         store.resolve().name,
@@ -128,32 +139,38 @@ def page_of(observations: Observations, study: OwnStudy, store: Path) -> Report:
     )
 
 
-def _generalised(observations: Observations, sides: Sides, step: int) -> list[str]:
+def _generalised(observations: Observations, sides: Sides, step: int) -> Line:
     a, b = (observations.times(rows).right <= step for rows in sides.rows)
     counts = (int(a.sum()), len(a), int(b.sum()), len(b))
     change = difference(*counts)
     if sides.paired:
         change = paired_difference(int((a & ~b).sum()), int((b & ~a).sum()), len(a))
-    shown = [f"{hits} of {n}, {share(hits, n).percent()}" for hits, n in (counts[:2], counts[2:])]
-    return [f"generalised by step {step:,}", *shown, change.percent(0)]
+    shares = (share(*counts[:2]), share(*counts[2:]))
+    shown = [f"{hits} of {n}, {e.percent()}" for hits, n, e in zip(counts[::2], counts[1::2], shares, strict=True)]
+    return f"generalised by step {step:,}", [change.percent(0).replace("%", " points"), *shown], [change, *shares]
 
 
-def _time(observations: Observations, sides: Sides) -> list[str]:
-    shown = []
+def _time(observations: Observations, sides: Sides) -> Line:
+    shown: list[str] = []
+    found: list[Estimate | None] = []
     for rows in sides.rows:
         try:
-            shown.append(quantile(observations.times(rows)).plain())
+            found.append(median := quantile(observations.times(rows)))
+            shown.append(median.plain())
         except NotEnoughData:
+            found.append(None)
             shown.append("not reached by half")
+    what = "median step of generalising"
     try:
         family = Family("runs", dict(zip(sides.names, sides.rows, strict=True)))
-        ratio = f"time of B over A: {slowdown_words(contrast(observations, family, sides.names[1]))}"
+        between = contrast(observations, family, sides.names[1])
     except NotEnoughData as gap:
-        ratio = f"needs {gap.needs}"
-    return ["median step of generalising", *shown, ratio]
+        return what, [f"needs {gap.needs}", *shown], [None, *found]
+    ratio = f"time of B over A: {slowdown_words(between)}"
+    return what, [ratio, *shown], [between.slowdown, *found]
 
 
-def _measured(observations: Observations, sides: Sides, name: str, step: int) -> list[str]:
+def _measured(observations: Observations, sides: Sides, name: str, step: int) -> list[Line]:
     """Return the means at the last step up to ``step`` at which all runs were evaluated; empty if there is none."""
     at = last_common(observations, pd.concat(sides.rows), name, step)
     if at is None or min(map(len, sides.rows)) < 2:
@@ -163,10 +180,10 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
     change = mean(b - a) if sides.paired else mean(b, a)
     top = 1.0 if name.endswith("acc") else math.inf  # an accuracy is at most 1, and no measure is below 0
     ours = (replace(e, low=max(e.low, 0.0), high=min(e.high, top)) for e in (mean(a), mean(b)))
-    three = (*ours, change)
+    three = (change, *ours)
     narrowest = min((e.high - e.low for e in three if e.high > e.low), default=1.0)
-    shown = (e.plain(max(0, 1 - math.floor(math.log10(narrowest)))) for e in three)
-    return [f"mean {name.replace('_', ' ')} at step {last:,}", *shown]
+    shown = [e.plain(max(0, 1 - math.floor(math.log10(narrowest)))) for e in three]
+    return [(f"mean {name.replace('_', ' ')} at step {last:,}", shown, three)]
 
 
 def _notes(observations: Observations, sides: Sides) -> list[str]:
@@ -225,6 +242,7 @@ def main(argv: list[str]) -> int:
     drawn = write_studies([study], out)
     for drawing in drawn[study.name]:
         print(f"figure: {out / FIGURES / drawing.name}.png, and its data beside it")
+    print(f"numbers: {out / study.name}.csv")
     page = write_page(page_of(observations, study, store), drawn, out, name=f"{study.name}.html")
     print(f"page: {page}")
     if arguments.open:

@@ -111,13 +111,10 @@ def _is_search(data: Any) -> bool:
     if not has_shape(data, SEARCH) or not is_plain(data["name"]):
         return False
     is_share = data["objective"].endswith("_share")
-    return all(_is_setting(trial["params"]) for trial in data["trials"]) and all(
+    plain = (str, float, bool, None)
+    return all(has_shape(value, plain) for trial in data["trials"] for value in trial["params"].values()) and all(
         _is_score(run) and (not is_share or run[2] in (0, 1)) for trial in data["trials"] for run in trial["runs"]
     )
-
-
-def _is_setting(params: dict[str, Any]) -> bool:
-    return all(has_shape(value, (str, float, bool, None)) for value in params.values())
 
 
 def _is_score(run: list[Any]) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from grok.analysis.studies.base import Missing, Study
 from grok.errors import ConfigError, StoreError
 from grok.files import move, unique, write_flushed
 from grok.terminal import visible
-from grok.untrusted import refuse_links, unlinked
+from grok.untrusted import read_json_object, refuse_links, unlinked
 
 if TYPE_CHECKING:
     from grok.analysis.answers import Report
@@ -84,10 +85,22 @@ def write_answers(report: Report, out: Path) -> dict[str, list[Drawing]]:
         StoreError: ``out`` cannot be written.
     """
     drawn = write_studies(report.studies, out)
+    files = {f"{FIGURES}/{d.name}.{kind}" for group in drawn.values() for d in group for kind in ("png", "svg", "csv")}
+    files |= {f"{TABLES}/{study.name}_{table.name}.csv" for study in report.studies for table in study.tables}
     with writing_below(out):
-        text = json.dumps(rounded(report.as_json()), indent=1, ensure_ascii=False)
+        for old in _earlier_files(out) - files:
+            (out / old).unlink(missing_ok=True)
+        text = json.dumps(rounded(report.as_json() | {"files": sorted(files)}), indent=1, ensure_ascii=False)
         unlinked(out / "report.json").write_text(text + "\n", encoding="utf-8")
     return drawn
+
+
+def _earlier_files(out: Path) -> set[str]:
+    """Return the figures and tables that the report before wrote below ``out``."""
+    with suppress(OSError, ValueError):
+        names = read_json_object(out / "report.json").get("files", [])
+        return {name for name in names if re.fullmatch(rf"({FIGURES}|{TABLES})/[\w-]+\.(png|svg|csv)", str(name))}
+    return set()
 
 
 def write_page(

@@ -201,16 +201,11 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join([line(head), "|" + "---|" * len(head), *map(line, rows)]) + "\n"
 
 
-def figures_page() -> str:
-    """Return the published planning figures as Markdown, each beside the planner's own."""
-    return f"{NOTE}# Published planning figures\n\n`grok plan --diary` prints these tables.\n\n{published.page()}\n"
-
-
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "settings.md": settings_page,
     "columns.md": columns_page,
     "glossary.md": glossary.markdown,
-    "figures.md": figures_page,
+    "figures.md": lambda: f"{NOTE}# Published planning figures\n\nFrom `grok plan --diary`.\n\n{published.page()}\n",
 }
 """Name of a page: what makes it."""
 

@@ -32,7 +32,8 @@ def main(argv: list[str]) -> int:
         print(_plain(texts))
     else:
         as_lines = arguments.out_file.suffix == ".jsonl"
-        write_text("--out-file", arguments.out_file, _json_lines(texts) if as_lines else _plain(texts) + "\n")
+        lines = "".join(json.dumps(text, ensure_ascii=False) + "\n" for text in texts)
+        write_text("--out-file", arguments.out_file, lines if as_lines else _plain(texts) + "\n")
         print(f"{len(texts)} texts are in {arguments.out_file}", file=sys.stderr)
     return 0
 
@@ -146,10 +147,6 @@ def _prompts_of_file(file: Path) -> list[str]:
 
 def _plain(texts: Sequence[dict[str, Any]]) -> str:
     return "\n---\n".join(f"{text['prompt']}{text['text']}" for text in texts)
-
-
-def _json_lines(texts: Sequence[dict[str, Any]]) -> str:
-    return "".join(json.dumps(text, ensure_ascii=False) + "\n" for text in texts)
 
 
 if __name__ == "__main__":

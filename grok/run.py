@@ -128,7 +128,12 @@ def _as_words(settings: Mapping[str, Any]) -> list[str]:
     >>> _as_words({"seed": range(3), "optim__lr": [0.001, 0.003], "optim__betas": [0.9, 0.98], "dry_run": True})
     ['seed=range(0,3,1)', 'optim.lr=0.001,0.003', 'optim.betas=[0.9,0.98]', 'dry_run=true']
     """
-    lists = {name for mode in MODES.values() for name, (hint, _) in settings_of(mode).items() if _is_list(hint)}
+    lists = {
+        name
+        for mode in MODES.values()
+        for name, (hint, _) in settings_of(mode).items()
+        if typing.get_origin(hint) is list
+    }
     words = []
     plain = {key: value.tolist() if getattr(value, "ndim", 0) else value for key, value in settings.items()}  # arrays
     for key, value in plain.items():
@@ -145,10 +150,6 @@ def _as_words(settings: Mapping[str, Any]) -> list[str]:
             text = _typed(name, value)
         words.append(f"{name}={text}")
     return words
-
-
-def _is_list(hint: Any) -> bool:
-    return typing.get_origin(hint) is list
 
 
 def _typed(name: str, value: Any) -> str:

@@ -42,7 +42,7 @@ curve = curve.join(pd.DataFrame([json.loads(text) for text in curve["metrics"]],
 losses, shares = plt.subplots(2, sharex=True, height_ratios=(2, 1), layout="constrained")[1]
 curve[["train_loss", "val_loss", "restricted_loss", "excluded_loss"]].plot(ax=losses, logy=True, ylabel="loss (nats)")
 losses.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4)
-curve[["val_acc", "fourier_top5"]].plot(ax=shares, ylim=(0, 1), ylabel="share")
+shares = curve[["val_acc", "fourier_top5"]].plot(ax=shares, ylim=(0, 1), ylabel="share")
 
 # %% [markdown]
 # `fourier_top5` is the share of the embedding's power that its five strongest frequencies have. It rises from the

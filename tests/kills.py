@@ -209,7 +209,8 @@ def works(place: Path) -> dict[str, Work]:
     texts = {"plain": text, "odd": text[:5000] + "#$%&*@+=~^<>#$%&*@+=~^<>" + text[5000:]}  # signs that are not learnt
     for name in texts:
         (place / name).mkdir()
-    plain, odd = (f"data.path={aside(_corpus, place / name, text)}" for name, text in texts.items())
+    paths = (aside(lambda *words: prepare_text(*words).path, place / name, text) for name, text in texts.items())
+    plain, odd = (f"data.path={path}" for path in paths)
     often = ("train.steps=60", "eval.every=10", "checkpoint.every=15", *INLINE)
     search = ("study=quickstart", "task.modulus=7", "train.steps=30", "eval.every=10", "model.d_model=8",
               "model.d_ff=16", "train.batch_size=20", "study.trials=3", "study.seeds=2", "study.parallel=1",
@@ -241,10 +242,6 @@ KINDS: Final = (
 def _two_stores(folder: Path) -> None:
     filled(folder / "A", range(SHARDS))
     filled(folder / "B", range(SHARDS // 2, SHARDS * 3 // 2))
-
-
-def _corpus(place: Path, text: str) -> Path:
-    return prepare_text(place, text).path
 
 
 def begin(work: Work, folder: Path, processes: int = 1) -> int:

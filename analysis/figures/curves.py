@@ -87,7 +87,7 @@ def seed_curves(census: Census) -> Drawing | None:
 
 
 def order_of_events(regimes: Regimes) -> Drawing | None:
-    """Draw the step at which the norm began to fall against the step of generalisation."""
+    """Draw the step at which the norm first fell against the step of generalisation."""
     done = regimes.events[regimes.events["first"].isin(list(REGIME_COLOURS))]
     if done.empty:
         return None
@@ -104,7 +104,7 @@ def order_of_events(regimes: Regimes) -> Drawing | None:
     rules = [Rule("diagonal"), *([Rule("y", never / 1.06)] if missing else [])]
     chart = Chart(
         ChartAxis("step of generalisation", low, never, "log"),
-        ChartAxis("step at which the norm began to fall", low, never * 1.15, "log"),
+        ChartAxis("step at which the norm first fell", low, never * 1.15, "log"),
         (*rules, *layers),
         height=2.7,
     )

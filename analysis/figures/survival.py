@@ -108,7 +108,7 @@ def slowdowns(study: Comparison) -> Drawing | None:
     ends = {
         end: frame[end].where(np.isfinite(frame[end]) & (frame[end] > 0), frame["value"]) for end in ("low", "high")
     }
-    bound = np.where(frame["bound"] == "", 0, np.where(frame["bound"] == "at least", 1, -1))
+    bound = frame["bound"].map({"at least": 1, "at most": -1}).fillna(0).to_numpy(dtype=int)
     colours = np.where(~(frame["p"] < 0.05), GREY, np.where(frame["value"] > 1, AMBER, TEAL))
     groups = {AMBER: "slower", TEAL: "faster", GREY: "not significant"}
     x = ChartAxis.around("time to generalise, relative to the reference", *ends.values(), [0.8, 1.25], scale="log")

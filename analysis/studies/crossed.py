@@ -97,10 +97,6 @@ def largest_design(rows: pd.DataFrame, subject: Subject) -> Design:
     return whole if len(whole.rows) else max((crossed_design(rows, of) for of in two), key=lambda d: len(d.rows))
 
 
-def _equations(row: pd.Series) -> str:
-    return f"{describe_task(row)}; {settings_in_words(row)}"
-
-
 def _cells(observations: Observations, mode: str) -> pd.DataFrame:
     cells = observations.once(roles).of("cell", kinds=("crossed",))
     return observations.measured(cells["run_id"].tolist(), mode)
@@ -123,7 +119,7 @@ EQUATIONS: Final = Subject(
     conditions_of,
     CONDITION_SETTINGS,
     outcome,
-    _equations,
+    lambda row: f"{describe_task(row)}; {settings_in_words(row)}",
 )
 LANGUAGE: Final = Subject(
     CROSSED["gpt"],

@@ -302,20 +302,15 @@ def _run_table(summary: pd.DataFrame, rows: pd.DataFrame) -> Table:
             "at step": shown["best_step"],
             "last val loss": shown["last_loss"].round(4),
             "tokens/s": shown["tokens_per_second"].round(),
-            **_usage(shown),
+            "MFU": shown["mfu"].round(3),
+            "peak GB": (shown["peak_memory"] / 1e9).round(2),
             "run it again": [rerun_command(rows.loc[r]) for r in shown.index],
         }
-    )
+    ).dropna(axis="columns", how="all")  # logs of older versions have neither MFU nor memory
     caption = "Every run: validation loss in nats per token, perplexity per token; data by the hash of its manifest"
     if "peak GB" in frame:
         caption += "; peak GB: of tensors on a GPU, of the process on a CPU"
     return Table("runs", caption, frame, code=("run", "data", "run it again"))
-
-
-def _usage(shown: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return the columns of MFU and memory, each where a run has it: logs of older versions have neither."""
-    columns = {"MFU": shown["mfu"].round(3), "peak GB": (shown["peak_memory"] / 1e9).round(2)}
-    return {name: column for name, column in columns.items() if column.notna().any()}
 
 
 def shares_seeds(rows: pd.DataFrame) -> bool:

@@ -85,9 +85,8 @@ def one(observations: Observations, condition: Condition) -> LanguageFate:
     study.summary = f"{study.scope} Of the variance of their final loss {told}, with 95% intervals."
     if lost := len(condition.rows) - len(completed):
         study.notes.append(f"{lost:,} more diverged or stopped early. They are left out, so the spread may be larger.")
-    percent = {name: (100 * study.steps[name]).round(1) for name in ("value", "low", "high")}
-    shown = study.steps.assign(**percent, spread=study.steps["spread"].round(4))
-    shown.columns = [*names[:4], "fixed %", "low %", "high %", "standard deviation left (nats)"]
+    shown = study.steps[names[:4]].assign(fixed=[finding.shown for finding in study.findings])
+    shown["standard deviation left (nats)"] = study.steps["spread"].round(4)
     study.tabulate("fixed", "Share of the variance of the final loss that is fixed by a step, 95% intervals", shown)
     return study
 

@@ -13,7 +13,7 @@ import pandas as pd
 from grok.analysis.criteria import DIARY, MOST_CENSORED, Outcome, accuracy_at, change_in_words, outcome, wrong_log_odds
 from grok.analysis.observations import Observations, describe_task, floats, in_words, seed_names, varying_columns
 from grok.analysis.populations import places, roles
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from grok.analysis.statistics.estimate import NotEnoughData, generator
 from grok.analysis.statistics.shapley import Additivity, Attribution, additivity, attribute, p_of_no_pattern
 from grok.analysis.studies.base import Finding, Question, Study
 from grok.streams import derive_seed
@@ -479,11 +479,10 @@ def _findings(study: Layers, result: Result, in_words: bool) -> None:
         text += " than with its own" * result.clear
     ranked = sorted(result.moving, key=lambda f: -abs(attribution.shapley[f].value))
     if result.adds_up and result.clear:
-        parts = [
-            f"{f} {e.value / attribution.total.value:.0%} ({' to '.join(_percents(e, attribution.total.value))})"
-            for f in ranked
-            for e in [attribution.shapley[f]]
-        ]
+        parts = []
+        for e, f in ((attribution.shapley[f], f) for f in ranked):
+            value, *ends = (100 * x / attribution.total.value for x in (e.value, e.low, e.high))
+            parts.append(f"{f} {value:.0f}% ({min(ends):.0f} to {max(ends):.0f})")
         text += f". Of that change: {', '.join(parts)}"
     elif len(ranked) > 1:
         text += f". With only one exchanged: {', '.join(f'{f} {result.shown([f])}' for f in result.moving)}"
@@ -499,11 +498,6 @@ def _findings(study: Layers, result: Result, in_words: bool) -> None:
             "as expected."
         )
         study.tell(f"{f} (negative control), {t.name}", "no bit changed", text)
-
-
-def _percents(e: Estimate, total: float) -> list[str]:
-    low, high = sorted((e.low / total, e.high / total))
-    return [f"{100 * low:.0f}", f"{100 * high:.0f}"]
 
 
 def _tables(study: Layers, many: list[Result]) -> None:

@@ -22,7 +22,7 @@ FEWEST = 10
 """Smallest number of runs for a test of two groups."""
 ALARM = 0.05
 """Largest p-value (Holm) at which the runs are two groups."""
-EVENTS = {"loss_peak": "loss peak", "fall": "norm falls", "grokked": "generalised"}
+EVENTS = {"loss_peak": "loss peak", "fall": "norm first falls", "grokked": "generalised"}
 """Names of events in words, by their column."""
 BEFORE, AFTER, TOGETHER = "norm falls first", "generalises first", "at one evaluation"
 ORDERS = (BEFORE, AFTER, TOGETHER)
@@ -136,7 +136,7 @@ def _about(study: Regimes, done: pd.DataFrame, watched: pd.DataFrame) -> str:
     diverged = int((not_yet & (rows["status"] == "diverged")).sum())
     slow, n = int(not_yet.sum()) - diverged, len(done)
     later = len(rows) - slow - diverged - n
-    words = []
+    words = ["The norm falls at its first evaluation 1% below its highest value so far; it may rise higher later."]
     if slow:
         words.append(
             f"{slow:,} of {len(rows):,} seeds had not generalised when they ended, so this is about early ones."

@@ -384,17 +384,14 @@ class _Condition:
         return kind
 
     def _name(self, row: pd.Series, own: str | None, seeds: dict[str, int]) -> str:
-        if own in self.random.index or (own is None and len(seeds) == len(RUN_STREAMS) and self._is_random(row)):
+        derived = all(bool(is_derived(row.to_frame().T, stream).iloc[0]) for stream in RUN_STREAMS)
+        if own in self.random.index or (own is None and len(seeds) == len(RUN_STREAMS) and derived):
             return f"seed {int(row['seed'])}"
         scan = next((scan for scan in self.scans if own in scan.rows.index), None)
         if scan is not None and scan.from_masters:
             return f"seed {int(row['seed'])}"
         named = [stream for stream in scan.varies if stream in seeds] if scan is not None else []
         return ", ".join(f"{stream} {_short(seeds[stream])}" for stream in named or seeds)
-
-    @staticmethod
-    def _is_random(row: pd.Series) -> bool:
-        return all(bool(is_derived(row.to_frame().T, stream).iloc[0]) for stream in RUN_STREAMS)
 
     def _others(
         self, name: str, fixed: tuple[str, ...], own: str | None, control_runs: list[str]

@@ -74,12 +74,8 @@ def _interval(objective: str, scores: list[float]) -> dict[str, float]:
     """Return the 95% interval of a setting's objective over its seeds."""
     if not scores:
         return {"low": math.nan, "high": math.nan}
-    e = _over_seeds(objective, np.array(scores))
+    e = share(int(sum(scores)), len(scores)) if objective.endswith("_share") else median_interval(np.array(scores))
     return {"low": e.low, "high": e.high}
-
-
-def _over_seeds(objective: str, scores: Floats) -> Estimate:
-    return share(int(scores.sum()), len(scores)) if objective.endswith("_share") else median_interval(scores)
 
 
 def analyse(observations: Observations) -> Searches:

@@ -199,14 +199,14 @@ def compact(table: pd.DataFrame) -> pd.DataFrame:
         "val_loss": "val loss",
         "weight_norm": "weight norm",
     }
-    frame = pd.DataFrame({"run": table["run_id"].str[:10]})
+    frame, several = pd.DataFrame({"run": table["run_id"].str[:10]}), not _is_constant(table["seed"])
     # a language model does not generalise at a step
     always = ("seed", "val_acc", *(["grokked_step"] if (table["mode"] == "arithmetic").any() else []))
     for column, name in shown.items():
         if column not in table or (column not in always and _is_constant(table[column])):
             continue
-        if column.startswith("seed_") and _follows(table, column):
-            continue
+        if column.startswith("seed_") and several and (table.groupby("seed")[column].nunique() <= 1).all():
+            continue  # the master seed determines it
         values = table[column]
         hashed = column.startswith(("seed", "layers.")) and bool((values >= SHOWN_SEED).any())
         if hashed:
@@ -217,11 +217,6 @@ def compact(table: pd.DataFrame) -> pd.DataFrame:
 
 def _is_constant(column: pd.Series) -> bool:
     return column.nunique(dropna=False) <= 1
-
-
-def _follows(table: pd.DataFrame, column: str) -> bool:
-    """Return whether the master seed determines a stream's seed, so that its column is redundant."""
-    return bool((table.groupby("seed")[column].nunique() <= 1).all()) and not _is_constant(table["seed"])
 
 
 def analyse(observations: Observations) -> Study:

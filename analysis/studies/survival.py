@@ -96,7 +96,7 @@ def compare(reference: Survival, other: Survival) -> float | None:
 EVENTS = {
     "memorised_step": "memorised by accuracy",
     "memorised_loss_step": "memorised by loss",
-    "weight_norm_fall_step": "norm falls",
+    "weight_norm_fall_step": "norm falls from its peak",
     "grokked_step": "generalised",
     "grokked_for_good_step": "generalised for good",
 }

@@ -2,6 +2,7 @@
 
 python -m benchmarks.generated count         kernels, operations and bytes of a step, its update, an evaluation
 python -m benchmarks.generated cubins        every kernel compiled for sm_90
+python -m benchmarks.generated page          the table of docs/internals.md, from benchmarks/generated_count.json
 python -m benchmarks.generated interpret     the generated step, interpreted, against the uncompiled one
 """
 
@@ -12,6 +13,7 @@ import json
 import sys
 from typing import Any
 
+from benchmarks.generated.page import COUNT, page
 from benchmarks.generated.pretence import pretend
 
 
@@ -21,10 +23,13 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=["count", "cubins", "interpret"])
+    parser.add_argument("what", choices=["count", "cubins", "interpret", "page"])
     parser.add_argument("--width", type=int, default=264, help="lanes; the default is that of an H200")
     parser.add_argument("--config", type=json.loads, default={}, help="settings over the default regime's, as JSON")
     arguments = parser.parse_args()
+    if arguments.what == "page":
+        print(page(json.loads(COUNT.read_text())))
+        return 0
     pretend(interpreter=arguments.what == "interpret")
     if arguments.what == "interpret":
         from benchmarks.generated.interpreted import outcome

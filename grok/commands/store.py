@@ -155,7 +155,9 @@ def _status(path: str) -> int:
         print(
             f"  {unfinished_runs} runs have a checkpoint and no row: in training, interrupted or paused (train.hours)"
         )
-    _print_leases(layout)
+    words = {True: "alive", False: "dead, its runs are free", None: "on another machine, or before a reboot"}
+    for owner, runs, alive in Leases(layout).owners() if layout.leases.is_dir() else []:
+        print(f"  {runs} runs leased to {owner}: {'stopped' if is_stopped(owner) else words[alive]}")
     attention = []
     if not is_current(marker):
         attention.append(f"columns of an older version: run `grok store migrate {path}`")
@@ -223,13 +225,6 @@ def _without_row(layout: Layout, stored: Collection[str]) -> int:
     return sum(
         folder.name not in stored and not is_unfinished(folder) and any(folder.glob("*-step-*")) for folder in folders
     )
-
-
-def _print_leases(layout: Layout) -> None:
-    words = {True: "alive", False: "dead, its runs are free", None: "on another machine, or before a reboot"}
-    for owner, runs, alive in Leases(layout).owners() if layout.leases.is_dir() else []:
-        state = "stopped" if is_stopped(owner) else words[alive]
-        print(f"  {runs} runs leased to {owner}: {state}")
 
 
 def _verify(path: str) -> int:

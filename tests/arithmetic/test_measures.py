@@ -36,11 +36,6 @@ from tests.arithmetic.cases import curve, results, tiny
 from tests.arithmetic.test_model_parity import reference
 
 
-def generator_of(p: int) -> int:
-    """Return a number whose powers are all nonzero residues."""
-    return next(g for g in range(2, p) if len({pow(g, i, p) for i in range(p - 1)}) == p - 1)
-
-
 def direct(
     config: ArithmeticConfig, final: dict[str, Tensor], weights: dict[str, Tensor]
 ) -> tuple[list[int], float, float]:
@@ -49,7 +44,8 @@ def direct(
     p, sign = task.modulus, 1 if task.operation in ("x+y", "x*y") else -1
     numbers = list(range(p))
     if task.operation in ("x*y", "x/y"):
-        numbers = [pow(generator_of(p), i, p) for i in range(p - 1)]
+        root = next(g for g in range(2, p) if len({pow(g, i, p) for i in range(p - 1)}) == p - 1)
+        numbers = [pow(root, i, p) for i in range(p - 1)]
     n = len(numbers)
     result = {
         "x+y": lambda a, b: (a + b) % p,

@@ -13,9 +13,9 @@ import torch
 
 from benchmarks import device_day, gpt
 from benchmarks.contenders import PlainModel
-from benchmarks.counted_page import COUNT
-from benchmarks.counted_page import page as counted_page
 from benchmarks.device_day import STAGES, run_day
+from benchmarks.generated.page import COUNT
+from benchmarks.generated.page import page as counted_page
 from benchmarks.gpt import our_config
 from benchmarks.peers import LANES, PEERS, CarefulLoop, JaxLoop, TorchOps, VmapLoop, batches, initial, logits
 from benchmarks.plain_gpt import SHAPES, PlainGPT

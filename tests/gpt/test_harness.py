@@ -79,10 +79,6 @@ def model(settings: Callable[..., GptConfig], corpus: Corpus) -> GPT:
     return model.eval()
 
 
-def by_metric(scores: list[TaskScore]) -> dict[str, float]:
-    return {s.metric: s.value for s in scores}
-
-
 def test_bits_per_byte_and_word_perplexity_are_the_products_own(model: GPT, corpus: Corpus, tmp_path: Path) -> None:
     """On a page that is a whole number of contexts, so that the windows of both sides are the same."""
     tokens = [int(i) for i in corpus.tokens("val")]
@@ -90,9 +86,8 @@ def test_bits_per_byte_and_word_perplexity_are_the_products_own(model: GPT, corp
     pages = {n: corpus.tokenizer.decode(tokens[:n]) for n in lengths if corpus.eot_id not in tokens[:n]}
     length, page = next((n, page) for n, page in reversed(pages.items()) if page == page.strip())
     assert length > 10 * CONTEXT
-    harness = by_metric(
-        score_tasks(model, corpus.tokenizer, load_tasks([task_file(tmp_path, PAGES, [{"page": page}])]))
-    )
+    scores = score_tasks(model, corpus.tokenizer, load_tasks([task_file(tmp_path, PAGES, [{"page": page}])]))
+    harness = {s.metric: s.value for s in scores}
     own = score_split(model, corpus, "val", limit=length)
     assert harness["bits_per_byte"] == pytest.approx(own.bits_per_byte, rel=1e-6)
     assert harness["word_perplexity"] == pytest.approx(own.word_perplexity, rel=1e-5)

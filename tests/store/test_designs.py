@@ -257,14 +257,16 @@ class TestMerge:
         put(b, one(choice_detail={"of": 12}), 1, origin="reconstructed")
         put(b, one("own"), 4, name="00000000000000ab", retired="other words")
         put(b, one("new"), 5, name="00000000000000ac")
+        put(a, one("theirs"), 6, name="00000000000000ad")
+        put(b, one("theirs"), 7, name="00000000000000ad", retired="elsewhere")
         assert merge(a, [b]).designs == 1
         assert merge(a, [b]).designs == 0
         rows = open_store(a).designs().set_index("design_id")
-        assert rows["planned_at"].dt.day.to_dict() == {"study": 1, "own": 3, "new": 5}
-        assert rows["retired"].dropna().to_dict() == {"own": "own words"}
+        assert rows["planned_at"].dt.day.to_dict() == {"study": 1, "own": 3, "new": 5, "theirs": 6}
+        assert rows["retired"].dropna().to_dict() == {"own": "own words", "theirs": "elsewhere"}
         assert (rows["origin"]["study"], rows["results_seen"]["study"]) == ("reconstructed", False)
         assert_contract(a)
-        assert len(open_store(b).designs()) == 3
+        assert len(open_store(b).designs()) == 4
 
     @pytest.mark.parametrize("into", [0, 1])
     def test_a_plan_after_the_end_of_a_result_in_another_store_knows_it(self, stores: list[Path], into: int) -> None:
@@ -293,14 +295,6 @@ class TestMerge:
         for into in (0, 1, 0):
             assert merge(stores[into], [stores[1 - into]]).late == 0
             assert not open_store(stores[into]).designs()["results_seen"].any()
-
-    def test_a_retirement_elsewhere_is_taken_over(self, stores: list[Path]) -> None:
-        a, b = stores
-        put(a, one(), 1)
-        put(b, one(), 2, retired="elsewhere")
-        merge(a, [b])
-        assert open_store(a).designs()["retired"].tolist() == ["elsewhere"]
-        assert_contract(a)
 
     @pytest.mark.parametrize("into", [False, True])
     def test_other_facts_of_one_key_are_a_conflict(

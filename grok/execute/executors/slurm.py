@@ -127,7 +127,9 @@ class SlurmExecutor:
                 self._withdrawn = True
                 self._cancel("--state=PENDING")  # they would begin only to leave
             self._ask()
-            done = [ticket for ticket in tickets if _has_result(ticket) or _is_gone(ticket)]
+            late = time.monotonic() - GRACE
+            gone = [t for t in tickets if t.missing_since is not None and t.missing_since <= late]
+            done = [ticket for ticket in tickets if _has_result(ticket) or ticket in gone]
             if done or time.monotonic() >= end:
                 return done
             time.sleep(LOOK_EVERY)
@@ -196,10 +198,6 @@ def fate(job_id: str) -> str:
 
 def _has_result(ticket: Ticket) -> bool:
     return bool(ticket.job.paths.result_pickle.exists())
-
-
-def _is_gone(ticket: Ticket) -> bool:
-    return ticket.missing_since is not None and time.monotonic() - ticket.missing_since >= GRACE
 
 
 def _last_line(error: Exception) -> str:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.utils import get_total_norm
 
 from grok.errors import TrainingError
 from grok.gpt.planning.planner import layout, moment_bytes
 from grok.gpt.training.batches import validation_starts
 from grok.gpt.training.checkpoint import History, capture, put_back
-from grok.gpt.training.optimizer import total_norm
 from grok.gpt.training.trainer import Trainer
 from grok.processes import memory_limit, peak_of_process, usable_memory
 from grok.text.windows import gather
@@ -73,7 +73,7 @@ def range_test(trainer: Trainer, *, first: float = 1e-6, last: float = 1.0, step
             lowest = min(lowest, smooth[-1])
             if smooth[-1] > lowest + BLOWN_UP:
                 break
-            norm = total_norm(trainer.unscale())
+            norm = get_total_norm(trainer.unscale())
             overflow = trainer.counters.overflowed(trainer.config, float(norm))
             if not overflow:
                 trainer.apply(norm, rate)

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import get_total_norm
 
 from grok.config.gpt import GptConfig, OptimConfig
 from grok.errors import ConfigError
@@ -84,11 +83,6 @@ def _after_warmup(o: OptimConfig, k: int, start: int, end: int) -> float:
 @lru_cache(maxsize=64)
 def _step_of_sample(ramp: Ramp, samples: int) -> int:
     return ramp.steps(samples)
-
-
-def total_norm(tensors: list[Tensor]) -> Tensor:
-    """Return the L2 norm of all ``tensors`` together."""
-    return get_total_norm(tensors)
 
 
 def nonzero(tensors: list[Tensor]) -> Tensor:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import get_total_norm
 
 from grok.config.gpt import EVENTS, PASSING, GptConfig
 from grok.gpt.flops import count_parameters, peak_of_device, train_flops_per_token
@@ -30,7 +31,6 @@ from grok.gpt.training.optimizer import (
     nonzero,
     second_moments,
     sum_and_largest,
-    total_norm,
 )
 from grok.gpt.training.parallel import Loss, Ranks, local, replicate, shard, training_pass
 from grok.gpt.training.schedules import Piece, pieces
@@ -477,7 +477,7 @@ class Trainer:
 
     def _norm(self, tensors: list[Tensor]) -> Tensor:
         """Return the L2 norm of ``tensors``; if they are shards, the norm of the whole tensors."""
-        norm = total_norm(tensors)
+        norm = get_total_norm(tensors)
         return self._sum(norm.square()).sqrt() if self.numerics.sharded else norm
 
     def _sum(self, value: Tensor) -> Tensor:

@@ -1,20 +1,13 @@
-"""The launches, operations and bytes of a step: ``python -m benchmarks.counted_page``, from a count of generated code.
-
-``docs/internals.md`` has the table. ``--count FILE`` replaces the count in ``benchmarks/generated_count.json`` by FILE,
-which has the output of ``python -m benchmarks.generated count``.
-"""
+"""The table of docs/internals.md: launches, operations and bytes of a step, from a count of generated code."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness import table
 
-COUNT: Final = Path(__file__).with_name("generated_count.json")
+COUNT: Final = Path(__file__).parents[1] / "generated_count.json"
 
 
 def parts(count: dict[str, Any]) -> list[tuple[str, int, float, float]]:
@@ -36,18 +29,3 @@ def page(count: dict[str, Any]) -> str:
     launches, flops = sum(row[1] for row in rows), sum(row[2] for row in rows) / 1e9
     step.append(("**all**", launches, f"{flops:.0f}", f"{total / 1e9:.2f}", f"**{total / width / 1e6:.1f}**"))
     return "\n".join(table(("part", "launches", "GFLOP", "GB", "MB a lane"), step)[:-1])
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.counted_page", description=__doc__)
-    parser.add_argument("--count", type=Path, help="a new count, from python -m benchmarks.generated count")
-    arguments = parser.parse_args()
-    if arguments.count:
-        count = json.loads(arguments.count.read_text())
-        COUNT.write_text(json.dumps(count, indent=1) + "\n")
-    print(page(json.loads(COUNT.read_text())))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
