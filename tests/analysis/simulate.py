@@ -343,10 +343,15 @@ def write(truths: Sequence[Truth], path: Path, *designs: Planned) -> Path:
     return path
 
 
+def mixture_times(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return times of a log-normal mixture (fast around 2,200 steps, slow around 11,000) and who is fast."""
+    fast = rng.random(n) < 0.07
+    return np.exp(np.where(fast, rng.normal(np.log(2200), 0.25, n), rng.normal(np.log(11_000), 0.2, n))), fast
+
+
 def census(n: int, rng: np.random.Generator, steps: int = 3000, every: int = 100, **overrides: Any) -> list[Truth]:
     """Return ``n`` random seeds of one condition; ``optim__lr=...`` overrides ``optim.lr``."""
-    fast = rng.random(n) < 0.07
-    times = np.exp(np.where(fast, rng.normal(np.log(2200), 0.25, n), rng.normal(np.log(11_000), 0.2, n)))
+    times, fast = mixture_times(n, rng)
     given = {k.replace("__", "."): v for k, v in overrides.items()}
     return [
         Truth({"seed": i, "train.steps": steps, "eval.every": every, **given}, float(t), bool(f))

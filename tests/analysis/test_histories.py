@@ -139,10 +139,6 @@ class History:
         step = event_times(points)["grokked_step"]
         return (np.inf if step is None else float(step)), -points[-1].val_acc
 
-    def early_loss(self, config: ArithmeticConfig) -> float:
-        (point,) = curve(Truth({}, time_of(config)), [AT])
-        return point.val_loss
-
     def results_at(self, place: Place) -> bool:
         return any(place_of(c) == place and not c.perturb.ulps for c in self.stored.values())
 
@@ -218,7 +214,7 @@ class History:
         if len(runs) < 4:
             return
         candidates = [self.config(seed=s) for s in runs]
-        ranked = sorted(candidates, key=lambda c: (self.early_loss(c), c.seed))
+        ranked = sorted(candidates, key=lambda c: (curve(Truth({}, time_of(c)), [AT])[0].val_loss, c.seed))
         n = int(self.rng.integers(0, 3))
         drawn = int(self.rng.integers(0 if n else 1, 3))
         options = ["--seeds", f"{runs[0]}:{runs[-1] + 1}", "--best", str(n), "--random", str(drawn), "--at", str(AT)]
