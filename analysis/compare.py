@@ -181,8 +181,7 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
     top = 1.0 if name.endswith("acc") else math.inf  # an accuracy is at most 1, and no measure is below 0
     ours = (replace(e, low=max(e.low, 0.0), high=min(e.high, top)) for e in (mean(a), mean(b)))
     three = (change, *ours)
-    narrowest = min((e.high - e.low for e in three if e.high > e.low), default=1.0)
-    shown = [e.plain(max(0, 1 - math.floor(math.log10(narrowest)))) for e in three]
+    shown = [e.plain(max(0, 1 - math.floor(math.log10((e.high - e.low) or 1.0)))) for e in three]
     return [(f"mean {name.replace('_', ' ')} at step {last:,}", shown, three)]
 
 

@@ -303,9 +303,10 @@ def lead_of(studies: Sequence[Study], drawings: Sequence[style.Drawing]) -> styl
 
 
 def answers_of(study: Study, above: str) -> list[Finding]:
-    """Return the finding that leads a section, or one for each of its parts; none that the text ``above`` has said."""
+    """Return the finding that leads a section, or one for each of its parts; none if the text ``above`` said them."""
     new = [f for f in study.findings if f.shown not in above]
-    leading = [f for f in new if f.headline] or [f for f in new if f.listed][:1]
+    shown = study.findings if study.parts and any(f.headline for f in new) else new
+    leading = [f for f in shown if f.headline] or [f for f in shown if f.listed][:1]
     return leading if study.parts else leading[:1]
 
 

@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = Parser(prog="grok run", description=DESCRIPTION)
     parser.add_argument("--again", metavar="RUN", required=True, help="the beginning of one run_id")
-    parser.add_argument("--store", metavar="STORE", required=True, help="the store that has it")
+    parser.add_argument("--store", metavar="STORE", default="results/store", help="its store (default: %(default)s)")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="where the data is, how to compute")
     words = parser.parse_intermixed_args(list(argv))
     changes = _settings(words.settings)

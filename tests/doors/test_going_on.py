@@ -289,7 +289,7 @@ def test_an_extended_and_an_early_stopped_run_are_trained_from_their_first_step(
         (("--again", "{run}", "--store", "S", "numerics.compile=7"), "numerics.compile=7: int given"),
         (("--again", "{run}", "--store", "S", "device=cpu,cuda"), "device=cpu,cuda: expected one value"),
         (("--again", "{run}", "--store", "S", "numerics.compile=²"), "'numerics.compile=²' cannot be read"),
-        (("--again", "{run}"), "--store"),
+        (("--again", "{run}"), "no store at results/store"),
     ],
 )
 def test_what_cannot_be_trained_again_is_refused(door: Door, words: tuple[str, ...], says: str) -> None:
