@@ -351,8 +351,8 @@ def _spread(study: Gpt, rows: pd.DataFrame, asked: set[str]) -> None:
             wide = perplexity(loss.high - loss.value)
             estimate = Estimate(middle, middle / wide, middle * wide, n, "t over seeds, of the loss")
             shown = estimate.plain(2)
-            sd = values.std(ddof=1)
-            text = f"{shown} per token over {n} seeds; standard deviation between seeds {sd:.3f}."
+            sd = f"{values.std(ddof=1):.3f}" if np.isfinite(values).all() else "infinite"
+            text = f"{shown} per token over {n} seeds; standard deviation between seeds {sd}."
         text = f"{name}: best validation perplexity {text}{left}"
         study.tell(f"{condition}: best perplexity", shown, text, estimate, headline=True)
 
