@@ -128,7 +128,7 @@ class SlurmExecutor:
                 self._cancel("--state=PENDING")  # they would begin only to leave
             self._ask()
             late = time.monotonic() - GRACE
-            gone = [t for t in tickets if t.missing_since is not None and t.missing_since <= late]
+            gone = {t for t in tickets if t.missing_since is not None and t.missing_since <= late}
             done = [ticket for ticket in tickets if _has_result(ticket) or ticket in gone]
             if done or time.monotonic() >= end:
                 return done
