@@ -209,8 +209,7 @@ def works(place: Path) -> dict[str, Work]:
     texts = {"plain": text, "odd": text[:5000] + "#$%&*@+=~^<>#$%&*@+=~^<>" + text[5000:]}  # signs that are not learnt
     for name in texts:
         (place / name).mkdir()
-    paths = (aside(lambda *words: prepare_text(*words).path, place / name, text) for name, text in texts.items())
-    plain, odd = (f"data.path={path}" for path in paths)
+    plain, odd = (f"data.path={aside(lambda *of: prepare_text(*of).path, place / n, t)}" for n, t in texts.items())
     often = ("train.steps=60", "eval.every=10", "checkpoint.every=15", *INLINE)
     search = ("study=quickstart", "task.modulus=7", "train.steps=30", "eval.every=10", "model.d_model=8",
               "model.d_ff=16", "train.batch_size=20", "study.trials=3", "study.seeds=2", "study.parallel=1",
@@ -467,7 +466,9 @@ def kill_chain(work: Work, folder: Path, longest: tuple[float, int], chance: ran
             expected = {-signal.SIGKILL} if way in ("SIGKILL", "parent") else {1, -SIGNALS.get(way, signal.SIGKILL)}
             expected |= {0} if way == "worker" else set()
             assert exit_code in expected, f"{way}: exit {exit_code}: {(folder / 'said.txt').read_text()}"
-            counts["lost"] += len(before - aside(seen, store)) + (work.ways == RANKS and newest(store) < checkpoint)
+            after = aside(seen, store)  # orphans may have ended the run, which then needs no checkpoint
+            gone = work.ways == RANKS and after == before and newest(store) < checkpoint
+            counts["lost"] += len(before - after) + gone
             counts["doubled"] += 0 if at_work else aside(doubled, store)
             counts.update({"kills": 1, "pairs": pair, "starting": before == first, f"way {way}": 1})
     status, _ = ended(begin(work, folder), float("inf"))
