@@ -12,10 +12,12 @@ import shlex
 import sys
 import webbrowser
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
@@ -25,7 +27,7 @@ from grok.analysis.observations import Observations, floats, in_words, varying_c
 from grok.analysis.populations import asked
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
-from grok.analysis.statistics.survival import kaplan_meier, quantile, watched_until
+from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
 from grok.analysis.studies.base import OwnStudy, Table
 from grok.analysis.studies.conditions import FEWEST, Family, contrast, slowdown_words, triples
 from grok.analysis.writing import FIGURES, default_folder, study_text, write_page, write_studies
@@ -48,6 +50,8 @@ class Sides:
     rows: tuple[pd.DataFrame, pd.DataFrame]
     paired: bool
     """Whether they are of the same seeds, row by row."""
+    alone: int = 0
+    """How many runs were left out, because the other side lacks their seeds."""
 
     @classmethod
     def of(cls, observations: Observations, path: Path, filters: tuple[str, str]) -> Sides:
@@ -63,7 +67,8 @@ class Sides:
         shared = [triple for triple in ours if triple in theirs]
         if len(shared) < FEWEST:
             return cls(filters, (a, b), False)
-        return cls(filters, (a.loc[[ours[t] for t in shared]], b.loc[[theirs[t] for t in shared]]), True)
+        alone = len(a) + len(b) - 2 * len(shared)
+        return cls(filters, (a.loc[[ours[t] for t in shared]], b.loc[[theirs[t] for t in shared]]), True, alone)
 
 
 def chosen(observations: Observations, path: Path, words: str) -> pd.DataFrame:
@@ -89,7 +94,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
 
     (a, b), names = sides.rows, sides.names
     step = int(min(rows["config.train.steps"].min() for rows in sides.rows))
-    lines = [_generalised(observations, sides, step), _time(observations, sides)]
+    lines = [_generalised(observations, sides, step), *_times(observations, sides)]
     lines += [line for name in MEASURED for line in _measured(observations, sides, name, step)]
     columns = [DIFFERENCE, *names]
     frame = pd.DataFrame([[what, *shown] for what, shown, _ in lines], columns=["", *columns])
@@ -100,6 +105,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         if e is not None
     ]
     kind = "the same seeds on both sides, compared in pairs" if sides.paired else "independent groups of seeds"
+    kind += f"; {sides.alone:,} more whose seeds the other side lacks are left out" if sides.alone else ""
     words = " ".join(("compare", *names)).replace("<", " below ").replace(">", " above ")
     name = re.sub(r"\W+", "_", words)[:200]  # of files
     study = OwnStudy(
@@ -150,7 +156,8 @@ def _generalised(observations: Observations, sides: Sides, step: int) -> Line:
     return f"generalised by step {step:,}", [change.percent(0).replace("%", " points"), *shown], [change, *shares]
 
 
-def _time(observations: Observations, sides: Sides) -> Line:
+def _times(observations: Observations, sides: Sides) -> list[Line]:
+    """Return the medians, and the ratio of the geometric means of times up to a step: it is none of medians."""
     shown: list[str] = []
     found: list[Estimate | None] = []
     for rows in sides.rows:
@@ -160,29 +167,32 @@ def _time(observations: Observations, sides: Sides) -> Line:
         except NotEnoughData:
             found.append(None)
             shown.append("not reached by half")
-    what = "median step of generalising"
-    try:
+    lines: list[Line] = [("median step of generalising", ["", *shown], [None, *found])]
+    with suppress(NotEnoughData):
         family = Family("runs", dict(zip(sides.names, sides.rows, strict=True)))
         between = contrast(observations, family, sides.names[1])
-    except NotEnoughData as gap:
-        return what, [f"needs {gap.needs}", *shown], [None, *found]
-    ratio = f"time of B over A: {slowdown_words(between)}"
-    return what, [ratio, *shown], [between.slowdown, *found]
+        if between.slowdown is not None:
+            what = f"geometric mean step of generalising, at most {between.horizon:,.0f}; B over A"
+            lines.append((what, [slowdown_words(between), "", ""], [between.slowdown, None, None]))
+    return lines
 
 
 def _measured(observations: Observations, sides: Sides, name: str, step: int) -> list[Line]:
-    """Return the means at the last step up to ``step`` at which all runs were evaluated; empty if there is none."""
+    """Return the means at the last step of all runs up to ``step``, if there is one; of losses geometric, and B / A."""
     at = last_common(observations, pd.concat(sides.rows), name, step)
     if at is None or min(map(len, sides.rows)) < 2:
         return []
     last, values = at
     a, b = (floats(values[rows.index]) for rows in sides.rows)
+    is_loss, what = name.endswith("loss"), f"mean {name.replace('_', ' ')} at step {last:,}"
+    if is_loss:
+        a, b, what = np.log(np.maximum(a, 1e-12)), np.log(np.maximum(b, 1e-12)), f"geometric {what}; B over A"
     change = mean(b - a) if sides.paired else mean(b, a)
-    top = 1.0 if name.endswith("acc") else math.inf  # an accuracy is at most 1, and no measure is below 0
-    ours = (replace(e, low=max(e.low, 0.0), high=min(e.high, top)) for e in (mean(a), mean(b)))
-    three = (change, *ours)
-    shown = [e.plain(max(0, 1 - math.floor(math.log10((e.high - e.low) or 1.0)))) for e in three]
-    return [(f"mean {name.replace('_', ' ')} at step {last:,}", shown, three)]
+    top = 1.0 if name.endswith("acc") else math.inf  # an accuracy is at most 1, and a norm at least 0
+    ours = [e if is_loss else replace(e, low=max(e.low, 0.0), high=min(e.high, top)) for e in (mean(a), mean(b))]
+    three = [exponential(e) if is_loss else e for e in (change, *ours)]
+    shown = [e.plain(min(4, max(0, 1 - math.floor(math.log10((e.high - e.low) or 1.0))))) for e in three]
+    return [(what, ["×" * is_loss + shown[0], *shown[1:]], three)]
 
 
 def _notes(observations: Observations, sides: Sides) -> list[str]:

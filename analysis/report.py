@@ -104,14 +104,14 @@ def standing(store: Path, observations: Observations) -> str:
     runs = observations.all_runs
     ended = (runs["started_at"] + pd.to_timedelta(runs["seconds"].fillna(0), unit="s")).dropna()
     recent = ended[ended > ended.max() - HOUR]
-    hours = max((recent.max() - recent.min()) / HOUR, 1 / 60) if len(recent) else 1.0
+    hours = (recent.max() - max(runs["started_at"][recent.index].min(), ended.max() - HOUR)) / HOUR
     flying = 0
     for file in (store / "live").glob("*/*.json"):
         with suppress(OSError, ValueError):  # its group has just ended
             flying += len(read_json_object(file).get("flying", ())) if is_owner_alive(file.parent) is not False else 0
-    words = [f"{len(runs):,} of {len(runs) + sum(of.missing for of in unfinished(observations)):,} runs stored"]
-    words += [f"{flying} in flight"] if flying else []
-    words += [f"{len(recent) / hours:,.0f} an hour"] if flying and len(recent) > 1 else []
+    missing = sum(of.missing for of in unfinished(observations))
+    words = [f"{len(runs):,} of {len(runs) + missing:,} runs stored", f"{flying or 'none'} in flight"]
+    words += [f"{len(recent) / hours:,.0f} an hour"] if flying and hours > 0 else []
     failed = int((runs["status"] == "failed").sum())
     return ", ".join([*words, f"{failed} failed"] if failed else words)
 

@@ -125,13 +125,8 @@ def _prompts(arguments: argparse.Namespace, corpus: Corpus) -> list[tuple[str, l
             text.encode()
         except UnicodeEncodeError as error:  # bytes of a command line, or half a pair in JSON
             raise DataError(f"the prompt {text!r:.60} has a character that is no Unicode text: give UTF-8") from error
-    return [(text, corpus.tokenizer.encode(text).tolist() if text else _beginning(corpus)) for text in texts]
-
-
-def _beginning(corpus: Corpus) -> list[int]:
-    if corpus.document_end is not None:
-        return [corpus.document_end]
-    return [int(i) for i in corpus.tokenizer.encode("\n")]
+    beginning = corpus.tokenizer.encode("\n").tolist() if corpus.document_end is None else [corpus.document_end]
+    return [(text, corpus.tokenizer.encode(text).tolist() if text else beginning) for text in texts]
 
 
 def _prompts_of_file(file: Path) -> list[str]:

@@ -349,10 +349,10 @@ def geometric_mean(times: Times, level: float = LEVEL, one_more: bool = False) -
     """
     log = _logs(times)
     if not one_more:
-        return _exponential(mean(log, method="log-normal, Student's t", level=level))
+        return exponential(mean(log, method="log-normal, Student's t", level=level))
     half = float(stats.t.ppf(0.5 + level / 2, len(log) - 1)) * float(log.std(ddof=1)) * math.sqrt(1 / len(log) + 1)
     middle = float(log.mean())
-    return _exponential(Estimate(middle, middle - half, middle + half, len(log), "log-normal, one more run", level))
+    return exponential(Estimate(middle, middle - half, middle + half, len(log), "log-normal, one more run", level))
 
 
 def ratio_of_times(slow: Times, fast: Times, level: float = LEVEL) -> Estimate:
@@ -361,7 +361,7 @@ def ratio_of_times(slow: Times, fast: Times, level: float = LEVEL) -> Estimate:
     Raises:
         NotEnoughData: one side has fewer than two runs or a censored time (then `least_ratio` is a bound).
     """
-    return _exponential(mean(_logs(slow), _logs(fast), "log-normal, Welch's t", level))
+    return exponential(mean(_logs(slow), _logs(fast), "log-normal, Welch's t", level))
 
 
 def least_ratio(slow: Times, fast: Times, level: float = LEVEL) -> float:
@@ -398,7 +398,8 @@ def growth(share: Floats, times: Times, level: float = LEVEL) -> Estimate:
     return Estimate(value, low, high, len(times), "line through log times", level)
 
 
-def _exponential(e: Estimate) -> Estimate:
+def exponential(e: Estimate) -> Estimate:
+    """Return the estimate of a logarithm as that of the value."""
     return replace(e, value=math.exp(e.value), low=math.exp(e.low), high=math.exp(e.high))
 
 

@@ -450,15 +450,9 @@ def by_condition(
             return f"{len(every)} conditions, each with its own answer. They differ in {names}."
 
         study = side_by_side(every[:MOST], len(every), lambda c: one(observations, c), beside, scope, "condition")
-        if len(every) == 1:
-            study.about = _among_all(observations, every[0].rows)
+        if len(every) == 1 and (every[0].rows["mode"] == "arithmetic").all():  # which of the store's conditions it is
+            varying = varying_columns(observations.arithmetic, PLAIN_SETTINGS)
+            study.about = ", ".join(settings_words(every[0].rows.iloc[0], varying))
         return study
 
     return answer
-
-
-def _among_all(observations: Observations, rows: pd.DataFrame) -> str:
-    """Return the name of the condition of ``rows`` among all of the store; empty if the store has only this one."""
-    if (rows["mode"] != "arithmetic").any():
-        return ""
-    return ", ".join(settings_words(rows.iloc[0], varying_columns(observations.arithmetic, PLAIN_SETTINGS)))

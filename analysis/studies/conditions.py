@@ -33,8 +33,6 @@ from grok.analysis.studies.census import judged
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
 
-# Families of runs that differ in one setting only, except seeds.
-
 MOST = 6
 """Largest number of families of one setting; the largest are kept."""
 FEWEST = 5
@@ -312,9 +310,6 @@ def ratio_of_times(log: np.ndarray, log0: np.ndarray, paired: bool) -> tuple[Est
     return Estimate(float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half)), n, method), p
 
 
-# One setting at a time: weight decay, and every other intervention.
-
-
 @dataclass(kw_only=True)
 class Comparison(Study):
     """Families, their curves and each value's contrast."""
@@ -447,11 +442,6 @@ def _known_until(observations: Observations, family: Family) -> tuple[float, boo
     return until, any(bool((t.seen & (t.right > until)).any()) for t in times)
 
 
-def _time_at(c: Contrast) -> str:
-    at = f" ({c.at})" if c.at else ""
-    return f"time at {c.setting.rsplit('.', 1)[-1].replace('_', ' ')} {c.value}, over that at {c.reference}{at}"
-
-
 def _median(times: Times) -> str:
     try:
         return quantile(times).plain()
@@ -467,7 +457,9 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
         text = f"{c.label} takes {slowdown_words(c)} the time of {c.reference}, up to step {c.horizon:,.0f}."
         if c.slowdown.low <= 1 <= c.slowdown.high:
             text = f"{text[:-1]}: no clear difference."
-        findings.append(Finding(_time_at(c), slowdown_words(c), text, c.slowdown, headline=True, listed=False))
+        setting, at = c.setting.rpartition(".")[2].replace("_", " "), f" ({c.at})" if c.at else ""
+        what = f"time at {setting} {c.value}, over that at {c.reference}{at}"
+        findings.append(Finding(what, slowdown_words(c), text, c.slowdown, headline=True, listed=False))
     labelled, horizon = judged(observations, pd.concat([c.rows, c.base]))
     known = labelled[labelled["label"] != UNJUDGED]
     hit = known["label"] == "super"

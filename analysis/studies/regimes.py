@@ -112,9 +112,9 @@ def one(observations: Observations, population: Population) -> Regimes:
     if not n:
         raise NotEnoughData(f"at least one run that generalised (none of {len(rows)} did within its budget)")
     for name, words in (
-        (BEFORE, "had fallen before they generalised"),
-        (AFTER, "had not fallen when they generalised"),
-        (TOGETHER, "fell at the evaluation that shows generalisation"),
+        (BEFORE, "had first fallen by 1% before they generalised"),
+        (AFTER, "had not yet fallen by 1% when they generalised"),
+        (TOGETHER, "first fell by 1% at the evaluation that shows generalisation"),
     ):
         hits = int((done["first"] == name).sum())
         e = share(hits, n)
@@ -139,7 +139,7 @@ def _about(study: Regimes, done: pd.DataFrame, watched: pd.DataFrame) -> str:
     words = ["The norm falls at its first evaluation 1% below its highest value so far; it may rise higher later."]
     if slow:
         words.append(
-            f"{slow:,} of {len(rows):,} seeds had not generalised when they ended, so this is about early ones."
+            f"{slow:,} of {len(rows):,} seeds had not generalised when they ended, so this is about those that had."
         )
     if diverged:
         words.append(f"{diverged:,} of {len(rows):,} seeds diverged and do not count.")

@@ -151,7 +151,7 @@ def test_the_order_of_events_says_whom_it_is_about(slow: int, diverged: int) -> 
     truths += [Truth({"seed": 20 + s, **length}, 40_000.0) for s in range(slow)]
     truths += [Truth({"seed": 30 + s, **length}, 40_000.0, status="diverged") for s in range(diverged)]
     note = next(note for note in ask("regimes", simulate(truths)).notes if "times their step" in note)
-    assert ("so this is about early ones" in note) == bool(slow) and ("diverged" in note) == bool(diverged)
+    assert ("so this is about those that had" in note) == bool(slow) and ("diverged" in note) == bool(diverged)
     assert not slow or f"{slow} of {14 + slow + diverged}" in note
     assert "All 14 were trained" in note
 
