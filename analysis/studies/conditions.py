@@ -454,9 +454,8 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     """Return findings about the ratio of super seeds, with both values judged at one horizon."""
     findings = []
     if headline and c.slowdown is not None:
-        text = f"{c.label} takes {slowdown_words(c)} the time of {c.reference}, up to step {c.horizon:,.0f}."
-        if c.slowdown.low <= 1 <= c.slowdown.high:
-            text = f"{text[:-1]}: no clear difference."
+        doubt = "" if c.slowdown.low > 1 or c.slowdown.high < 1 else "; no clear difference"
+        text = f"Time at {c.label} over that at {c.reference} by step {c.horizon:,.0f}: {slowdown_words(c)}{doubt}."
         setting, at = c.setting.rpartition(".")[2].replace("_", " "), f" ({c.at})" if c.at else ""
         what = f"time at {setting} {c.value}, over that at {c.reference}{at}"
         findings.append(Finding(what, slowdown_words(c), text, c.slowdown, headline=True, listed=False))
