@@ -6,8 +6,8 @@
     python -m benchmarks.gpt --data DIR --model gpt2 --device cuda [--batch 16] [--steps 200] [--out ...]
 
 DIR is the output of ``python -m grok.prepare``: Shakespeare's characters for all commands but the last, any text with
-GPT-2's tokeniser for the last. bf16 is fast only on a processor with AMX
-(``amx_bf16`` in /proc/cpuinfo).
+GPT-2's tokeniser for the last. bf16 is fast only on a processor that multiplies it (``amx_bf16`` or ``avx512_bf16``
+in /proc/cpuinfo).
 
 The plain loop is an ``nn.Module`` with ``scaled_dot_product_attention``, windows at
 random offsets, clipping, a cosine schedule and PyTorch's default AdamW (fused on a GPU). It uses bf16 autocast and
