@@ -51,7 +51,7 @@ class Sides:
     paired: bool
     """Whether they are of the same seeds, row by row."""
     alone: int = 0
-    """How many runs were left out, because the other side lacks their seeds."""
+    """How many runs were left out: they repeat a seed, or the other side lacks it."""
 
     @classmethod
     def of(cls, observations: Observations, path: Path, filters: tuple[str, str]) -> Sides:
@@ -105,7 +105,11 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         if e is not None
     ]
     kind = "the same seeds on both sides, compared in pairs" if sides.paired else "independent groups of seeds"
-    kind += f"; {sides.alone:,} more whose seeds the other side lacks are left out" if sides.alone else ""
+    kind += (
+        f"; {sides.alone:,} more are left out, which repeat a seed or have none on the other side"
+        if sides.alone
+        else ""
+    )
     words = " ".join(("compare", *names)).replace("<", " below ").replace(">", " above ")
     name = re.sub(r"\W+", "_", words)[:200]  # of files
     study = OwnStudy(
@@ -171,7 +175,7 @@ def _times(observations: Observations, sides: Sides) -> list[Line]:
     with suppress(NotEnoughData):
         family = Family("runs", dict(zip(sides.names, sides.rows, strict=True)))
         between = contrast(observations, family, sides.names[1])
-        if between.slowdown is not None:
+        if min(map(len, sides.rows)) > 1:
             what = f"geometric mean step of generalising, at most {between.horizon:,.0f}; B over A"
             lines.append((what, [slowdown_words(between), "", ""], [between.slowdown, None, None]))
     return lines
@@ -191,7 +195,8 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
     top = 1.0 if name.endswith("acc") else math.inf  # an accuracy is at most 1, and a norm at least 0
     ours = [e if is_loss else replace(e, low=max(e.low, 0.0), high=min(e.high, top)) for e in (mean(a), mean(b))]
     three = [exponential(e) if is_loss else e for e in (change, *ours)]
-    shown = [e.plain(min(4, max(0, 1 - math.floor(math.log10((e.high - e.low) or 1.0))))) for e in three]
+    widths = [max(e.high - e.low, 1e-3 * abs(e.value)) or 1.0 for e in three]
+    shown = [e.plain(max(0, 1 - math.floor(math.log10(width)))) for e, width in zip(three, widths, strict=True)]
     return [(what, ["×" * is_loss + shown[0], *shown[1:]], three)]
 
 

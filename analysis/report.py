@@ -111,7 +111,7 @@ def standing(store: Path, observations: Observations) -> str:
             flying += len(read_json_object(file).get("flying", ())) if is_owner_alive(file.parent) is not False else 0
     missing = sum(of.missing for of in unfinished(observations))
     words = [f"{len(runs):,} of {len(runs) + missing:,} runs stored", f"{flying or 'none'} in flight"]
-    words += [f"{len(recent) / hours:,.0f} an hour"] if flying and hours > 0 else []
+    words += [f"{len(recent) / hours:,.0f} an hour"] if flying and len(recent) > 1 and hours > 0 else []
     failed = int((runs["status"] == "failed").sum())
     return ", ".join([*words, f"{failed} failed"] if failed else words)
 

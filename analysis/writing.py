@@ -97,9 +97,10 @@ def write_answers(report: Report, out: Path) -> dict[str, list[Drawing]]:
 
 def _earlier_files(out: Path) -> set[str]:
     """Return the figures and tables that the report before wrote below ``out``."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, TypeError):
         names = read_json_object(out / "report.json").get("files", [])
-        return {name for name in names if re.fullmatch(rf"({FIGURES}|{TABLES})/[\w-]+\.(png|svg|csv)", str(name))}
+        plain = re.compile(rf"({FIGURES}|{TABLES})/[\w-]+\.(png|svg|csv)")
+        return {name for name in names if plain.fullmatch(str(name)) and (out / name).is_file()}
     return set()
 
 

@@ -125,8 +125,8 @@ def _prompts(arguments: argparse.Namespace, corpus: Corpus) -> list[tuple[str, l
             text.encode()
         except UnicodeEncodeError as error:  # bytes of a command line, or half a pair in JSON
             raise DataError(f"the prompt {text!r:.60} has a character that is no Unicode text: give UTF-8") from error
-    beginning = corpus.tokenizer.encode("\n").tolist() if corpus.document_end is None else [corpus.document_end]
-    return [(text, corpus.tokenizer.encode(text).tolist() if text else beginning) for text in texts]
+    encode, end = corpus.tokenizer.encode, corpus.document_end
+    return [(text, encode(text or "\n").tolist() if text or end is None else [end]) for text in texts]
 
 
 def _prompts_of_file(file: Path) -> list[str]:

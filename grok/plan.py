@@ -77,7 +77,8 @@ def _page(arguments: argparse.Namespace) -> str:
 
 def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | None) -> str:
     n, peak = planned.parameters, planned.machine.peak_of(planned.precision)
-    target = config.target
+    target, one = config.target, planned.layout
+    room = "" if one.accumulated or one.gradients > one.activations else ", in the place of freed activations"
     own = (
         f" (the preset: {target.params:,} at {target.vocab_size:,} ids)" if target.params and target.vocab_size else ""
     )
@@ -98,7 +99,7 @@ def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | Non
         ("  by 6 N tokens", f"{planned.six_n:.3g}"),
         ("memory of a device", f"{size(planned.layout.bytes)} of {size(planned.machine.memory)}"),
         ("  weights, moments", size(planned.layout.state)),
-        ("  gradients", f"{size(planned.layout.gradients)}{_room(planned)}"),
+        ("  gradients", f"{size(one.gradients)}{room}"),
         ("  activations, logits", size(planned.layout.activations)),
         ("  fits", _fits(planned)),
         ("traffic of a device", f"{size(planned.layout.traffic)} per step" if planned.devices > 1 else "none"),
@@ -120,11 +121,6 @@ def _fits(planned: Plan) -> str:
     if planned.layout.bytes <= planned.machine.memory:
         return "yes"
     return "no: train.micro_batch, train.recompute and, on several devices, train.parallel=fsdp take less"
-
-
-def _room(planned: Plan) -> str:
-    one = planned.layout
-    return "" if one.accumulated or one.gradients > one.activations else ", in the place of freed activations"
 
 
 def _share(planned: Plan) -> str:

@@ -296,14 +296,11 @@ def _cells(axes: Axes, layer: Cells, z: int) -> None:
     values = layer.values.to_numpy(dtype=float)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     log = layer.log and low > 0
-    mesh = axes.pcolormesh(np.ma.masked_invalid(values), cmap=_colours(layer), edgecolors=PAPER, linewidth=0.8,
+    colours = SEQUENTIAL if layer.best == "low" else SEQUENTIAL.reversed()
+    mesh = axes.pcolormesh(np.ma.masked_invalid(values), cmap=colours, edgecolors=PAPER, linewidth=0.8,
                            norm="log" if log else None, zorder=z)  # fmt: skip
     ticks = np.geomspace(low, high, 4) if log else np.linspace(low, high, 4)
     _bar(axes, mesh, layer.label).set_ticks(ticks, labels=[number(float(f"{tick:.3g}")) for tick in ticks])
-
-
-def _colours(layer: Cells) -> LinearSegmentedColormap:
-    return SEQUENTIAL if layer.best == "low" else SEQUENTIAL.reversed()
 
 
 def _bar(axes: Axes, mesh: Any, label: str) -> Any:

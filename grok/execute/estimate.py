@@ -79,7 +79,8 @@ def _language_model_bytes(config: GptConfig) -> float:
     weights, and the states that a rollback can return to.
     """
     model, train = config.model, config.train
-    vocab_size = model.vocab_size or _vocabulary(config)
+    path = Path(str(config.data.path))  # there is one: the run has been named after it
+    vocab_size = model.vocab_size or int(read_manifest(path)["tokenizer"]["vocab_size"])
     parameters = count_parameters(model, vocab_size)
     at_once = min(train.micro_batch or train.batch_size, train.batch_size)
     kept = (2 if "final" in config.save else 0) + (
@@ -87,11 +88,6 @@ def _language_model_bytes(config: GptConfig) -> float:
     )
     step = layout(config, parameters, 1, "ddp", train.recompute, at_once, on_cpu=config.device != "cuda")
     return step.bytes + 4.0 * kept * parameters.total
-
-
-def _vocabulary(config: GptConfig) -> int:
-    assert config.data.path is not None  # its run has been named after it
-    return int(read_manifest(Path(config.data.path))["tokenizer"]["vocab_size"])
 
 
 def _seconds_per_run(store: Store, device: str) -> dict[str, tuple[float, float]]:

@@ -151,30 +151,29 @@ def _named(store: Store, seen: bool) -> set[str]:
 def _with_results(stores: list[Store]) -> list[pa.Table]:
     """Return the designs of each store, with ``results_seen`` where a result of another store ended before the plan.
 
-    A run that the store has, too, is a copy and none of another store. Nor does a store count that has the very row of
-    the design: its results were counted when the row came there, and its clock may be late.
+    No run counts that is in a store with the very row of the design, be it this one or one that has a copy: there it
+    was counted when it was trained or the row came, and the clocks of other stores may be late.
     """
     tables, held, results, trajectories = [], [], defaultdict(list), {}
-    for at, store in enumerate(stores):
+    for store in stores:
         runs = store.table("runs", None, ["run_id", "trajectory_id", "status", "started_at", "seconds"])
         runs = runs.filter(pc.not_equal(runs["status"], "failed"))
         ended = pc.fill_null(pc.add(_seconds(runs["started_at"]), pc.fill_null(runs["seconds"], 0.0)), math.inf)
-        held.append(set(zip(*_columns(runs, "run_id", "started_at"), strict=True)))
-        for run_id, trajectory, started, end in zip(
-            *_columns(runs, "run_id", "trajectory_id", "started_at"), ended.to_pylist(), strict=True
-        ):
-            trajectories[run_id] = trajectory
-            results[trajectory].append((at, end, (run_id, started)))
-        tables.append(store.designs_table())
-        held[at].update(zip(keys_of(tables[at]), tables[at]["planned_at"].to_pylist(), strict=True))
+        own = list(zip(*_columns(runs, "run_id", "started_at"), strict=True))
+        for run, trajectory, end in zip(own, runs["trajectory_id"].to_pylist(), ended.to_pylist(), strict=True):
+            trajectories[run[0]] = trajectory
+            results[trajectory].append((end, run))
+        tables.append(table := store.designs_table())
+        held.append({*own, *zip(keys_of(table), table["planned_at"].to_pylist(), strict=True)})
     for at, table in enumerate(tables):
         seen = table["results_seen"].to_pylist()
         copies = zip(keys_of(table), table["planned_at"].to_pylist(), strict=True)
         rows = zip(copies, _seconds(table["planned_at"]).to_pylist(), *_columns(table, "run_id", "origin"), strict=True)
         for i, (copy, planned, run_id, made) in enumerate(rows):
+            knowing = [here for here in held if copy in here]
             seen[i] |= made == "planned" and any(
-                end <= planned and run not in held[at] and copy not in held[other]
-                for other, end, run in results.get(trajectories.get(run_id, ""), ())
+                end <= planned and not any(run in here for here in knowing)
+                for end, run in results.get(trajectories.get(run_id, ""), ())
             )
         column = table.schema.get_field_index("results_seen")
         tables[at] = table.set_column(column, table.schema.field(column), pa.array(seen, pa.bool_()))
