@@ -384,8 +384,8 @@ class _Condition:
         return kind
 
     def _name(self, row: pd.Series, own: str | None, seeds: dict[str, int]) -> str:
-        derived = all(bool(is_derived(row.to_frame().T, stream).iloc[0]) for stream in RUN_STREAMS)
-        if own in self.random.index or (own is None and len(seeds) == len(RUN_STREAMS) and derived):
+        derived = (bool(is_derived(row.to_frame().T, stream).iloc[0]) for stream in RUN_STREAMS)  # read only if needed
+        if own in self.random.index or (own is None and len(seeds) == len(RUN_STREAMS) and all(derived)):
             return f"seed {int(row['seed'])}"
         scan = next((scan for scan in self.scans if own in scan.rows.index), None)
         if scan is not None and scan.from_masters:
