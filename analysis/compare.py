@@ -37,7 +37,7 @@ from grok.store.layout import Layout
 
 MEASURED: Final = ("val_acc", "val_loss", "weight_norm")
 RESULTS: Final = ("class", "early or late", "generalised", "val accuracy", "val loss", "status")
-DIFFERENCE: Final = "B minus A"
+DIFFERENCE: Final = "B against A"
 Line = tuple[str, Sequence[str], Sequence[Estimate | None]]
 """One line of the table: what it is of, and the difference (of times the ratio), A and B as texts and as numbers."""
 
@@ -117,7 +117,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         title="Two sets of runs",
         question=f"How do A ({names[0]}) and B ({names[1]}) differ?",
         scope=f"A: {len(a):,} runs, B: {len(b):,} runs; {kind}.",
-        tables=[Table("both", "Both sides and their difference, with 95% intervals", frame)],
+        tables=[Table("both", "Both sides and their differences or ratios, with 95% intervals", frame)],
         notes=_notes(observations, sides),
         files={f"{name}.csv": pd.DataFrame(numbers)},
     )
@@ -134,7 +134,7 @@ def page_of(observations: Observations, study: OwnStudy, store: Path) -> Report:
     """Return the content of the comparison's page: its first sentence is the first row of its table."""
     what, change, a, b = map(str, study.tables[0].frame.iloc[0])
     first, second = study.tables[0].frame.columns[2:]
-    said = f"{what[0].upper()}{what[1:]}: {a} with {first}, {b} with {second}; {DIFFERENCE} {change}, "
+    said = f"{what[0].upper()}{what[1:]}: {a} with {first}, {b} with {second}; B minus A {change}, "
     return Report(
         store.resolve().name,
         str(store),
