@@ -19,7 +19,7 @@ from grok.analysis.statistics.prediction import (
     cross_validation_noise,
     screened,
 )
-from grok.analysis.studies.conditions import Comparison, bound_of, ratio_of_times
+from grok.analysis.studies.conditions import CROSSING, Comparison, bound_of, ratio_of_times
 from grok.analysis.studies.mechanism import Mechanism
 from grok.analysis.studies.val_shuffle import variance_ratio
 from tests.analysis.simulate import Truth, ask, census, simulate
@@ -164,7 +164,7 @@ def test_rates_are_of_all_seeds_and_times_of_those_that_were_run_long() -> None:
 @pytest.mark.parametrize("late", [0.3, 0.45])
 def test_a_ratio_that_is_cut_off_keeps_at_least_and_its_bound_covers(late: float) -> None:
     rng = np.random.default_rng(8)
-    open_ended = held = two_ended = 0
+    open_ended = held = two_ended = crossing = covered = 0
     for _ in range(300):
         log, log0 = np.log(8) + rng.normal(0, 0.5, 32), rng.normal(0, 0.5, 32)
         end = float(np.quantile(log, 1 - late))
@@ -173,6 +173,11 @@ def test_a_ratio_that_is_cut_off_keeps_at_least_and_its_bound_covers(late: float
         open_ended += bound_of(log, log0, end) == "at least"
         two_ended += e.low <= 8 <= e.high
         held += e.low <= 8
+        mixed, log0 = np.where(rng.random(32) < late, 4.0, rng.normal(0, 0.2, 32)), rng.normal(3, 0.2, 32)
+        e, _ = ratio_of_times(mixed, log0, False)  # the faster side has the late runs: of times up to exp(4)
+        crossing += bound_of(mixed, log0, 4.0) == CROSSING
+        covered += e.low <= np.exp(4 * late - 3) <= e.high
+    assert crossing == 300 and 277 <= covered <= 293
     assert open_ended == 300
     assert two_ended < 270
     assert held >= 285

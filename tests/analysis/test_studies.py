@@ -112,11 +112,9 @@ def test_the_order_of_fall_and_generalisation_is_the_simulated_one(long_census: 
     times = long_census.arithmetic["grokked_step"].astype(float)
     assert ((study.events["first"] == AFTER) == (times < 5000)).all()
     assert set(study.events["first"]) == {BEFORE, AFTER}
-    order = study.events.groupby("first")["order"]
-    assert order.apply(lambda o: o.str.endswith("norm first falls → generalised").all())[BEFORE]
-    assert order.apply(lambda o: o.str.endswith("norm first falls").all() and o.str.contains("generalised →").all())[
-        AFTER
-    ]
+    order = study.events.set_index("first")["order"].str
+    assert order.endswith("norm first falls → generalised")[BEFORE].all()
+    assert (order.endswith("norm first falls") & order.contains("generalised →"))[AFTER].all()
 
 
 def with_norm_falls(falls: Sequence[float], steps: int = 12_000, again: float = np.inf) -> Observations:

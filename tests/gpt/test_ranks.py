@@ -114,8 +114,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Runs of two processes, all in one launch, and a checkpoint of one process that they go on from."""
     folder = tmp_path_factory.mktemp("together")
-    half = stopped(build(**BOTH), 5)
-    save_checkpoint(folder / "one", half)
+    save_checkpoint(folder / "one", stopped(build(**BOTH), 5))
     runs: list[dict[str, Any]] = [
         {"name": "ddp, first half", "config": build(**BOTH), "stop_at": 5, "checkpoint": str(folder / "ddp")},
         {"name": "ddp", "config": build(**BOTH), "resume": str(folder / "ddp")},
@@ -141,8 +140,7 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 def more_results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Runs of two processes whose paths the runs of ``results`` take in part: those of slow tests."""
     folder = tmp_path_factory.mktemp("together, slow")
-    half = stopped(build(**BOTH), 5)
-    save_checkpoint(folder / "one", half)
+    save_checkpoint(folder / "one", stopped(build(**BOTH), 5))
     runs: list[dict[str, Any]] = [
         {"name": "documents, ddp", "config": documents(build, folder / "ddp data")},
         {"name": "documents, fsdp", "config": documents(build, folder / "fsdp data", train__parallel="fsdp")},
