@@ -467,9 +467,8 @@ def kill_chain(work: Work, folder: Path, longest: tuple[float, int], chance: ran
             expected |= {0} if way == "worker" else set()
             assert exit_code in expected, f"{way}: exit {exit_code}: {(folder / 'said.txt').read_text()}"
             after = aside(seen, store)  # orphans may have ended the run, which then needs no checkpoint
-            counts["lost"] += len(before - after) + (
-                work.ways == RANKS and after == before and newest(store) < checkpoint
-            )
+            gone = work.ways == RANKS and after == before and newest(store) < checkpoint
+            counts["lost"] += len(before - after) + gone
             counts["doubled"] += 0 if at_work else aside(doubled, store)
             counts.update({"kills": 1, "pairs": pair, "starting": before == first, f"way {way}": 1})
     status, _ = ended(begin(work, folder), float("inf"))

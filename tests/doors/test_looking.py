@@ -165,7 +165,6 @@ def test_the_numbers_are_those_of_plain_pandas(tmp_path: Path, seeds: range, pai
 
 
 def test_the_numbers_of_crossing_curves_are_no_bound(tmp_path: Path) -> None:
-    """B is three times as fast in 20 seeds of 30; the other 10 do not generalise at all."""
     times = {1.0: [3000.0 + 10 * i for i in range(30)], 0.0: [1000.0 + 10 * i if i < 20 else 1e6 for i in range(30)]}
     settings = {decay: {"optim.weight_decay": decay, "train.steps": 4000, "eval.every": 50} for decay in times}
     store = write([Truth({"seed": i, **settings[d]}, t) for d in times for i, t in enumerate(times[d])], tmp_path / "S")
