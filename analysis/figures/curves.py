@@ -157,7 +157,7 @@ def time_histogram(census: Census) -> Drawing:
         "late" if fast else "generalised": (BLUE, times.seen & ~early),
         "early": (TEAL, early),
     }
-    data = pd.DataFrame({"step from": edges[:-1], "step to": edges[1:]})
+    data = pd.DataFrame({"step from": edges[:-1], "step to": edges[1:]}).round(3)
     data = data.assign(**{name: np.histogram(steps[here], edges)[0] for name, (_, here) in parts.items()})
     layers, axis = stacked(edges, [(name, colour, data[name].to_numpy()) for name, (colour, _) in parts.items()])
     rules = [Rule("x", fast.median.value, f"median {fast.median.value:,.0f}")] if fast else []
