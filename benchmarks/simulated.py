@@ -16,16 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, median_interval
 from grok.analysis.statistics.halfway import halfway
 from grok.analysis.statistics.modes import p_of_one_mode
 from grok.analysis.statistics.prediction import (
-    FEWEST_OF_A_MEDIAN,
     auroc,
     cross_validated,
     cross_validated_auroc,
     cross_validation_noise,
-    median_interval,
     spearman,
 )
 from grok.analysis.statistics.proportions import difference, ratio, share

@@ -96,6 +96,26 @@ def mean(
     return Estimate(value, value - half, value + half, n, method or "Student's t", level)
 
 
+FEWEST_OF_A_MEDIAN: Final = 6
+"""Smallest number of values whose median has an interval at 95%: from the smallest to the largest."""
+
+
+def median_interval(values: NDArray[np.float64], level: float = LEVEL) -> Estimate:
+    """Return the median of ``values`` (n,) with its order-statistic interval at ``level`` (Conover 1999).
+
+    With fewer than six values no such interval exists at 95%. The interval is then from the
+    smallest to the largest, and ``level`` of the estimate is the level that this has.
+    """
+    ordered = np.sort(values)
+    n = len(ordered)
+    k = 0  # the largest number of values that can be left out on each side
+    while k + 1 < n / 2 and stats.binom.cdf(k + 1, n, 0.5) <= (1 - level) / 2:
+        k += 1
+    reached = float(1 - 2 * stats.binom.cdf(k, n, 0.5))
+    value = float(np.median(ordered))
+    return Estimate(value, float(ordered[k]), float(ordered[n - 1 - k]), n, "order statistics", min(level, reached))
+
+
 # Many tests at once: false-discovery and family-wise control.
 #
 # Sources: Benjamini and Hochberg 1995; Holm 1979.

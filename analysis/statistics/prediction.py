@@ -1,4 +1,4 @@
-"""Early prediction of super seeds, and rank correlations and medians with their intervals.
+"""Early prediction of super seeds, and rank correlations with their intervals.
 
 Sources: Newcombe 2006, part 2, method 5 (interval of the AUROC); le Cessie and van Houwelingen 1992
 (ridge in logistic regression).
@@ -190,28 +190,3 @@ def spearman(x: Floats, y: Floats, level: float = LEVEL) -> Estimate:
     half = float(special.ndtri(0.5 + level / 2)) * math.sqrt((1 + r * r / 2) / (len(x) - 3))
     centre = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r)))
     return Estimate(r, math.tanh(centre - half), math.tanh(centre + half), len(x), "Fisher z", level)
-
-
-# The median of few seeds with its interval.
-#
-# Source: Conover 1999 (the order-statistic interval of a median).
-
-
-FEWEST_OF_A_MEDIAN: Final = 6
-"""Smallest number of values whose median has an interval at 95%: from the smallest to the largest."""
-
-
-def median_interval(values: Floats, level: float = LEVEL) -> Estimate:
-    """Return the median of ``values`` (n,) with its order-statistic interval at ``level``.
-
-    With fewer than six values no such interval exists at 95%. The interval is then from the
-    smallest to the largest, and ``level`` of the estimate is the level that this has.
-    """
-    ordered = np.sort(values)
-    n = len(ordered)
-    k = 0  # the largest number of values that can be left out on each side
-    while k + 1 < n / 2 and stats.binom.cdf(k + 1, n, 0.5) <= (1 - level) / 2:
-        k += 1
-    reached = float(1 - 2 * stats.binom.cdf(k, n, 0.5))
-    value = float(np.median(ordered))
-    return Estimate(value, float(ordered[k]), float(ordered[n - 1 - k]), n, "order statistics", min(level, reached))

@@ -20,9 +20,8 @@ import pandas as pd
 from grok.analysis.criteria import DIARY, UNJUDGED
 from grok.analysis.observations import PLAIN_SETTINGS, Condition, Observations, conditions_of, describe_task, floats
 from grok.analysis.populations import asked, listed, places, random_seeds, roles, settings_in_words
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
+from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, median_interval
 from grok.analysis.statistics.halfway import Floats, Halfway, halfway
-from grok.analysis.statistics.prediction import FEWEST_OF_A_MEDIAN, median_interval
 from grok.analysis.statistics.repeatability import mean_share, normal_scores
 from grok.analysis.studies.base import Beside, Question, Study, Table, by_condition
 from grok.analysis.studies.census import judged

@@ -24,8 +24,7 @@ from grok.analysis.observations import (
     varying_columns,
 )
 from grok.analysis.populations import CHOSEN, Population, asked, drawn, listed, places, roles
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
-from grok.analysis.statistics.prediction import FEWEST_OF_A_MEDIAN, median_interval
+from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, median_interval
 from grok.analysis.statistics.proportions import clopper_pearson, heterogeneity
 from grok.analysis.statistics.repeatability import MOST, Counts, Replication, Verdict, mean_share, replication
 from grok.analysis.studies.base import Finding, Question, Study, Table

@@ -12,8 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.analysis.observations import Observations
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData
-from grok.analysis.statistics.prediction import median_interval
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, median_interval
 from grok.analysis.statistics.proportions import share
 from grok.analysis.studies.base import Question, Study
 

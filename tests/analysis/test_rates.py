@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from grok.analysis.statistics.estimate import NotEnoughData, benjamini_hochberg, generator, holm
+from grok.analysis.statistics.estimate import NotEnoughData, benjamini_hochberg, generator, holm, median_interval
 from grok.analysis.statistics.modes import LARGEST, dip, p_of_one_mode
-from grok.analysis.statistics.prediction import median_interval
 from grok.analysis.statistics.proportions import (
     RARE,
     at_any_time,
