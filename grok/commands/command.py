@@ -156,7 +156,10 @@ def _outside_reason(error: OSError | MemoryError) -> str:
 def _interruptible() -> Iterator[None]:
     """Let SIGTERM, SIGUSR1 and SIGHUP end a command like Ctrl-C; training handles signals itself."""
 
+    asked = []
+
     def interrupt(number: int, frame: object) -> None:
+        asked.append(number)
         raise Interrupted
 
     here = threading.current_thread() is threading.main_thread()
@@ -165,6 +168,10 @@ def _interruptible() -> Iterator[None]:
     before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield
+    except Exception as error:  # of a library whose own cleaning up failed when the request came in its midst
+        if asked:
+            raise Interrupted from error
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
