@@ -29,7 +29,7 @@ from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
 from grok.analysis.studies.base import OwnStudy, Table
-from grok.analysis.studies.conditions import FEWEST, Family, contrast, slowdown_words, triples
+from grok.analysis.studies.conditions import FEWEST, Family, after_results, contrast, slowdown_words, triples
 from grok.analysis.writing import FIGURES, default_folder, study_text, write_page, write_studies
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.errors import ConfigError
@@ -52,6 +52,8 @@ class Sides:
     """Whether they are of the same seeds, row by row."""
     alone: int = 0
     """How many runs were left out: they repeat a seed, or the other side lacks it."""
+    by_results: bool = False
+    """Whether one side's seeds were listed after their results on the other side."""
 
     @classmethod
     def of(cls, observations: Observations, path: Path, filters: tuple[str, str]) -> Sides:
@@ -63,10 +65,12 @@ class Sides:
         a, b = (chosen(observations, path, words) for words in filters)
         if len(both := a.index.intersection(b.index)):
             raise ConfigError(f"{len(both):,} runs satisfy both filters, such as {both[0]}: expected two that exclude")
+        when = observations.once(asked)["planned_at"]
+        by_results = any(after_results(*(rows.join(when) for rows in pair)) for pair in ((a, b), (b, a)))
         ours, theirs = (dict(zip(triples(rows), rows.index, strict=True)) for rows in (a, b))
         shared = [triple for triple in ours if triple in theirs]
-        if len(shared) < FEWEST:
-            return cls(filters, (a, b), False)
+        if len(shared) < FEWEST or by_results:
+            return cls(filters, (a, b), False, by_results=by_results)
         alone = len(a) + len(b) - 2 * len(shared)
         return cls(filters, (a.loc[[ours[t] for t in shared]], b.loc[[theirs[t] for t in shared]]), True, alone)
 
@@ -211,6 +215,8 @@ def _notes(observations: Observations, sides: Sides) -> list[str]:
     typed = [re.split("[<>=]", word)[0].lower() for words in sides.names for word in shlex.split(words)]
     if any(name.startswith(word) for word in typed for name in results):
         notes.append("A filter is about results: the sides differ in them because they were chosen so.")
+    if sides.by_results:
+        notes.append("One side's seeds were chosen after their results on the other: that alone makes them differ.")
     random = asked(observations).index
     by_result = [int((~rows.index.isin(random)).sum()) for rows in sides.rows]
     if any(by_result):

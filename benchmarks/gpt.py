@@ -101,7 +101,9 @@ def validation_loss(model: Any, corpus: Corpus, shape: Shape, device: str) -> fl
 def started(name: str, kind: tuple[str, str, bool], arguments: argparse.Namespace) -> Contender:
     """Return a contender in its own process, or in several that share each batch."""
     size, places = arguments.processes, []
-    port = _free_port()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
     for rank in range(size if size > 1 else 0):
         words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port}
         places.append({n: str(value) for n, value in words.items()} | {"MASTER_ADDR": "127.0.0.1"})
@@ -121,13 +123,6 @@ def in_turns(contenders: list[Contender], steps: int) -> list[Contender]:
 def milliseconds(contender: Contender) -> Any:
     """Return the milliseconds per step (rounds,) without the first round, which compiles."""
     return 1000 * np.array(contender.times[1:])
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
 
 
 KINDS = {

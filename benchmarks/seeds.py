@@ -110,11 +110,6 @@ def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
     return {kind: statistics.median(seconds[kind] for seconds in rounds) for kind in rounds[0]}
 
 
-def floor_of(flops: int, rates: dict[str, float]) -> float:
-    """Return the seconds of a step's products at these rates: a third of them forward, the rest for gradients."""
-    return flops / 3 / 1e9 * sum(1 / rate for rate in rates.values())
-
-
 def flops_of(config: ArithmeticConfig) -> int:
     """Return the operations of one step's matrix products with shared prefixes."""
     return matrix_flops(
@@ -152,7 +147,7 @@ def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, An
     results: dict[str, Any] = {
         "flops": flops,
         "rates": rate,
-        "floor": floor_of(flops, rate),
+        "floor": flops / 3 / 1e9 * sum(1 / r for r in rate.values()),  # a third forward, the rest for gradients
         "step": statistics.median(ours.times),
         "contenders": {},
     }

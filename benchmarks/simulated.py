@@ -247,7 +247,12 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Study]]]:
         yield "times", f"{n} seeds, {cut:.0%} cut before 20,000 steps", partial(times, n, 20_000, every, cut)
     for n in (4, 10, 24):
         yield "few times", f"{n} runs a side", partial(few_times, n)
-    for n, m, rate, other in ((1984, 500, 0.01, 0.01), (1984, 500, 0.01, 0.04), (264, 264, 0.1, 0.3)):
+    for n, m, rate, other in (
+        (1984, 500, 0.01, 0.01),
+        (1984, 500, 0.01, 0.04),
+        (264, 264, 0.1, 0.3),
+        (20, 200, 0.96, 0.96),
+    ):
         yield "rates", f"{rate:.0%} of {n:,} and {other:.0%} of {m}", partial(rates, n, m, rate, other)
     for candidates, alike in product((6, 19), (0.0, 0.2, 0.9)):
         yield (

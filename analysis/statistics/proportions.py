@@ -81,8 +81,8 @@ def _check(hits: int, n: int) -> None:
 def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) -> Estimate:
     """Return share a divided by share b, with Katz's interval on the log scale.
 
-    If one group has no hit, half a hit is added to every count, so that one end of the interval is
-    finite and above 0; the other end is 0 or infinite.
+    If one group has no hit, or nothing but hits, half a hit is added to every count: else its share would have no
+    variance. Without a hit the other end of the interval is 0 or infinite.
 
     Raises:
         NotEnoughData: neither group has a hit.
@@ -91,7 +91,7 @@ def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) ->
     _check(hits_b, n_b)
     if hits_a == hits_b == 0:
         raise NotEnoughData("at least one hit in either group to compare rates")
-    extra = 0.5 if hits_a == 0 or hits_b == 0 else 0.0
+    extra = 0.5 if 0 in (hits_a, hits_b, n_a - hits_a, n_b - hits_b) else 0.0
     low, high = confint_proportions_2indep(
         hits_a + extra, n_a + 2 * extra, hits_b + extra, n_b + 2 * extra, "log", "ratio", alpha=1 - level
     )

@@ -157,7 +157,8 @@ def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
 
     The value is that of Turnbull's estimate, interpolated evenly between two evaluations. The interval
     inverts the pointwise bands (Brookmeyer and Crowley): it ends at the evaluations around the times at
-    which they cross ``1 - q``. Its upper end is infinite if the upper band never falls to ``1 - q``.
+    which they cross ``1 - q``. Its upper end is infinite if the upper band never falls to ``1 - q``, its lower end 0 if
+    there are too few runs for one, of a median five or fewer.
 
     Raises:
         NotEnoughData: too few runs generalised for the quantile to exist.
@@ -177,10 +178,11 @@ def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
     late = kaplan_meier(Times(np.where(times.seen, times.right - EDGE, times.left), times.right), level)
     low = early.times[early.low <= 1 - q + 1e-12]
     high = late.times[(late.high <= 1 - q + 1e-12) & (late.times <= end)]
+    open_below = ((1 - level) / 2) ** (1 / len(times)) <= 1 - q  # the lower band is so low before any event
     value = turnbull(times).quantile(q)
     return Estimate(
         value,
-        min(value, max(0.0, round(float(low[0]), 3)) if len(low) else float(times.left.min())),
+        min(value, max(0.0, round(float(low[0]), 3)) if len(low) and not open_below else 0.0),
         max(value, round(float(high[0]), 3)) if len(high) else math.inf,
         len(times),
         "Kaplan-Meier, beta-product bands",
@@ -259,7 +261,10 @@ def restricted_mean(times: Times, horizon: float, level: float = LEVEL) -> Estim
     half = float(stats.t.ppf(0.5 + level / 2, max(n - 1, 1))) * math.sqrt(float(terms.sum()) * n / max(n - 1, 1))
     saved = horizon - value
     factor = math.exp(half / saved)
-    low, high = max(0.0, horizon - saved * factor), horizon - saved / factor
+    low, high = horizon - saved * factor, horizon - saved / factor
+    # Each time is known to an evaluation only: the mean lies between those of all left and of all right ends.
+    unknown = float((times.right - times.left)[times.right <= horizon].sum()) / 2 / n
+    low, high = max(0.0, min(low, value - unknown)), min(horizon, max(high, value + unknown))
     return Estimate(value, low, high, n, "restricted mean, Greenwood, logarithm of the steps saved", level)
 
 
@@ -324,7 +329,7 @@ def fit(times: Times) -> LogNormal:
     """
     seen = int(times.seen.sum())
     if seen < FEWEST or len(np.unique(times.right[times.seen])) < 3:
-        raise NotEnoughData(f"at least {FEWEST} runs that generalised at different steps (seen: {seen})")
+        raise NotEnoughData(f"at least {FEWEST} runs that generalised, at three different steps or more (seen: {seen})")
     # The optimiser may try parameters of likelihood zero on its way: their warnings mean nothing.
     with np.errstate(divide="ignore", invalid="ignore"):
         left, right = np.log(np.maximum(times.left, 0.0)), np.log(times.right)

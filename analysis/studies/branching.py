@@ -279,7 +279,7 @@ def _kept(study: Branching) -> None:
                 text = (
                     f"{family.name} redrawn: {e.plain(2)} of the rank variance between random seeds lies between "
                     f"parents, through {family.kept}. It is about {about} ({who}; 0: siblings are no more "
-                    "alike than any two children, 1: equal)."
+                    "alike than any two children, 1: as much as random seeds; chosen parents can differ by more)."
                 )
             study.tell(
                 f"{_WORDS[name]}, {family.name} redrawn",

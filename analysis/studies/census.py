@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from grok.analysis.criteria import (
     CLASSES,
     DIARY,
+    FEW_LONGER,
     UNJUDGED,
     SpeedJudgement,
     accuracy_at,
     held_by,
     judge_by_time,
-    usual_length,
 )
 from grok.analysis.observations import Observations, differing_settings, floats
 from grok.analysis.populations import Population, listed, populations, random_seeds
@@ -200,16 +200,18 @@ def analyse(observations: Observations) -> Study:
 
 def _summary(census: Census) -> str:
     """Return what was trained, how many, what came out and how sure."""
-    n, unit = len(census.rows), census.population.unit
-    trained = f"{n:,} {unit if n > 1 else unit.replace('seeds', 'seed', 1)} trained for {_usual(census):,} steps on"
+    n, unit, steps = len(census.rows), census.population.unit, census.rows["config.train.steps"]
+    longer = " or more" * bool((steps > _usual(census)).mean() > FEW_LONGER)
+    shorter = f" ({short:,} of them for less)" if (short := int((steps < _usual(census)).sum())) else ""
+    trained = f"{n:,} {unit if n > 1 else unit.replace('seeds', 'seed', 1)} trained for {_usual(census):,} steps"
     if census.population.has_diary_task and census.shares:
         shares = " and ".join(f"{census.shares[name].percent()} {name}" for name in CLASSES[:2])
         low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
         outcome = f"{shares} (validation accuracy above {high} and above {low} at step {census.horizon:,})"
     else:
         half = f", half of the seeds by step {census.by_time.median.plain()}" if census.by_time else ""
-        outcome = f"{_ends(census)[0].percent()} generalised{half}"
-    return f"{trained} {census.population.task}: {outcome}, with 95% intervals."
+        outcome = f"{_ends(census)[0].percent()} generalised{' by then' * bool(longer)}{half}"
+    return f"{trained}{longer}{shorter} on {census.population.task}: {outcome}, with 95% intervals."
 
 
 def _accuracy_findings(census: Census) -> list[Finding]:
@@ -347,8 +349,8 @@ def _unequal(census: Census) -> list[Finding]:
 
 
 def _time_findings(census: Census) -> list[Finding]:
-    done, n = _ends(census)[0], len(census.times)
-    seen = round(done.value * done.n)
+    done = _ends(census)[0]
+    n, seen = done.n, round(done.value * done.n)
     longer = floats(census.rows["config.train.steps"]).max() > _usual(census)
     budget = f"by step {_usual(census):,}" if longer else "within their budget"
     text = (
@@ -379,13 +381,14 @@ def _time_findings(census: Census) -> list[Finding]:
 
 def _ends(census: Census) -> tuple[Estimate, Estimate]:
     """Return the share that generalised, and the share that generalised for good."""
+    long = census.rows["config.train.steps"] >= _usual(census)  # of shorter ones nobody knows
     good = floats(census.rows["grokked_for_good_step"]) <= _usual(census)
-    return share(int(_done(census).sum()), len(good)), share(int(good.sum()), len(good))
+    return share(int(_done(census)[long].sum()), int(long.sum())), share(int(good[long].sum()), int(long.sum()))
 
 
 def _usual(census: Census) -> int:
-    """Return the step to which the seeds were trained, without the few that were trained on."""
-    return usual_length(census.rows["config.train.steps"].to_numpy(dtype=np.int64))
+    """Return the longest step to which at least half of the seeds were to be trained."""
+    return int(np.quantile(census.rows["config.train.steps"].to_numpy(dtype=np.int64), 0.5, method="higher"))
 
 
 def _done(census: Census) -> NDArray[np.bool_]:

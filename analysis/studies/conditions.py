@@ -130,14 +130,14 @@ def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     ]
     shared = set().union(*(set(triples(rows)) for _, rows in others))
     mine = base[[t in shared for t in triples(base)]]
-    narrowed = len(mine) >= FEWEST and not any(_after_results(base, rows) for _, rows in others)
+    narrowed = len(mine) >= FEWEST and not any(after_results(base, rows) for _, rows in others)
     return {reference: mine if narrowed else base, **dict(others)}
 
 
-def _after_results(base: pd.DataFrame, rows: pd.DataFrame) -> bool:
+def after_results(base: pd.DataFrame, rows: pd.DataFrame) -> bool:
     """Return whether ``rows`` are seeds of ``base`` listed after their results: a choice, unless all or the first."""
     if "planned_at" not in base:
-        return False  # sides that somebody named (grok compare)
+        return False  # nobody knows when they were planned
     ended = base["started_at"] + pd.to_timedelta(base["seconds"].astype("float64"), unit="s")
     both = set(triples(base)) & set(triples(rows))
     first = base.drop_duplicates("seed").sort_values("seed").head(len(both))
@@ -179,6 +179,7 @@ FEW_LATE = 0.05
 """Largest share of runs that count with the horizon in a ratio; with more, the ratio is only a bound. With more of
 them, in simulations a true ratio of 8 was estimated as 6.7, and its interval covered the truth in 71% of the cases."""
 CROSSING = "crossing"
+CHOSEN = "chosen"
 FLAT = 1e-9
 """Range of log times below which all are equal except for rounding."""
 
@@ -201,7 +202,8 @@ class Contrast:
     bound: str
     """``at least`` or ``at most`` if more runs of the slower side had not generalised by the horizon: they count with
     it, which biases the ratio towards 1. ``crossing`` if more of the faster side had not: the ratio is no bound. ``no``
-    if most runs of both sides had not; empty if (nearly) all had."""
+    if most runs of both sides had not; empty if (nearly) all had. ``chosen`` if the seeds were
+    listed after their results with the reference: then it tells nothing about the setting."""
     p: float | None
     """Two-sided p-value of: the slowdown is 1. None without a slowdown."""
     logrank_p: float | None
@@ -225,7 +227,8 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
         dict(zip(triples(base), base.index, strict=True)),
     )
     both = [t for t in mine if t in theirs]
-    paired = len(both) >= FEWEST and not _after_results(base, rows)
+    by_results = after_results(base, rows)
+    paired = len(both) >= FEWEST and not by_results
     if paired:
         rows, base = rows.loc[[mine[t] for t in both]], base.loc[[theirs[t] for t in both]]
     timed = rows
@@ -237,7 +240,9 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
         logrank_p = logrank([observations.times(base), observations.times(rows)])
     except NotEnoughData:
         logrank_p = None
-    slowdown, p = (None, None) if bound == "no" else ratio_of_times(log, log0, paired)
+    if by_results:
+        bound, logrank_p = CHOSEN, None
+    slowdown, p = (None, None) if bound in ("no", CHOSEN) else ratio_of_times(log, log0, paired)
     if slowdown is not None and bound != CROSSING and bound:
         slowdown = replace(slowdown, high=np.inf) if bound == "at least" else replace(slowdown, low=0.0)
     return Contrast(
@@ -397,6 +402,8 @@ def _verdict(study: Comparison, c: Contrast) -> str:
 
 def slowdown_words(c: Contrast) -> str:
     """Return the ratio of times with its interval, or that neither side generalises."""
+    if c.bound == CHOSEN:
+        return "not told: these seeds were chosen after their results at the reference"
     if c.slowdown is None:
         return f"neither generalises by step {c.horizon:,.0f} in most runs"
     if c.bound == CROSSING:
@@ -425,7 +432,7 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
         "generalised": done,
         "same seeds": "" if c is None else "yes" if c.paired else "no",
         "median step": _median(times),
-        "time over the reference's": slowdown_words(c) if c and slowdown else "",
+        "time over the reference's": slowdown_words(c) if c and (slowdown or c.bound == CHOSEN) else "",
         "up to step": f"{c.horizon:,.0f}" if c and slowdown else "",
         "p (Holm)": f"{study.p[c.label]:.2g}" if c and c.label in study.p else "",
         "log-rank p": f"{c.logrank_p:.2g}" if c and c.logrank_p is not None else "",
@@ -464,7 +471,7 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     hit = known["label"] == "super"
     mine = known.index.isin(c.rows.index)
     a, n, b, m = int(hit[mine].sum()), int(mine.sum()), int(hit[~mine].sum()), int((~mine).sum())
-    if not n or not m or not a + b:
+    if c.bound == CHOSEN or not n or not m or not a + b:
         return findings
     e = ratio(a, n, b, m)
     counts = f"{a} of {n} at {c.value}, {b} of {m} at {c.reference}, judged at step {horizon:,}"

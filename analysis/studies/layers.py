@@ -104,7 +104,8 @@ def _exchanged(
     designs: dict[tuple[Any, ...], dict[str, frozenset[str]]] = {}
     for run, design, unit in cells[["run_id", "design_id", "unit"]].itertuples(index=False, name=None):
         key = design, int(label[run]), unit.get("recipient"), _donor(unit)
-        designs.setdefault(key, {})[run] = _streams(unit)
+        given = map(str, [*unit.get("exchanged", ()), *unit.get("streams", ())])  # by the donor
+        designs.setdefault(key, {})[run] = frozenset(STREAMS) & frozenset(given)
     exchanges: dict[tuple[Any, ...], dict[str, frozenset[str]]] = {}
     seeds: Any = rows
     for (_, setting, _, donor), exchanged in designs.items():
@@ -132,11 +133,6 @@ def _donor(unit: Mapping[str, Any]) -> int | None:
     if isinstance(seed, int):
         return seed
     return derive_seed(master, "init") if isinstance(master, int) else None
-
-
-def _streams(unit: Mapping[str, Any]) -> frozenset[str]:
-    """Return the streams that a cell has from the donor."""
-    return frozenset(STREAMS) & frozenset(map(str, [*unit.get("exchanged", ()), *unit.get("streams", ())]))
 
 
 def _design(

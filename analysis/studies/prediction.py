@@ -211,7 +211,7 @@ def _lengths(rows: pd.DataFrame) -> np.ndarray:
 
 
 def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: float) -> None:
-    early = looks[looks["already there"] < 0.05]
+    early = looks[(looks["already there"] < 0.05) & (np.isfinite(arrival) | (looks["step"] <= looks["step"].max() / 2))]
     row = (early if len(early) else looks).iloc[-1]
     e = Estimate(
         float(row["auroc"]),

@@ -175,11 +175,11 @@ def _groups(study: Regimes, done: pd.DataFrame) -> None:
     verdict = (
         f"two groups, by {two}"
         if two
-        else "a continuum: no second group shows, which a few seeds show only if it is far away"
+        else "not seen to be of two groups, which a few seeds show only if they are far apart"
     )
     shown = ", ".join(f"{name}: p = {value:.2g}" for name, value in p.items())
     text = f"The ratios of the times are {verdict} (dip test of a single mode, Holm; {shown})."
-    study.tell("one group or two", "two groups" if two else "a continuum", text, headline=True)
+    study.tell("one group or two", "two groups" if two else "no second one seen", text, headline=True)
 
 
 def _times(done: pd.DataFrame) -> Table:

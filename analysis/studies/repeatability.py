@@ -656,9 +656,8 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
     if not shown:
         return None
     text = (
-        "Runs that start a unit in the last place apart drift apart for as long as they train. Median distance of two "
-        f"runs of a seed, in the log of the validation loss: {'; '.join(shown)}. So shares of repeats that hit again, "
-        "and of chaos, are about one step."
+        "Median distance of two runs of a seed that start a unit in the last place apart, in the log of the validation "
+        f"loss: {'; '.join(shown)}. So shares of repeats that hit again, and of chaos, are about one step."
     )
     caption = "Distance of runs that start a unit in the last place apart, by step (log of the validation loss)"
     order = ["step", "seeds", "n", "median", "low", "high", "lowest", "highest"]

@@ -192,12 +192,7 @@ def _one_lognormal(study: Survival) -> None:
     try:
         study.lognormal = survival.fit(study.times)
     except NotEnoughData as gap:
-        study.notes.append(f"One population or two: not enough data, needs {gap.needs}.")
-        return
-    study.notes.append(
-        "One population or two: no test can decide this with so few runs, so none is shown. The quantile plot shows "
-        "how far the times are from one log-normal population."
-    )
+        study.notes.append(f"Quantile plot: not enough data, needs {gap.needs}.")
 
 
 QUESTION = Question(

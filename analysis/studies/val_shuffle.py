@@ -125,16 +125,14 @@ def _direction(study: ValShuffle, table: pd.DataFrame, result: Outcome) -> None:
     e = mean(shift, method="t over pairs")
     clear = not e.low <= 0 <= e.high
     ratio = np.exp([e.value, e.low, e.high])
-    most = f"a factor of {max(ratio[2], 1 / ratio[1]):.2f} in either direction"
+    most = f"an average factor above {max(ratio[2], 1 / ratio[1]):.2f} either way"
     if result.is_time:
         shown = f"{ratio[0]:.2f} times as long ({ratio[1]:.2f} to {ratio[2]:.2f})"
         what = f"makes generalising take {shown}"
     else:
         shown = f"{ratio[0]:.2f} times the odds ({ratio[1]:.2f} to {ratio[2]:.2f})"
         what = f"gives a wrong answer {shown}"
-    verdict = (
-        "a systematic effect" if clear else f"no systematic effect; an average change of more than {most} is excluded"
-    )
+    verdict = "a systematic effect" if clear else f"no systematic effect seen; {most} is excluded"
     study.tell(
         "effect of the coupling",
         shown,
@@ -177,7 +175,7 @@ def _size(study: ValShuffle, table: pd.DataFrame) -> None:
     i, j = np.triu_indices(ways.shape[1], 1)
     e = variance_ratio((ways - off) ** 2 / 2, (ways[:, i] - ways[:, j]) ** 2 / 2, "val shuffle size")
     shown = f"{e.value:.2f} times ({e.low:.2f} to {e.high:.2f})"
-    verdict = "as large as" if e.low <= 1 <= e.high else "smaller than" if e.high < 1 else "larger than"
+    verdict = "not told apart from" if e.low <= 1 <= e.high else "smaller than" if e.high < 1 else "larger than"
     study.tell(
         "size against order noise",
         shown,

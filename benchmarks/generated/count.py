@@ -40,14 +40,11 @@ def counted(graph: Graph) -> dict[str, Any]:
         "kernel bytes": round(sum(kernel_bytes(graph.kernels[name]) * n for name, n in launches.items())),
         "row bytes": sum(map(moved, rows)),
         "atomics": sum(
-            uncommented(text).count(word) for text in (graph.code, *graph.kernels.values()) for word in ATOMIC
+            re.sub(r"#.*", "", text).count(word)  # the compiler's comments name the original operations
+            for text in (graph.code, *graph.kernels.values())
+            for word in ATOMIC
         ),
     }
-
-
-def uncommented(code: str) -> str:
-    """Return code without its comments, because the compiler's comments name the original operations."""
-    return re.sub(r"#.*", "", code)
 
 
 def others(graph: Graph) -> set[str]:

@@ -62,10 +62,11 @@ def bytes_per_worker(runs: Sequence[PlannedRun], lanes: int) -> float:
     largest = 0.0
     for config in {run.identity.config_id: run.config for run in runs}.values():
         if isinstance(config, ArithmeticConfig) and not config.task.trains_itself():
-            held = 6 * 4 * _parameters(config)  # weights, gradients, two moments, and copies at evaluations
-            widths = config.model.d_model + (config.model.d_ff or 0)
-            step = 4 * 12 * widths * config.model.layers * _rows(config)
-            evaluation = 4 * 30 * widths * _evaluated_rows(config)
+            m, d, f = config.model, config.model.d_model, config.model.d_ff or 0
+            parameters = m.layers * (4 * d * d + 2 * d * f) + 2 * d * (config.task.modulus + 11)
+            held = 6 * 4 * parameters  # weights, gradients, two moments, and copies at evaluations
+            step = 4 * 12 * (d + f) * config.model.layers * _rows(config)
+            evaluation = 4 * 30 * (d + f) * _evaluated_rows(config)
             largest = max(largest, lanes * held + max(step, evaluation))
         elif isinstance(config, GptConfig):
             largest = max(largest, _language_model_bytes(config))
@@ -137,8 +138,3 @@ def _evaluated_rows(config: ArithmeticConfig) -> int:
     if config.model.dropout:
         return len(config.task.sequence.split()) * examples
     return examples if config.model.layers == 1 else 2 * examples  # the last block: the answer's position alone
-
-
-def _parameters(config: ArithmeticConfig) -> int:
-    d, f = config.model.d_model, config.model.d_ff or 0
-    return config.model.layers * (4 * d * d + 2 * d * f) + 2 * d * (config.task.modulus + 11)

@@ -65,9 +65,6 @@ class Standing:
         """Return the finished runs plus the shares of those in flight."""
         return self.finished + sum(step / steps for _, step, steps, _ in self.flying)
 
-    def per_hour(self) -> float:
-        return 3600 * self.done() / self.seconds if self.seconds > 0 else 0.0
-
     def left(self) -> str:
         """Return the time left, as people say it."""
         seconds, done = self.seconds - self.begun[0], self.done() - self.begun[1]
@@ -79,7 +76,8 @@ class Standing:
         """Return it as one line."""
         grokked = "" if self.grokked is None else f", {self.grokked} generalised"
         failed = f", {self.failed} failed" if self.failed else ""
-        speed = f"{len(self.flying)} in flight, {self.per_hour():.0f} runs/h, {self.left()}"
+        per_hour = 3600 * self.done() / self.seconds if self.seconds > 0 else 0.0
+        speed = f"{len(self.flying)} in flight, {per_hour:.0f} runs/h, {self.left()}"
         if not self.flying and not self.done():
             speed = "starting workers"
         return f"{self.finished}/{self.total} runs{grokked}{failed}, {speed}"

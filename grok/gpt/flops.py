@@ -117,7 +117,8 @@ def count_parameters(model: ModelConfig, vocab_size: int) -> Parameters:
     assert model.d_ff is not None
     per_column = 2 if model.norm_type == "layernorm" and model.bias else 1
     rows = -(-vocab_size // model.vocab_multiple) * model.vocab_multiple
-    keys, matrices = model.key_heads() * (d // model.heads), mlp_matrices(model)
+    keys = model.key_heads() * (d // model.heads)
+    matrices = 3 if model.activation == "swiglu" else 2  # SwiGLU's MLP has a gate beside the usual two
     attention = 2 * d * (d + keys) + 2 * (d + keys) * bias
     mlp = matrices * d * model.d_ff + ((matrices - 1) * model.d_ff + d) * bias
     qk_norms = 2 * per_column * (d // model.heads) if model.qk_norm else 0
@@ -128,11 +129,6 @@ def count_parameters(model: ModelConfig, vocab_size: int) -> Parameters:
         final_norm=per_column * d,
         head=0 if model.tied else rows * d,
     )
-
-
-def mlp_matrices(model: ModelConfig) -> int:
-    """Return how many matrices an MLP has: SwiGLU's has a gate beside the usual two."""
-    return 3 if model.activation == "swiglu" else 2
 
 
 def gpt2_parameters(layers: int, d_model: int, vocab_size: int, context: int) -> int:

@@ -87,7 +87,7 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
     if not sources:
         raise StoreError(f"merge {first}: name at least one more store")
     for path in sources:
-        if _is_same(target, path):
+        if target.resolve() == path.resolve() or (target.exists() and path.exists() and target.samefile(path)):
             raise StoreError(f"merge: {path} cannot be merged into itself: name two different stores")
     for store in stores:
         _refuse_odd_names(store)
@@ -108,11 +108,6 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
         late = _named(merged, seen=True) - _named(merged, seen=False)
         report.late = len(late.intersection(set().union(*in_time)))
     return report
-
-
-def _is_same(a: Path, b: Path) -> bool:
-    """Return whether two paths name one folder."""
-    return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
 
 
 def _refuse_odd_names(store: Store) -> None:

@@ -41,11 +41,6 @@ OWN_FORMAT: Final = "grok-tokenizer"
 Tokens = NDArray[np.unsignedinteger[Any]]
 
 
-def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """Return the little-endian type that stores the ids of this vocabulary: uint16, or uint32 above 65,536 ids."""
-    return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")
-
-
 class Tokenizer(ABC):
     """Converts text to token ids and back."""
 
@@ -61,7 +56,7 @@ class Tokenizer(ABC):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type that stores ids."""
-        return token_dtype(self.vocab_size)
+        return np.dtype("<u2") if self.vocab_size <= 2**16 else np.dtype("<u4")
 
     def encode(self, text: str) -> Tokens:
         """Return the ids of ``text``, ``[tokens]``; ``<|endoftext|>`` in it becomes ``eot_id``.

@@ -98,7 +98,7 @@ def test_seeds_that_were_listed_after_the_results_of_the_reference_do_not_narrow
     designs = found.designs.assign(planned_at=np.datetime64("2041-01-01", "us"))
     designs.loc[~later, "planned_at"] = np.datetime64(f"{planned}-01-01", "us")
     (contrast,) = ask("interventions", Observations(found.all_runs, found.curves, designs=designs)).contrasts
-    assert len(contrast.base) == size
+    assert len(contrast.base) == size and (contrast.bound == "chosen") == (contrast.slowdown is None) == (size == 69)
 
 
 def test_budgets_that_differ_do_not_bend_the_ratio() -> None:

@@ -137,7 +137,7 @@ def test_one_continuum_is_not_two_regimes_and_two_groups_are() -> None:
     rng = np.random.default_rng(3)
     spread = rng.normal(0, 0.5, 60)
     apart = np.where(np.arange(60) < 24, -1.0, 1.0) + 0.1 * rng.normal(size=60)
-    for lags, shown in ((spread, "a continuum"), (apart, "two groups")):
+    for lags, shown in ((spread, "no second one seen"), (apart, "two groups")):
         study = REGIMES.answer(with_norm_falls(np.rint(4000 * np.exp(lags) / 100) * 100, again=11_500.0))
         assert next(f.shown for f in study.findings if f.label == "one group or two") == shown
 

@@ -253,17 +253,13 @@ def test_executors_and_processes_train_the_same_weights(corpus: Corpus, write: W
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--rdzv-backend=c10d"]
     torchrun.append("--rdzv-endpoint=localhost:0")
     hashes = {}
-    for name, words in {
-        "inline": [*run_words, "executor=inline"],
-        "loky": [*run_words, "executor=loky"],
-        "two": [*torchrun, *run_words],
-    }.items():
+    for name, words in {"loky": [*run_words, "executor=loky"], "two": [*torchrun, *run_words]}.items():
         command(tmp_path, [*words, f"store.path={tmp_path / name}"])
         (row,) = open_store(tmp_path / name).runs().to_dict("records")
         assert row["status"] == "completed" and "mine.Counting" in row["own_code"]
         hashes[name] = row["weights_hash"]
     assert len(set(hashes.values())) == 1, hashes
-    named = ["--store", "inline", "--model", "mine.Bigrams"]
-    run_id = str(open_store(tmp_path / "inline").runs()["run_id"].iloc[0])
+    named = ["--store", "loky", "--model", "mine.Bigrams"]
+    run_id = str(open_store(tmp_path / "loky").runs()["run_id"].iloc[0])
     assert "perplexity" in command(tmp_path, ["-m", "grok.evaluate", run_id, *named])
     assert command(tmp_path, ["-m", "grok.generate", run_id, *named, "--prompt", "a", "--tokens", "3"])

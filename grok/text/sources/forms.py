@@ -14,11 +14,6 @@ from grok.errors import DataError, nearest
 from grok.text.sources import documents
 
 
-def plain_word_count(text: str) -> int:
-    """Return the number of words, separated by white space."""
-    return len(text.split())
-
-
 @dataclass(frozen=True, slots=True)
 class Form:
     """The rules to read one kind of corpus."""
@@ -28,7 +23,7 @@ class Form:
     """Columns of a table that may have the text, in the order of preference."""
     strip: bool = False
     """Whether white space around a document is dropped, so that all published forms give the same tokens."""
-    words: Callable[[str], int] = plain_word_count
+    words: Callable[[str], int] = lambda text: len(text.split())
     """Counts the words of a text."""
     word_rule: str = "white space"
     """The rule of ``words``, for the manifest."""
@@ -110,13 +105,10 @@ class Source:
 
     def _pieces_of_file(self, file: Path) -> Iterator[documents.Piece]:
         if documents.is_table(file):
-            yield from self._pieces_of_rows(documents.rows(file, self.columns))
+            for text in documents.rows(file, self.columns):
+                yield from documents.documents_of([text], strip=FORMS[self.form].strip)
         else:
             yield from documents.documents_of(documents.text_chunks(file), strip=FORMS[self.form].strip)
-
-    def _pieces_of_rows(self, texts: Iterator[str]) -> Iterator[documents.Piece]:
-        for text in texts:
-            yield from documents.documents_of([text], strip=FORMS[self.form].strip)
 
     def _articles(self) -> Iterator[documents.Piece]:
         """Yield WikiText's articles. Tables are published in parts that end anywhere, text files are whole."""
