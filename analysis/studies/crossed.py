@@ -243,7 +243,7 @@ def _shares(study: Crossed) -> None:
         text = f"{e.percent()} belongs to combinations of {'two ' * merged}seeds, that is to no seed by itself"
         text += f"; the largest part to {name}, {most.percent()}." if len(shares.levels) > 2 else "."
         study.tell("combinations of seeds", e.percent(), text, e, headline=True)
-        if e.value > 0.5:  # the answer, before shares that are nearly nothing
+        if e.low > 0.5:  # the answer, before shares that are nearly nothing
             study.findings.insert(0, study.findings.pop())
     for name, e in shares.sums.items():
         text = f"{e.percent()} of the variance belongs to {name} (the diary's model seed moved both)."
