@@ -62,11 +62,11 @@ class Sides:
         Raises:
             ConfigError: no run does, a run satisfies both, or a filter names no column.
         """
-        a, b = (chosen(observations, path, words) for words in filters)
+        when = observations.once(asked)["planned_at"]
+        a, b = (chosen(observations, path, words).join(when) for words in filters)
         if len(both := a.index.intersection(b.index)):
             raise ConfigError(f"{len(both):,} runs satisfy both filters, such as {both[0]}: expected two that exclude")
-        when = observations.once(asked)["planned_at"]
-        by_results = any(after_results(*(rows.join(when) for rows in pair)) for pair in ((a, b), (b, a)))
+        by_results = after_results(a, b) or after_results(b, a)
         ours, theirs = (dict(zip(triples(rows), rows.index, strict=True)) for rows in (a, b))
         shared = [triple for triple in ours if triple in theirs]
         if len(shared) < FEWEST or by_results:

@@ -259,7 +259,6 @@ def test_executors_and_processes_train_the_same_weights(corpus: Corpus, write: W
         assert row["status"] == "completed" and "mine.Counting" in row["own_code"]
         hashes[name] = row["weights_hash"]
     assert len(set(hashes.values())) == 1, hashes
-    named = ["--store", "loky", "--model", "mine.Bigrams"]
-    run_id = str(open_store(tmp_path / "loky").runs()["run_id"].iloc[0])
-    assert "perplexity" in command(tmp_path, ["-m", "grok.evaluate", run_id, *named])
-    assert command(tmp_path, ["-m", "grok.generate", run_id, *named, "--prompt", "a", "--tokens", "3"])
+    named = [row["run_id"], "--store", name, "--model", "mine.Bigrams"]
+    assert "perplexity" in command(tmp_path, ["-m", "grok.evaluate", *named])
+    assert command(tmp_path, ["-m", "grok.generate", *named, "--prompt", "a", "--tokens", "3"])
