@@ -208,7 +208,7 @@ def _shares(study: Branching) -> None:
         study.tell(
             "super among random seeds",
             base.percent(),
-            f"Among {len(study.census)} random seeds of the same settings {base.percent()} are super "
+            f"Among {len(study.census):,} random seeds of the same settings {base.percent()} are super "
             f"(validation accuracy above {DIARY.super_accuracy:.0%} at step {study.horizon:,}).",
             base,
         )
