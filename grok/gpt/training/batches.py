@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from grok.config.gpt import GptConfig
-from grok.errors import DataError
+from grok.errors import ConfigError, DataError
 from grok.gpt.training.optimizer import batch_ramp
 from grok.gpt.training.schedules import Ramp
 from grok.gpt.training.stability import Branch
@@ -101,7 +101,8 @@ def open_data(config: GptConfig) -> Texts:
         DataError: a corpus is missing or damaged, has another tokeniser, or does not have the hash in the ``run_id``.
     """
     data = config.data
-    assert data.path is not None  # the plan has read its manifest
+    if data.path is None:
+        raise ConfigError("data.path is not given: expected a folder made by `grok prepare`")
     main = open_corpus(data.path)
     corpora = {name: main if folder == data.path else open_corpus(folder) for name, folder in data.folders().items()}
     for corpus in corpora.values():
