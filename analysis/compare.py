@@ -216,7 +216,7 @@ def _notes(observations: Observations, sides: Sides) -> list[str]:
     if any(name.startswith(word) for word in typed for name in results):
         notes.append("A filter is about results: the sides differ in them because they were chosen so.")
     if sides.by_results:
-        notes.append("One side's seeds were chosen after their results on the other: that alone makes them differ.")
+        notes.append("One side's seeds were listed after their results on the other: the choice can make them differ.")
     random = asked(observations).index
     by_result = [int((~rows.index.isin(random)).sum()) for rows in sides.rows]
     if any(by_result):

@@ -200,9 +200,9 @@ def analyse(observations: Observations) -> Study:
 
 def _summary(census: Census) -> str:
     """Return what was trained, how many, what came out and how sure."""
-    n, unit, steps = len(census.rows), census.population.unit, census.rows["config.train.steps"]
+    n, unit, steps = _ends(census)[0].n, census.population.unit, census.rows["config.train.steps"]
     longer = " or more" * bool((steps > _usual(census)).mean() > FEW_LONGER)
-    shorter = f" ({short:,} of them for less)" if (short := int((steps < _usual(census)).sum())) else ""
+    shorter = f" (and {len(steps) - n:,} for less)" * (n < len(steps))
     trained = f"{n:,} {unit if n > 1 else unit.replace('seeds', 'seed', 1)} trained for {_usual(census):,} steps"
     if census.population.has_diary_task and census.shares:
         shares = " and ".join(f"{census.shares[name].percent()} {name}" for name in CLASSES[:2])

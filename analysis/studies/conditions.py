@@ -403,7 +403,7 @@ def _verdict(study: Comparison, c: Contrast) -> str:
 def slowdown_words(c: Contrast) -> str:
     """Return the ratio of times with its interval, or that neither side generalises."""
     if c.bound == CHOSEN:
-        return "not told: these seeds were chosen after their results at the reference"
+        return "not told: seeds listed after their results"
     if c.slowdown is None:
         return f"neither generalises by step {c.horizon:,.0f} in most runs"
     if c.bound == CROSSING:
