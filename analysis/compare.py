@@ -24,12 +24,12 @@ from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
 from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
-from grok.analysis.populations import asked
+from grok.analysis.populations import after_results, asked, triples
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
 from grok.analysis.studies.base import OwnStudy, Table
-from grok.analysis.studies.conditions import FEWEST, Family, after_results, contrast, slowdown_words, triples
+from grok.analysis.studies.conditions import FEWEST, Family, contrast, slowdown_words
 from grok.analysis.writing import FIGURES, default_folder, study_text, write_page, write_studies
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.errors import ConfigError

@@ -249,6 +249,24 @@ def asked(observations: Observations) -> pd.DataFrame:
     return rows.sort_values(["seed", "run_id"], kind="stable")
 
 
+def triples(rows: pd.DataFrame) -> list[tuple[int, ...]]:
+    """Return each run's (split, init, order) seeds."""
+    return list(rows[SEEDS].itertuples(index=False, name=None))
+
+
+def after_results(base: pd.DataFrame, rows: pd.DataFrame) -> bool:
+    """Return whether ``rows`` are seeds of ``base`` listed after their results: a choice, unless all or the first."""
+    if "planned_at" not in base:
+        return False  # nobody knows when they were planned
+    ended = base["started_at"] + pd.to_timedelta(base["seconds"].astype("float64"), unit="s")
+    both = set(triples(base)) & set(triples(rows))
+    first = base.drop_duplicates("seed").sort_values("seed").head(len(both))
+    if not (base["planned_at"] <= ended).all() or both in (set(triples(base)), set(triples(first))):
+        return False  # declared since, so nobody knows when it was planned; or nobody chose
+    results = dict(zip(triples(base), ended, strict=True))
+    return any(results.get(t, planned) < planned for t, planned in zip(triples(rows), rows["planned_at"], strict=True))
+
+
 def extended(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     """Return ``rows`` of :func:`asked`, with longer runs where a later design went on with every one of them.
 

@@ -101,7 +101,8 @@ def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | Non
         ("  weights, moments", size(planned.layout.state)),
         ("  gradients", f"{size(one.gradients)}{room}"),
         ("  activations, logits", size(planned.layout.activations)),
-        ("  fits", _fits(planned)),
+        ("  fits", "yes" if planned.layout.bytes <= planned.machine.memory else
+         "no: train.micro_batch, train.recompute and, on several devices, train.parallel=fsdp take less"),
         ("traffic of a device", f"{size(planned.layout.traffic)} per step" if planned.devices > 1 else "none"),
         ("time", f"{duration(planned.seconds)} on {planned.devices} x {planned.machine.name} at {planned.mfu:.0%} of"
                  f" {peak / 1e12:,.4g} TFLOP/s ({planned.precision})"),
@@ -115,12 +116,6 @@ def _tokens(config: GptConfig, planned: Plan) -> str:
     most, ramp = "at most " if config.train.context_ramp else "", config.train.batch_ramp or config.train.context_ramp
     length = f"in {config.train.steps:,} steps of up to" if ramp else f"= {config.train.steps:,} steps of"
     return f"{most}{planned.tokens:,} {length} {planned.tokens_per_step:,}"
-
-
-def _fits(planned: Plan) -> str:
-    if planned.layout.bytes <= planned.machine.memory:
-        return "yes"
-    return "no: train.micro_batch, train.recompute and, on several devices, train.parallel=fsdp take less"
 
 
 def _share(planned: Plan) -> str:

@@ -17,7 +17,7 @@ from grok.analysis.observations import (
     varying_columns,
     without_repetition,
 )
-from grok.analysis.populations import Population, Populations, listed, populations, roles
+from grok.analysis.populations import Population, Populations, after_results, listed, populations, roles
 from grok.analysis.proposals import proposal
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, holm
 
@@ -382,7 +382,11 @@ def by_population(
             return study
 
         largest = _largest(grouped, most)
-        study = side_by_side(largest, len(grouped), part, beside, lambda: _scope(grouped), "population")
+        late = [p.name for p in largest[1:] if after_results(largest[0].rows, p.rows)]
+        test = beside.compare or (lambda first, other: None)
+        how = replace(beside, compare=lambda first, other: None if other.about in late else test(first, other))
+        study = side_by_side(largest, len(grouped), part, how, lambda: _scope(grouped), "population")
+        study.notes += [f"{name}: seeds listed after their results in the first; no test of them." for name in late]
         study.notes += _beside_note(grouped)
         return study
 

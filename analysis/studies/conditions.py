@@ -24,7 +24,7 @@ from grok.analysis.observations import (
     in_words,
     varying_columns,
 )
-from grok.analysis.populations import SEEDS, asked, extended
+from grok.analysis.populations import SEEDS, after_results, asked, extended, triples
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, holm, student
 from grok.analysis.statistics.proportions import ratio
 from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
@@ -134,27 +134,9 @@ def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return {reference: mine if narrowed else base, **dict(others)}
 
 
-def after_results(base: pd.DataFrame, rows: pd.DataFrame) -> bool:
-    """Return whether ``rows`` are seeds of ``base`` listed after their results: a choice, unless all or the first."""
-    if "planned_at" not in base:
-        return False  # nobody knows when they were planned
-    ended = base["started_at"] + pd.to_timedelta(base["seconds"].astype("float64"), unit="s")
-    both = set(triples(base)) & set(triples(rows))
-    first = base.drop_duplicates("seed").sort_values("seed").head(len(both))
-    if not (base["planned_at"] <= ended).all() or both in (set(triples(base)), set(triples(first))):
-        return False  # declared since, so nobody knows when it was planned; or nobody chose
-    results = dict(zip(triples(base), ended, strict=True))
-    return any(results.get(t, planned) < planned for t, planned in zip(triples(rows), rows["planned_at"], strict=True))
-
-
 def _held_fixed(rows: pd.DataFrame) -> dict[str, int]:
     """Return the streams that all runs hold at one seed."""
     return {stream: int(rows[stream].iloc[0]) for stream in SEEDS if rows[stream].nunique() == 1}
-
-
-def triples(rows: pd.DataFrame) -> list[tuple[int, ...]]:
-    """Return each run's (split, init, order) seeds."""
-    return list(rows[SEEDS].itertuples(index=False, name=None))
 
 
 OTHERS = tuple(s for s in CONDITION_SETTINGS if s not in (WEIGHT_DECAY, COUPLING, OWN_CODE))

@@ -69,7 +69,10 @@ def one(observations: Observations, population: Population) -> Survival:
     _quantiles(study, min(longest, study.end))
     _events(study, observations)
     _gap(study, rows)
-    _one_lognormal(study)
+    try:
+        study.lognormal = survival.fit(study.times)  # for the quantile plot
+    except NotEnoughData as gap:
+        study.notes.append(f"Quantile plot: not enough data, needs {gap.needs}.")
     return study
 
 
@@ -185,14 +188,6 @@ def _ratios(times: survival.Times, memorised: NDArray[np.float64]) -> survival.T
     """
     cells = 20 / memorised
     return survival.Times(np.floor((times.left * cells).round(6)) / 20, np.ceil((times.right * cells).round(6)) / 20)
-
-
-def _one_lognormal(study: Survival) -> None:
-    """Add the log-normal distribution of the quantile plot; there is no test of two: at these sizes none decides."""
-    try:
-        study.lognormal = survival.fit(study.times)
-    except NotEnoughData as gap:
-        study.notes.append(f"Quantile plot: not enough data, needs {gap.needs}.")
 
 
 QUESTION = Question(
