@@ -27,10 +27,8 @@ class Counts:
     """Operations of the matrix products; a multiply-add counts as two."""
     products: Counter[tuple[Layout, Layout]] = field(default_factory=Counter)
     """Number of batched products by their operands."""
-    product_bytes: int = 0
-    """Bytes of the products' operands and results, each counted once per product."""
     bytes: int = 0
-    """The same over all operations: the traffic of an uncompiled step."""
+    """Bytes of the operands and results of all operations: the traffic of an uncompiled step."""
     kernels: int = 0
     """Number of operations, without views."""
 
@@ -46,15 +44,13 @@ class Counter_(TorchDispatchMode):
         made = [t for t in tree_iter(result) if isinstance(t, Tensor)]
         aliases = [r.alias_info for r in func._schema.returns]
         if made and not any(info is not None and not info.is_write for info in aliases):
-            moved = sum(map(distinct_bytes, [*read, *made]))
             self.counts.kernels += 1
-            self.counts.bytes += moved
+            self.counts.bytes += sum(map(distinct_bytes, [*read, *made]))
             if func is torch.ops.aten.bmm.default:
                 x, y = read
                 lanes, rows, inner = x.shape
                 self.counts.flops += 2 * lanes * rows * inner * y.shape[2]
                 self.counts.products[(tuple(x.shape), x.stride()), (tuple(y.shape), y.stride())] += 1
-                self.counts.product_bytes += moved
         return result
 
 

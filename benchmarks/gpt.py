@@ -185,7 +185,10 @@ def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
     head = ["", "ms a step", "tokens/s", "GFLOP/s", "val loss", "times the plain loop"]
     rows = []
     for c in contenders:
-        ms, base, last = float(np.median(milliseconds(c))), _counterpart(c, contenders, arguments.device), c.last[0]
+        kinds = KINDS[arguments.device]
+        plain = ("plain", *kinds[c.name][1:])  # the loop of the same precision and compilation, if it was measured
+        ms, last = float(np.median(milliseconds(c))), c.last[0]
+        base = next((other for other in contenders if kinds[other.name] == plain), None)
         times = "-"
         if base is not None:
             ratios = np.quantile(milliseconds(base) / milliseconds(c), [0.25, 0.5, 0.75])
@@ -201,12 +204,6 @@ def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
         ms = float(np.median(milliseconds(contenders[-1])))
         lines.append(f"MFU in bf16: {flops / ms * 1000 / peak:.1%} of {peak / 1e12:,.0f} TFLOP/s (data sheet).")
     return "\n".join(lines) + "\n"
-
-
-def _counterpart(one: Contender, contenders: list[Contender], device: str) -> Contender | None:
-    """Return the plain loop of the same precision and compilation, or None if it was not measured."""
-    form = KINDS[device][one.name][1:]
-    return next((c for c in contenders if KINDS[device][c.name] == ("plain", *form)), None)
 
 
 def arguments_of(words: Sequence[str] | None = None) -> argparse.Namespace:

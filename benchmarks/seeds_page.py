@@ -58,16 +58,10 @@ def contenders(results: dict[str, Any]) -> list[str]:
     return table(head, rows)
 
 
-def evaluation_share(results: dict[str, Any]) -> float:
-    """Return the evaluations' share of the time with the regime's evaluation interval."""
-    evaluation: float = results["evaluation"] / (results["evaluation"] + results["every"] * results["step"])
-    return evaluation
-
-
 def targets(results: dict[str, Any]) -> list[str]:
     *_, ours = results["contenders"].values()
     share, least = results["floor"] / results["step"], 0.75 if processor_model().startswith("AMD") else 0.6
-    evaluation = evaluation_share(results)
+    evaluation = results["evaluation"] / (results["evaluation"] + results["every"] * results["step"])
     rows = [
         ("share of the floor", f"at least {least:.0%}", f"{share:.0%}", share >= least),
         ("evaluation, share of the time", "< 10%", f"{evaluation:.1%}", evaluation < 0.1),

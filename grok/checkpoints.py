@@ -608,18 +608,12 @@ def _commit(
         (folder / MANIFEST).write_text(text, encoding="utf-8")
 
     with _disk_errors(f"writing {target}"):
-        _make_run_folder(target.parent)
+        for folder in (target.parent.parent, target.parent):  # not the store: if it is missing, it was removed
+            folder.mkdir(exist_ok=True)
         refuse_links([target.parent, target], [], CheckpointError)
         clear_unfinished(target.parent)
         # only kept weights are replaced, and they are written before their run has a row
         write_folder(target, write)
-
-
-def _make_run_folder(folder: Path) -> None:
-    """Make a run's folder and its parent ``checkpoints/``, but not the store: if it is missing, it was removed."""
-    if not folder.parent.exists():
-        folder.parent.mkdir(exist_ok=True)
-    folder.mkdir(exist_ok=True)
 
 
 def _load(path: Path, expected: Origin | None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -572,17 +572,13 @@ def load(spec: Spec | str) -> Any:
         value: Any = importlib.import_module(place.module)
     for name in place.attribute.split("."):
         if not hasattr(value, name):
-            known = [n for n, of in vars(value).items() if not n.startswith("_") and _defines(place.module, of)]
+            public = [(n, of) for n, of in vars(value).items() if not n.startswith("_") and callable(of)]
+            known = [n for n, of in public if getattr(of, "__module__", place.module) == place.module]  # not imported
             has = f"has {', '.join(known) or 'nothing'}"
             meant = nearest(name, known)
             raise ConfigError(f"{target}: {place.module} has no {name!r}{f'{meant} It' if meant else ', it'} {has}")
         value = getattr(value, name)
     return value
-
-
-def _defines(module: str, value: object) -> bool:
-    """Return whether ``value`` is a function or class of ``module`` itself, not imported into it."""
-    return callable(value) and getattr(value, "__module__", module) == module
 
 
 def build(spec: Spec, *positional: Any, **further: Any) -> Any:

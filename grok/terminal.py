@@ -157,11 +157,7 @@ def warnings_in_one_line() -> Iterator[None]:
 
 def print_warnings_in_one_line() -> None:
     """As :func:`warnings_in_one_line`, for the rest of the process."""
-    warnings.showwarning = _print_warning
-
-
-def _print_warning(message: Warning | str, *where: object, **more: object) -> None:
-    print(f"warning: {one_line(message)}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {one_line(message)}", file=sys.stderr)
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,6 @@ import importlib.util
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -151,7 +150,10 @@ def _status(path: str) -> int:
     _print_designs(store, stored)
     for folder, what in ((layout.checkpoints, "runs with checkpoints or weights"), (layout.sweeps, "sweeps recorded")):
         print(f"  {folder.name}/: {_entries(folder)} {what}")
-    if unfinished_runs := _without_row(layout, stored):
+    folders = layout.checkpoints.glob("*") if layout.checkpoints.is_dir() else ()
+    if unfinished_runs := sum(
+        folder.name not in stored and not is_unfinished(folder) and any(folder.glob("*-step-*")) for folder in folders
+    ):
         print(
             f"  {unfinished_runs} runs have a checkpoint and no row: in training, interrupted or paused (train.hours)"
         )
@@ -217,14 +219,6 @@ def _retire(path: str, design: str, why: str) -> int:
         design_id, marks = writer.retire_design(design, why)
     print(f"{path}: design {design_id}: " + (f"{marks} rows marked as abandoned" if marks else "already abandoned"))
     return 0
-
-
-def _without_row(layout: Layout, stored: Collection[str]) -> int:
-    """Return the number of runs that have a checkpoint but are not stored."""
-    folders = layout.checkpoints.glob("*") if layout.checkpoints.is_dir() else ()
-    return sum(
-        folder.name not in stored and not is_unfinished(folder) and any(folder.glob("*-step-*")) for folder in folders
-    )
 
 
 def _verify(path: str) -> int:

@@ -120,7 +120,9 @@ def train_again(stored: StoredRun) -> Repetition:
     result = _result(stored)
     rows = [Row(result, stored.planned.config, stored.planned.identity, Provenance.collect(), row["data_hash"])]
     old, new = stored.trace, traces(*to_shard(rows).for_comparison())[stored.run_id]
-    conflict = difference(*(_whatever_the_numerics(trace) for trace in (old, new)))
+    # whatever the numerics: a store compares only what must be equal
+    both = [replace(trace, trajectory_id="", numerics=None) for trace in (old, new)]
+    conflict = difference(*(replace(t, status="abandoned") if t.status == "rolled_back" else t for t in both))
     return Repetition(
         run_id=stored.run_id,
         stored_tag=str(row["numerics"]),
@@ -159,12 +161,6 @@ class KeptInMemory(dict[int, Checkpoint]):
     def load(self, step: int) -> Checkpoint:
         """Return that of ``step``."""
         return self[step]
-
-
-def _whatever_the_numerics(trace: Trace) -> Trace:
-    """Return ``trace`` so that it is compared with every other: a store compares only what must be equal."""
-    status = "abandoned" if trace.status == "rolled_back" else trace.status
-    return replace(trace, trajectory_id="", numerics=None, status=status)
 
 
 def _in_words(conflict: Conflict) -> str:

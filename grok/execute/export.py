@@ -207,16 +207,13 @@ class RunLogs:
             ended = [run_id for run_id in self._waiting if statuses.get(run_id, "failed") != "failed"]
             rows = self._store.table("runs", ended, None).to_pylist() if ended else []
             for row, points in with_curves(self._store, rows):
-                self._write_one(row, points)
+                for name, open_sink in openers(self._store, self._waiting[row["run_id"]].log).items():
+                    if name not in self._failed:
+                        self._into(name, open_sink, row, points)
                 del self._waiting[row["run_id"]]
         except (OSError, StoreError) as error:  # who trains says so too; the next look sees these runs again
             if self._closing.is_set():
                 self._tell(f"logs: the store cannot be read ({error}); `grok store export` writes them later")
-
-    def _write_one(self, row: Mapping[str, Any], points: Points) -> None:
-        for name, open_sink in openers(self._store, self._waiting[row["run_id"]].log).items():
-            if name not in self._failed:
-                self._into(name, open_sink, row, points)
 
     def _into(self, name: str, open_sink: Opened, row: Mapping[str, Any], points: Points) -> None:
         try:

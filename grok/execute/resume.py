@@ -169,7 +169,9 @@ def _own_checkpoint(run: PlannedRun, store_path: str) -> tuple[Checkpoint | None
             checkpoint = load_checkpoint(folder, whole=not _in_shares(run.config), of=origin_of(run))
         except CheckpointError:
             return None, [f"{damaged} was trained anew"]
-    if not _measured_alike(run.config, checkpoint):
+    # built-in metrics are in no name of a run; those of the user's own are, with their code
+    wanted = metrics_of(run.config)
+    if wanted is not None and checkpoint.state.get(METRICS, wanted) != wanted:
         return None, [
             f"Note: run {run.run_id} was measured without the eval.metrics of now up to step {checkpoint.step}: it was "
             "trained anew, so that its curve has them from the start"
@@ -271,15 +273,6 @@ def _is_measured_alike(run: PlannedRun, row: Mapping[str, Any]) -> bool:
     before, now = json.loads(row["own_code"] or "{}"), run.code or {}
     same_code = all(before.get(target) == now.get(target) for target in measuring)
     return same_code and row["config.eval.metrics"] == flatten(run.config).get("eval.metrics")
-
-
-def _measured_alike(config: RunConfig, checkpoint: Checkpoint) -> bool:
-    """Return whether the curve in a checkpoint has the metrics that ``config`` asks for, and no others.
-
-    Built-in metrics are in no name of a run; those of the user's own are, with their code.
-    """
-    wanted = metrics_of(config)
-    return wanted is None or checkpoint.state.get(METRICS, wanted) == wanted
 
 
 def metrics_of(config: RunConfig) -> list[str] | None:

@@ -284,7 +284,11 @@ def _train(
 
     def committed(row: Row) -> None:
         report.finished[row.result.run_id] = row.result.status
-        clear_checkpoints(settings.store_path, row)
+        if not keeps_checkpoints(row.config.mode, row.result.status, row.config.checkpoint.keep):
+            from grok.checkpoints import remove_checkpoints, run_folder
+
+            its, folder = row.config.checkpoint, run_folder(settings.store_path, row.result.run_id)
+            remove_checkpoints(folder, its.keep_every, its.keep_steps)
 
     with exits_refused(), Ledger(writer, settings.flush_seconds, committed) as ledger:
         try:
@@ -379,14 +383,6 @@ def jobs_of(runs: Sequence[PlannedRun], store_path: str) -> tuple[list[Job], lis
     return jobs, [note for _, notes in resumed for note in notes]
 
 
-def checkpoints_of(config: RunConfig) -> int:
-    """Return how many of a run's checkpoints are kept: the last, and of a language model the one before it too.
-
-    The last one may have been made just before a divergence, with all that leads to it.
-    """
-    return 2 if isinstance(config, GptConfig) else 1
-
-
 def keep_checkpoint(store_path: str, checkpoint: Checkpoint, config: RunConfig) -> None:
     from grok.checkpoints import run_folder, save_checkpoint
 
@@ -394,7 +390,9 @@ def keep_checkpoint(store_path: str, checkpoint: Checkpoint, config: RunConfig) 
     settings = config.checkpoint
     if (metrics := metrics_of(config)) is not None:
         checkpoint = replace(checkpoint, state={**checkpoint.state, METRICS: metrics})
-    save_checkpoint(folder, checkpoint, checkpoints_of(config), settings.keep_every, settings.keep_steps)
+    # a language model's last checkpoint may have been made just before a divergence, with all that leads to it
+    keep = 2 if isinstance(config, GptConfig) else 1
+    save_checkpoint(folder, checkpoint, keep, settings.keep_every, settings.keep_steps)
 
 
 def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, store_path: str) -> Row:
@@ -410,15 +408,6 @@ def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, sto
         result.parent_run_id, result.branch_step = trunk[0].run_id, trunk[1]
     identity = run.identity if result.run_id == run.run_id else replace(run.identity, run_id=result.run_id)
     return Row(result, run.config, identity, provenance, run.data_hash, run.code)
-
-
-def clear_checkpoints(store_path: str, row: Row) -> None:
-    """Remove what a stored run no longer needs to go on."""
-    if not keeps_checkpoints(row.config.mode, row.result.status, row.config.checkpoint.keep):
-        from grok.checkpoints import remove_checkpoints, run_folder
-
-        settings = row.config.checkpoint
-        remove_checkpoints(run_folder(store_path, row.result.run_id), settings.keep_every, settings.keep_steps)
 
 
 def keeps_checkpoints(mode: str, status: str, keep: bool) -> bool:

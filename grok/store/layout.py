@@ -329,7 +329,10 @@ def make_store(path: str | Path) -> Layout:
     layout = Layout(Path(path))
     with disk_errors(f"store.path={path}"):
         if not _check_place(layout, to_write=True):
-            _make_folders(layout.tmp)
+            missing = [folder for folder in (layout.tmp, *layout.tmp.parents) if not folder.exists()]
+            for made in reversed(missing):
+                made.mkdir(exist_ok=True)
+                flush_folder(made.parent)
             try:
                 write_json(layout.marker, current_marker(), layout.tmp)  # first: it makes the folder a store
             except FileNotFoundError:
@@ -341,14 +344,6 @@ def make_store(path: str | Path) -> Layout:
         with locked(layout.lock):
             pass  # a file system without locks is refused here, before any training
     return layout
-
-
-def _make_folders(folder: Path) -> None:
-    """Make ``folder`` and its parents, each flushed to disk."""
-    missing = [f for f in (folder, *folder.parents) if not f.exists()]
-    for made in reversed(missing):
-        made.mkdir(exist_ok=True)
-        flush_folder(made.parent)
 
 
 def refuse_older(layout: Layout) -> None:

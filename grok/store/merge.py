@@ -89,8 +89,12 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
     for path in sources:
         if target.resolve() == path.resolve() or (target.exists() and path.exists() and target.samefile(path)):
             raise StoreError(f"merge: {path} cannot be merged into itself: name two different stores")
-    for store in stores:
-        _refuse_odd_names(store)
+    for store in stores:  # a run's name becomes that of a folder; nothing is written yet
+        for run_id in store.table("runs", None, ["run_id"])["run_id"].to_pylist():
+            plain_name(run_id, f"{store.layout.root}: run_id")
+        for name in ("design_id", "run_id"):
+            for text in store.designs_table([])[name].unique().to_pylist():
+                plain_name(text, f"{store.layout.root}/designs: {name}")
     with StoreWriter(target) as writer, files.disk_errors(f"merging into {target}"):
         report = MergeReport(target)
         if is_folder(writer.layout.checkpoints):
@@ -108,15 +112,6 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
         late = _named(merged, seen=True) - _named(merged, seen=False)
         report.late = len(late.intersection(set().union(*in_time)))
     return report
-
-
-def _refuse_odd_names(store: Store) -> None:
-    """Raise StoreError where a run's name is no plain file name (it becomes a folder); nothing is written yet."""
-    for run_id in store.table("runs", None, ["run_id"])["run_id"].to_pylist():
-        plain_name(run_id, f"{store.layout.root}: run_id")
-    for name in ("design_id", "run_id"):
-        for text in store.designs_table([])[name].unique().to_pylist():
-            plain_name(text, f"{store.layout.root}/designs: {name}")
 
 
 def _bar_conflicts(layout: Layout, target: Store, sources: list[Store], report: MergeReport) -> list[set[str]]:
@@ -188,7 +183,11 @@ def _merge_one(writer: StoreWriter, source: Store, left_out: set[str], report: M
             _commit(writer, source, waiting, report)
             waiting = []
     _commit(writer, source, waiting, report)
-    _copy_sweeps(source.layout, writer.layout)
+    sweeps = source.layout.sweeps
+    for path in sorted(sweeps.glob("*.json")) if is_folder(sweeps) else []:
+        if is_file(path) and is_plain(path.name) and not os.path.lexists(writer.layout.sweeps / path.name):
+            with files.disk_errors(f"copying {path}"):
+                _copy_file(path, writer.layout.sweeps)
     _copy_studies(source.layout, writer.layout, report)
 
 
@@ -308,13 +307,6 @@ def _copy_studies(source: Layout, target: Layout, report: MergeReport) -> None:
             target.search.mkdir(exist_ok=True)
             _copy_file(journal, target.search)
         report.studies.append(journal.stem)
-
-
-def _copy_sweeps(source: Layout, target: Layout) -> None:
-    for path in sorted(source.sweeps.glob("*.json")) if is_folder(source.sweeps) else []:
-        if is_file(path) and is_plain(path.name) and not os.path.lexists(target.sweeps / path.name):
-            with files.disk_errors(f"copying {path}"):
-                _copy_file(path, target.sweeps)
 
 
 def _copy_file(path: Path, folder: Path) -> None:

@@ -105,13 +105,10 @@ def git_state_of(package: Path) -> tuple[str | None, bool | None]:
     if status is None:
         return commit.strip(), None
     changed = [entry for entry in status.split("\0") if entry]
-    dirty = any(not entry.startswith("?? ") or not in_store(Path(top.strip()), entry[3:]) for entry in changed)
+    root = Path(top.strip())  # a file inside a store changes no code
+    inside = [any((root / p / "store.json").is_file() for p in Path(entry[3:]).parents) for entry in changed]
+    dirty = any(not entry.startswith("?? ") or not its for entry, its in zip(changed, inside, strict=True))
     return commit.strip(), dirty
-
-
-def in_store(top: Path, name: str) -> bool:
-    """Return whether the file ``name`` below ``top`` is inside a store."""
-    return any((top / parent / "store.json").is_file() for parent in Path(name).parents)
 
 
 def _git(folder: Path, *words: str) -> str | None:

@@ -310,11 +310,9 @@ REMOVED: Final = (
 """Settings of schema 1 that are constants now; ``grok.config`` keeps their place in the names of runs."""
 
 
-def _without_removed(kind: str, table: pa.Table) -> pa.Table:
-    return table.drop_columns([CONFIG + name for name in REMOVED if CONFIG + name in table.column_names])
-
-
-MIGRATIONS: Final[dict[int, Migration]] = {1: _without_removed}
+MIGRATIONS: Final[dict[int, Migration]] = {
+    1: lambda kind, t: t.drop_columns([CONFIG + name for name in REMOVED if CONFIG + name in t.column_names])
+}
 """For version n the function ``(kind, table) -> table`` that upgrades to n + 1. An added column needs
 no entry: :func:`grok.store.schema.conform` fills it."""
 

@@ -101,7 +101,8 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
     refuse_without_threads(layout.root)
     with disk_errors(f"compacting {path}"), locked(layout.lock):
         refuse_older(layout)
-        _refuse_folders(layout)
+        for folder in (path for kind in TABLES for path in strangers(layout.table(kind)) if is_folder(path)):
+            raise StoreError(f"{folder} is a folder among shards: move it away, then compact again")
         recovered = recovery.recover(layout, thorough=True)
         before, designs = own_shards(layout), own_shards(layout, "designs")
         if not can_exchange(layout):
@@ -113,14 +114,6 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
         merge_shards(layout, designs, shard_rows, of="designs")
         fewer = len(designs) - len(own_shards(layout, "designs"))
         return Compaction(len(before), len(own_shards(layout)), recovered, fewer)
-
-
-def _refuse_folders(layout: Layout) -> None:
-    """Raise StoreError where a table holds a folder: a folder cannot be linked into the new table."""
-    for kind in TABLES:
-        for path in strangers(layout.table(kind)):
-            if is_folder(path):
-                raise StoreError(f"{path} is a folder among shards: move it away, then compact again")
 
 
 def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD_ROWS, of: str = "runs") -> None:
@@ -203,7 +196,10 @@ def _make_ready(layout: Layout, folder: Path, of: str, groups: list[list[str]]) 
             _write_table(folder, of, unique(), rows.sort_by([(name, "ascending") for name in KEYS[of]]))
     merged = {name for group in groups for name in group}
     for kind in kinds:
-        _link_others(layout.table(kind), folder / kind, merged | {EMPTY})
+        with os.scandir(layout.table(kind)) as entries:  # large shards and foreign files: linked into the new table
+            for entry in entries:
+                if entry.name.removesuffix(".parquet") not in merged | {EMPTY} or not entry.name.endswith(".parquet"):
+                    os.link(entry.path, folder / kind / entry.name, follow_symlinks=False)
     for kind in kinds:
         if not shard_names(folder / kind):
             _write_table(folder, kind, EMPTY, schema(kind).empty_table())
@@ -215,14 +211,6 @@ def _make_ready(layout: Layout, folder: Path, of: str, groups: list[list[str]]) 
     (folder / f"{recovery.READY}.new").rename(folder / recovery.READY)
     flush_folder(folder)
     flush_folder(layout.tmp)
-
-
-def _link_others(table: Path, folder: Path, merged: Collection[str]) -> None:
-    """Link every unmerged entry into the new table: large shards and foreign files."""
-    with os.scandir(table) as entries:
-        for entry in entries:
-            if entry.name.removesuffix(".parquet") not in merged or not entry.name.endswith(".parquet"):
-                os.link(entry.path, folder / entry.name, follow_symlinks=False)
 
 
 def _write(folder: Path, name: str, shard: Shard) -> None:

@@ -75,10 +75,6 @@ class OpenFile:
             hasher.update(part)
         return hasher.hexdigest()
 
-    def was_touched(self) -> bool:
-        """Return whether size or modification time differ from ``stamp``; costs one system call."""
-        return self._stamp() != self.stamp
-
     def trust(self) -> None:
         """Set ``stamp`` to the file's present state: the caller compares the content."""
         self.stamp = self._stamp()
@@ -229,7 +225,7 @@ class Corpus:
         for name in splits:
             entry = self.split(name)
             file = self.file(entry["file"])
-            if file.was_touched():
+            if file._stamp() != file.stamp:  # size or modification time; costs one system call
                 file.trust()
                 if file.sha256() != entry["sha256"]:
                     raise DataError(

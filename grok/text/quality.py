@@ -123,15 +123,6 @@ def measure(text: str) -> Window:
     )
 
 
-def warnings_of(name: str, quality: dict[str, Any]) -> list[str]:
-    """Return a warning for each fault that is frequent in the text of source ``name``."""
-    return [
-        f"{name}: {quality[f'share_{fault}']:.0%} of the text {words}; the worst samples are below"
-        for fault, words in WORDS.items()
-        if quality[f"share_{fault}"] >= ALARMING
-    ]
-
-
 def _repeated(items: Sequence[Any]) -> float:
     return 1 - len(set(items)) / len(items) if items else 0.0
 
@@ -336,7 +327,9 @@ def _warnings(
             warnings.append(f"{name}: {text['short_documents']:,} documents have fewer than {SHORT_BYTES} bytes")
         if text["blank_documents"]:
             warnings.append(f"{name}: {text['blank_documents']:,} blank documents were left out")
-        warnings += warnings_of(name, text["quality"])
+        for fault, words in WORDS.items():
+            if (share := text["quality"][f"share_{fault}"]) >= ALARMING:
+                warnings.append(f"{name}: {share:.0%} of the text {words}; the worst samples are below")
     for name, count in leaks.items():
         if count:
             warnings.append(f"{name}: {count:,} of {splits[name]['documents']:,} documents are also in train")

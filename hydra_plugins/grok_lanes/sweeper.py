@@ -68,7 +68,8 @@ def expand(overrides: Sequence[Override], parser: OverridesParser) -> list[list[
         ConfigError: more runs than one command may have; none is made before that is known.
     """
     counts = {override.get_key_element(): count(override) for override in overrides}
-    refuse_too_many_runs(math.prod(counts.values()), ", ".join(_swept(overrides)))
+    swept = [str(override.input_line) for override in overrides if override.is_sweep_override()]
+    refuse_too_many_runs(math.prod(counts.values()), ", ".join(swept))
     axes: dict[str, list[ParsedOverride]] = {}
     for override in overrides:
         key = override.get_key_element()  # given twice, the last one counts, as in Hydra's own sweeper
@@ -76,12 +77,6 @@ def expand(overrides: Sequence[Override], parser: OverridesParser) -> list[list[
         if not axes[key]:
             raise HydraException(f"{override.input_line} is empty: expected at least one value to sweep over")
     return [list(job) for job in itertools.product(*axes.values())]
-
-
-def _swept(overrides: Sequence[Override]) -> Iterator[str]:
-    for override in overrides:
-        if override.is_sweep_override():
-            yield str(override.input_line)
 
 
 def count(override: Override) -> int:

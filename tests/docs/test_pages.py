@@ -63,12 +63,6 @@ def plans(module: str) -> list[tuple[str, ...]]:
     return sorted({plan_of(words) for words in asked if words not in named and not FOR_ANOTHER_TIME & set(words)})
 
 
-def module_of(name: str) -> str:
-    """Return the module that ``python -m NAME`` runs."""
-    package = importlib.util.find_spec(name)
-    return f"{name}.__main__" if package is not None and package.submodule_search_locations is not None else name
-
-
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("corpora") / "fables"
@@ -138,7 +132,9 @@ OTHERS = [words for words in COMMANDS if words[0] != "make" and words[2] not in 
 def test_the_options_of_a_command_exist(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [words[2], *(CHOICES.get(word, word) for word in words[3:])])
     with pytest.raises(Parsed):
-        importlib.import_module(module_of(words[2])).main()
+        found = importlib.util.find_spec(words[2])
+        package = found is not None and found.submodule_search_locations is not None
+        importlib.import_module(f"{words[2]}.__main__" if package else words[2]).main()
 
 
 def test_every_named_sweep_and_target_of_make_exists() -> None:

@@ -247,6 +247,7 @@ def command(folder: Path, words: list[str]) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_executors_and_processes_train_the_same_weights(corpus: Corpus, write: Write, tmp_path: Path) -> None:
     write(mine=MINE)
     run_words = ["-m", "grok.run", *WORDS, f"data.path={corpus.path}"]

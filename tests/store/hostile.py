@@ -69,14 +69,11 @@ def precious(folder: Path) -> Path:
 
 def outside_state(folder: Path) -> dict[str, tuple[int, bytes | str]]:
     """Return everything below ``folder`` with its content."""
-    return {str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*"))}
-
-
-def _content(path: Path) -> tuple[int, bytes | str]:
-    mode = path.lstat().st_mode
-    if path.is_symlink():
-        return mode, str(path.readlink())
-    return mode, path.read_bytes() if path.is_file() else b""
+    found: dict[str, tuple[int, bytes | str]] = {}
+    for path in sorted(folder.rglob("*")):
+        content = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(folder))] = path.lstat().st_mode, content
+    return found
 
 
 COMMANDS: dict[str, Callable[[Path, Path], object]] = {

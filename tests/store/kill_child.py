@@ -50,10 +50,6 @@ def retire(path: str) -> None:
         writer.retire_design(STUDY, "a try")
 
 
-def merge_other(path: str) -> None:
-    merge(path, [f"{path}-other"])
-
-
 def replace_failed(path: str) -> None:
     with StoreWriter(path) as writer:
         writer.commit(example_rows(range(4)))
@@ -70,7 +66,7 @@ ACTIONS: dict[str, Callable[[str], object]] = {
     "compact": compact,
     "plan": plan_again,
     "retire": retire,
-    "merge": merge_other,
+    "merge": lambda path: merge(path, [f"{path}-other"]),
 }
 
 

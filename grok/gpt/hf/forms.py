@@ -66,12 +66,6 @@ _REFUSED: Final = {"add_cross_attention": False, "is_encoder_decoder": False, "p
 """Settings that our model lacks, with the value at which they do not change the output."""
 
 
-def gpt2_weights(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return our tensors under Hugging Face's names and in its layout."""
-    theirs = {_NAMES.of(name): tensor for name, tensor in tensors.items()}
-    return {n: t.t().contiguous() if n.endswith(_TRANSPOSED) else t for n, t in theirs.items()}
-
-
 @torch.no_grad()
 def load_hf(model: GPT, weights: Mapping[str, Tensor], settings: Mapping[str, Any] | None = None) -> None:
     """Copy Hugging Face's weights into ``model``. ``settings`` is the content of ``config.json``.
@@ -265,7 +259,10 @@ def to_hf(model: GPT) -> dict[str, Tensor]:
         return {_MPT_NAMES.of(name): tensor for name, tensor in ours.items()}
     if not model.config.bias:
         ours |= _zero_biases(ours)
-    return gpt2_weights(ours) if form == "gpt2" else neox_weights(ours, model.config.heads)
+    if form != "gpt2":
+        return neox_weights(ours, model.config.heads)
+    theirs = {_NAMES.of(name): tensor for name, tensor in ours.items()}
+    return {n: t.t().contiguous() if n.endswith(_TRANSPOSED) else t for n, t in theirs.items()}
 
 
 def _zero_biases(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

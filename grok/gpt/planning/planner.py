@@ -33,11 +33,6 @@ LOGITS_ON_CPU, LOGITS_ON_GPU = 2**24, 2**28
 """Largest number of logits at once; ``grok.gpt.parts`` has the same numbers; a test compares them."""
 
 
-def weight_bytes(precision: str) -> float:
-    """Return bytes of a parameter without its gradient: 4, in half precision 2 more for a copy, in float64 8."""
-    return {"float64": 8.0, "bf16": 6.0, "fp16": 6.0}.get(precision, 4.0)
-
-
 def gradient_bytes(precision: str) -> float:
     """Return bytes of a parameter's gradient."""
     return 8.0 if precision == "float64" else 4.0
@@ -102,15 +97,6 @@ def _attention_bytes(model: ModelConfig, full: int, size: int, *, on_cpu: bool, 
     return rows
 
 
-def document_mask_bytes(model: ModelConfig, sequences: int, precision: str) -> float:
-    """Return the bytes of ``data.document_mask``: the attention mask, and the bias of the scores for all blocks.
-
-    The bias counts as float32. In half precision a GPU keeps it in 2 bytes, which is slightly less.
-    """
-    size = (8 if precision == "float64" else 4) * (model.heads if model.positions == "alibi" else 1)
-    return float(sequences * model.context**2 * (1 + size))
-
-
 def mask_bytes(model: ModelConfig, sequences: int) -> float:
     """Return the bytes of the dropout masks of ``sequences`` at once: float32, all drawn before the forward pass."""
     d = model.d_model
@@ -118,25 +104,11 @@ def mask_bytes(model: ModelConfig, sequences: int) -> float:
     return 4.0 * sequences * model.context * (model.layers * block + d * bool(model.dropout_embedding))
 
 
-def logits_bytes(model: ModelConfig, sequences: int, vocab_size: int, *, on_cpu: bool = False) -> float:
-    """Return about how many bytes the loss of ``sequences`` at once takes: logits, their softmax and their gradient.
-
-    The loss runs in chunks of rows (``grok.gpt.parts``), so the logits of a large vocabulary never exist at once.
-    """
-    return 3.0 * 4 * min(sequences * model.context * vocab_size, LOGITS_ON_CPU if on_cpu else LOGITS_ON_GPU)
-
-
 # What a training run needs: parameters, FLOPs, memory, time and tokens, computed before it starts.
 
 CHINCHILLA_TOKENS_PER_PARAMETER: Final = 20.0
 FITTED_FROM: Final = 44e6
 """Parameters of the smallest model in Chinchilla's fit of the loss."""
-
-
-def state_bytes(config: GptConfig, parameters: Parameters) -> float:
-    """Return the bytes of the weights and of the optimiser's state."""
-    each = weight_bytes(config.precision) + moment_bytes(config.optim.kind, config.precision)
-    return each * parameters.total
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +211,18 @@ def layout(
         model = copy.copy(model)
         model.dropout_attention = 0.0
     travels, others = 2 if low else 4, (devices - 1) / devices
-    state, gradients = state_bytes(config, n), gradient_bytes(config.precision) * n.total
+    weight = {"float64": 8.0, "bf16": 6.0, "fp16": 6.0}.get(config.precision, 4.0)  # half precision has a copy
+    state = (weight + moment_bytes(config.optim.kind, config.precision)) * n.total
+    gradients = gradient_bytes(config.precision) * n.total
     documents = config.data.document_mask
     kept = activation_bytes(model, micro_batch, config.precision, recompute, on_cpu=on_cpu, documents=documents)
     if documents:
-        kept += document_mask_bytes(model, micro_batch, config.precision)
-    kept += logits_bytes(model, micro_batch, n.embedding // model.d_model, on_cpu=on_cpu)
+        # the mask, and the bias of the scores for all blocks, as float32: in half precision a GPU keeps it in 2 bytes
+        size = (8 if config.precision == "float64" else 4) * (model.heads if model.positions == "alibi" else 1)
+        kept += float(micro_batch * model.context**2 * (1 + size))
+    # logits, their softmax and their gradient, in chunks of rows: those of a large vocabulary never exist at once
+    logits = micro_batch * model.context * (n.embedding // model.d_model)
+    kept += 3.0 * 4 * min(logits, LOGITS_ON_CPU if on_cpu else LOGITS_ON_GPU)
     rounds = -(-config.train.batch_size // (devices * micro_batch))
     keeps, ends = SHARDING[parallel], n.total - n.blocks
     if devices == 1 or keeps is None:

@@ -126,8 +126,12 @@ class History:
             values = dict(zip(state["columns"], row, strict=True))
             numbers = {n: int(v) if n in WHOLE else v for n, v in values.items() if n in NUMBERS}
             log.append(StepPoint(**numbers, event=state["events"].get(str(int(values["step"])))))
+        known = [p.items() for p in state["curve"]]
+        points: list[dict[str, Any]] = [
+            {k: math.nan if v is None and k != "sample" else v for k, v in values} for values in known
+        ]
         return cls(
-            curve=[point_from_json(p) for p in state["curve"]],
+            curve=[CurvePoint(**values) for values in points],
             log=log,
             best=_part(tensors, "best."),
             best_step=state["best_step"],
@@ -158,12 +162,6 @@ class History:
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> Weights | None:
     return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)} or None
-
-
-def point_from_json(values: dict[str, Any]) -> CurvePoint:
-    """Return the evaluation with these values; null is NaN."""
-    known: dict[str, Any] = {k: math.nan if v is None and k != "sample" else v for k, v in values.items()}
-    return CurvePoint(**known)
 
 
 # Makes a checkpoint of a run in training and restores it: the resumed run equals one that never stopped.

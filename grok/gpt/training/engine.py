@@ -170,7 +170,8 @@ class GptRun(TrainingRun):
                     if self.ranks.size > 1 and self.ranks.index == 0 and not stop():
                         raise RankLost("another process of this run was asked to end")
                     return
-                if self._hours_are_used():
+                hours = self.config.train.hours  # the clock of rank 0 decides for all processes
+                if hours is not None and self.ranks.any(self.ranks.index == 0 and self.seconds() >= 3600 * hours):
                     yield self.checkpoint()
                     yield Paused(run_id=self.job.run_id, words=self.log.paused(self.step, self.seconds()))
                     return
@@ -185,11 +186,6 @@ class GptRun(TrainingRun):
             yield from self._finish(reason or "steps")
         finally:
             self.log.close()
-
-    def _hours_are_used(self) -> bool:
-        """Return whether the run has trained for ``train.hours``. The clock of rank 0 decides for all processes."""
-        hours = self.config.train.hours
-        return hours is not None and self.ranks.any(self.ranks.index == 0 and self.seconds() >= 3600 * hours)
 
     def _advance(self) -> Generator[Event, None, str | None]:
         """Make one update and everything that is due after it; return the reason to end the run, or None."""

@@ -88,13 +88,9 @@ def _step_of_sample(ramp: Ramp, samples: int) -> int:
 def nonzero(tensors: list[Tensor]) -> Tensor:
     """Return the number of elements of ``tensors`` that are not zero."""
     if tensors[0].is_cuda:
-        return nonzero_by_norm(tensors)
+        # one kernel for each tensor: the norm of order 0, exact in float64 up to 2**53
+        return torch.stack([torch.linalg.vector_norm(t, 0, dtype=torch.float64) for t in tensors]).sum()
     return torch.stack([torch.count_nonzero(t) for t in tensors]).sum()
-
-
-def nonzero_by_norm(tensors: list[Tensor]) -> Tensor:
-    """Return :func:`nonzero` with one kernel for each tensor: the norm of order 0, exact in float64 up to 2**53."""
-    return torch.stack([torch.linalg.vector_norm(t, 0, dtype=torch.float64) for t in tensors]).sum()
 
 
 def sum_and_largest(moments: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -238,7 +238,10 @@ class Ranks:
         """Yield the jobs of rank 0 on every process. On the other ranks they end only with :meth:`end`."""
         if self.index == 0:
             for job in own:
-                self._hand_over(job)
+                if self.size > 1:
+                    config, code = asdict(job.config), asdict(active())
+                    self.tell({"run_id": job.run_id, "config": config, "code": code, "resume": _described(job.resume)})
+                    self._send_tensors(job.resume)
                 self.busy = self.size > 1
                 yield job
             return
@@ -340,12 +343,6 @@ class Ranks:
         self.tell(_described(checkpoint))
         self._send_tensors(checkpoint)
         return checkpoint
-
-    def _hand_over(self, job: Job) -> None:
-        if self.size > 1:
-            config, code = asdict(job.config), asdict(active())
-            self.tell({"run_id": job.run_id, "config": config, "code": code, "resume": _described(job.resume)})
-            self._send_tensors(job.resume)
 
     def _receive(self) -> Job | None:
         message = self.tell()
