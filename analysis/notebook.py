@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from grok.analysis.observations import Observations
-from grok.analysis.studies import QUESTIONS, Missing, Question, Study
+from grok.analysis.studies import QUESTIONS, Missing, Study
 from grok.analysis.writing import missing_text, study_text
 from grok.config.common import StoreConfig
 from grok.errors import nearest
@@ -134,12 +134,11 @@ class Studies(Mapping[str, Answer]):
         if question is None:
             raise KeyError(f"no study {name!r}{nearest(name, list(self))}: expected one of {', '.join(self)}")
         if name not in self._answers:
-            self._answers[name] = Answer(question.ask(self.observations) if self.is_there else self._no_store(question))
+            q, needs = question, f"a store at {self.path}, which does not exist yet"
+            command = f"{q.command} store.path={self.path}".strip()
+            none = Missing(q.name, q.title, q.question, needs, command, False)
+            self._answers[name] = Answer(q.ask(self.observations) if self.is_there else none)
         return self._answers[name]
-
-    def _no_store(self, q: Question) -> Missing:
-        needs = f"a store at {self.path}, which does not exist yet"
-        return Missing(q.name, q.title, q.question, needs, f"{q.command} store.path={self.path}".strip(), False)
 
     def __iter__(self) -> Iterator[str]:
         return iter([question.name for question in QUESTIONS])

@@ -39,19 +39,15 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
     if not words:
         return ""
     own = {word.partition("=")[0] for word in words}
-    words += [word for word in _first_settings(observations) if any_task and word.partition("=")[0] not in own]
+    argv: list[str] = next((sweep["argv"] for sweep in observations.sweeps if sweep.get("argv")), [])
+    typed = [word for word in argv if "=" in word and not word.startswith("-") and not OF_THE_SWEEP.match(word)]
+    words += [word for word in typed if any_task and word.partition("=")[0] not in own]
     path = observations.path
     if STORE_WORD in words:
         words = [str(path) if word == STORE_WORD and path is not None else word for word in words]
     else:
         words += store_words(path)
     return shlex.join(words)
-
-
-def _first_settings(observations: Observations) -> list[str]:
-    """Return the settings that the command of the store's first sweep types, without its seeds."""
-    argv: list[str] = next((sweep["argv"] for sweep in observations.sweeps if sweep.get("argv")), [])
-    return [word for word in argv if "=" in word and not word.startswith("-") and not OF_THE_SWEEP.match(word)]
 
 
 def store_words(path: Path | None) -> list[str]:

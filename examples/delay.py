@@ -8,7 +8,7 @@ shows them in a section of their own, whose heading is followed by the first lin
 
 import pandas as pd
 
-from grok.analysis.figures.style import BLUE, Drawing, canvas, steps_axis
+from grok.analysis.figures.style import BLUE, Drawing, canvas
 from grok.analysis.observations import Observations
 
 
@@ -27,7 +27,7 @@ def draw(name: str, condition: str, rows: pd.DataFrame) -> Drawing:
     frame = pd.DataFrame({event: rows[f"{event}_step"].astype(float) for event in ("memorised", "grokked")})
     figure, axes = canvas()
     axes.scatter(frame["memorised"], frame["grokked"], s=14, color=BLUE)
-    steps_axis(axes, "step of memorising")
+    axes.set_xlabel("step of memorising")
     axes.set_ylabel("step of generalising")
     waited = (frame["grokked"] / frame["memorised"]).median()
     caption = f"Each point is a run that generalised. Their median ratio of the two steps: {waited:.1f}."

@@ -75,7 +75,7 @@ def seed_curves(census: Census) -> Drawing | None:
         return None
     ends = curves.groupby("run_id")["step"].max()
     last = usual_length(ends.to_numpy(dtype=np.int64))  # a few long runs would leave no room for all others
-    caption = f"One line is one seed; {of_all(drawn, len(label))} are drawn."
+    caption = f"One line is one seed. Drawn: {of_all(drawn, len(label))}."
     if longer := int((ends > last).sum()):
         runs = f"{longer} runs go" if longer > 1 else "1 run goes"
         caption += f" {runs} on beyond the axis, up to step {ends.max():,}."

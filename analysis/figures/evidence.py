@@ -192,7 +192,7 @@ def qq_log_time(study: Survival, level: float = 0.95) -> style.Drawing | None:
     caption = (
         f"{drawn:,} of {n:,} seeds generalised and have a point, which equal steps share. Line: the log-normal of "
         f"maximum likelihood, of all {n:,}. Band: {level:.0%} of samples of it have the point of that rank inside; "
-        f"{int(outside.sum())} points lie outside."
+        f"{int(outside.sum())} of {len(outside)} points lie outside."
     )
     if late:
         caption += (

@@ -22,13 +22,12 @@ from typing import Any, Final, Literal, Self
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import Locator, MaxNLocator, NullLocator
 
 from grok.analysis.statistics.estimate import write_csv
@@ -388,7 +387,7 @@ def canvas(width: float = WIDTH, height: float = HEIGHT, rows: int = 1, columns:
 
 def text_width(text: str, font: FontProperties) -> float:
     """Return the width of the widest line of ``text``, in inches."""
-    return max(TextPath((0, 0), line, prop=font).get_extents().width for line in text.split("\n")) / 72
+    return max(text_to_path.get_text_width_height_descent(line, font, False)[0] for line in text.split("\n")) / 72
 
 
 def wrapped(text: str, inches: float, font: FontProperties, most: int = 1000) -> str:
@@ -403,13 +402,6 @@ def wrapped(text: str, inches: float, font: FontProperties, most: int = 1000) ->
         if text_width(lines, font) <= inches:
             return lines
     return text
-
-
-def steps_axis(axes: Axes, label: str = "step") -> None:
-    """Write steps with thousands separators."""
-    axes.xaxis.set_major_locator(MaxNLocator(6))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.set_xlabel(label)
 
 
 APART: Final = 0.12

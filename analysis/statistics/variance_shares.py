@@ -240,8 +240,12 @@ class Cells:
                 expected = squares.sum() / freedom.sum() * freedom
                 spread = float(((squares - expected) ** 2).sum() / (2 * expected**2 / freedom).sum())
                 times[-1] = max(1.0, 1 + TAILS * (spread - 1))
-        for i in range(len(times)):
-            _widen(simulated, i, float(times[i]))
+        for i in np.flatnonzero(times > 1).tolist():
+            # the estimate is a variance: stretched in its logarithm, it stays above 0
+            stretch = math.sqrt(float(times[i]))
+            simulated[:, :, i, i] *= stretch
+            own = np.maximum(simulated[:, i, i, i] / stretch, LEAST) ** stretch
+            simulated[:, i, i, i] = own / own.mean()
         return simulated, times
 
     def _simulate(self, rng: np.random.Generator) -> Floats:
@@ -271,17 +275,6 @@ def _quadratic(forms: Floats, left: Floats, right: Floats) -> Floats:
     middle = (1,) * (forms.ndim - 3)
     half = forms @ right.reshape(len(right), *middle, -1, 1)
     return np.asarray((left.reshape(len(left), *middle, -1) * half[..., 0]).sum(-1))
-
-
-def _widen(simulated: Floats, i: int, times: float) -> None:
-    """Give the simulated estimates of component ``i`` alone about ``times`` their variance, if that is more.
-
-    The estimate of the component itself is a variance, so its logarithm is stretched: it stays above 0.
-    """
-    if times > 1:
-        simulated[:, :, i, i] *= math.sqrt(times)
-        own = np.maximum(simulated[:, i, i, i] / math.sqrt(times), LEAST) ** math.sqrt(times)
-        simulated[:, i, i, i] = own / own.mean()
 
 
 def _inverted(

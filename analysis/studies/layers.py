@@ -255,7 +255,8 @@ def analyse(observations: Observations) -> Layers:
         raise gap or NotEnoughData("runs with seeds.layers")
     # One scale cannot have times and accuracies: keep the kind with more transplants.
     is_time = sum(r.outcome.is_time for r in results) * 2 >= len(results)
-    sets = _by_recipient([r for r in results if r.outcome.is_time == is_time])
+    judged = _by_layers([r for r in results if r.outcome.is_time == is_time])  # super apart: others hardly vary
+    sets = [its for same in judged for kind in (True, False) if (its := [r for r in same if r.is_super == kind])]
     p = [p_of_no_pattern([r.additivity for r in same]) for same in sets]
     sets = [
         [replace(r, adds_up=value <= ALARM and r.additivity.share.low >= ADDITIVE) for r in same]
@@ -360,12 +361,6 @@ def _by_layers(results: list[Result]) -> list[list[Result]]:
     for result in results:
         sets.setdefault(tuple(sorted(result.transplant.factors)), []).append(result)
     return sorted(sets.values(), key=len, reverse=True)
-
-
-def _by_recipient(results: list[Result]) -> list[list[Result]]:
-    """Return the transplants of equal layers, super recipients apart: tables of others hardly vary."""
-    sets = [(same, is_super) for same in _by_layers(results) for is_super in (True, False)]
-    return [mine for same, is_super in sets if (mine := [r for r in same if r.is_super == is_super])]
 
 
 def _outcomes(observations: Observations) -> tuple[list[tuple[Transplant, Outcome]], NotEnoughData | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -181,7 +181,12 @@ def _listed(values: pd.Series, digits: int) -> str:
 
 def _by_setting(study: Spikes) -> None:
     """Compare the values of each setting over runs that agree in all other settings and the seed."""
-    p = dict(_tests(study))
+    p, spiked = {}, study.runs["spiked"].to_numpy(bool)
+    for factor in study.factors:
+        block = study.runs.groupby([*(f for f in study.factors if f != factor), "seed"]).ngroup().to_numpy()
+        groups = pd.factorize(study.runs[factor])[0]
+        with suppress(NotEnoughData):
+            p[factor] = heterogeneity(spiked, groups, generator(f"spikes {factor}"), blocks=[block]).p
     adjusted = dict(zip(p, map(float, holm(list(p.values()))), strict=True))
     records = []
     for factor in study.factors:
@@ -217,18 +222,6 @@ def _by_setting(study: Spikes) -> None:
             "matched runs to the first value with a t interval"
         )
         study.tabulate("spikes_by_setting", caption, records)
-
-
-def _tests(study: Spikes) -> Iterator[tuple[str, float]]:
-    runs = study.runs
-    for factor in study.factors:
-        block = runs.groupby([*(f for f in study.factors if f != factor), "seed"]).ngroup().to_numpy()
-        groups = pd.factorize(runs[factor])[0]
-        try:
-            test = heterogeneity(runs["spiked"].to_numpy(bool), groups, generator(f"spikes {factor}"), blocks=[block])
-        except NotEnoughData:
-            continue
-        yield factor, test.p
 
 
 def _gap(losses: pd.DataFrame, value: str, reference: str) -> Estimate | None:
