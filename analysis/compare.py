@@ -1,7 +1,7 @@
 """``grok compare STORE A B``: two sets of runs side by side, with intervals.
 
 A and B are filters, as ``grok list`` takes them. If enough seeds (split, init, order) are on both sides, these are
-compared in pairs; otherwise all runs are, as independent groups.
+compared in pairs; otherwise all runs are, as two groups.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
 from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
-from grok.analysis.populations import after_results, asked, triples
+from grok.analysis.populations import after_results, asked, extended, triples
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
 from grok.analysis.studies.base import OwnStudy, Table
-from grok.analysis.studies.conditions import FEWEST, Family, contrast, slowdown_words
+from grok.analysis.studies.conditions import CHOSEN, FEWEST, Family, contrast, slowdown_words
 from grok.analysis.writing import FIGURES, default_folder, study_text, write_page, write_studies
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.errors import ConfigError
@@ -53,7 +53,7 @@ class Sides:
     alone: int = 0
     """How many runs were left out: they repeat a seed, or the other side lacks it."""
     by_results: bool = False
-    """Whether one side's seeds were listed after their results on the other side."""
+    """Whether seeds were listed after their results on the other side, or at another length."""
 
     @classmethod
     def of(cls, observations: Observations, path: Path, filters: tuple[str, str]) -> Sides:
@@ -62,11 +62,14 @@ class Sides:
         Raises:
             ConfigError: no run does, a run satisfies both, or a filter names no column.
         """
-        when = observations.once(asked)["planned_at"]
-        a, b = (chosen(observations, path, words).join(when) for words in filters)
-        if len(both := a.index.intersection(b.index)):
-            raise ConfigError(f"{len(both):,} runs satisfy both filters, such as {both[0]}: expected two that exclude")
-        by_results = after_results(a, b) or after_results(b, a)
+        a, b = (chosen(observations, path, words) for words in filters)
+        computed = [set(zip(rows["trajectory_id"], rows["numerics"], strict=True)) for rows in (a, b)]
+        if both := len(computed[0] & computed[1]):
+            raise ConfigError(
+                f"{both:,} runs of {filters[1]!r} are runs of {filters[0]!r} or go on with them: expected two filters "
+                "that exclude each other, whatever the length of a run"
+            )
+        by_results = after_results(a, b) or after_results(b, a) or bool(a["later"].any() or b["later"].any())
         ours, theirs = (dict(zip(triples(rows), rows.index, strict=True)) for rows in (a, b))
         shared = [triple for triple in ours if triple in theirs]
         if len(shared) < FEWEST or by_results:
@@ -76,13 +79,26 @@ class Sides:
 
 
 def chosen(observations: Observations, path: Path, words: str) -> pd.DataFrame:
-    """Return the arithmetic runs that satisfy a filter of one or more words.
+    """Return the arithmetic runs that satisfy a filter of one or more words, one of each trajectory.
+
+    It is the run that was asked for before any result, if that is among them: a longer one may have been trained
+    because of its result. ``later`` says so of the runs that are.
 
     Raises:
         ConfigError: none does, or the filter names no column.
     """
-    rows = observations.arithmetic
-    runs = rows[rows.index.isin(filtered(observations, shlex.split(words))["run"])]
+    rows, before = observations.arithmetic, observations.once(asked)
+    label = observations.conditions(before) if len(before) else before["place"]
+    whole = pd.concat([before[:0], *(extended(observations, group) for _, group in before.groupby(label))])
+    ids = pd.Index(filtered(observations, shlex.split(words))["run"])
+    every = observations.observed.loc[ids.intersection(observations.observed.index)]
+    for first in (whole, before):
+        stands = every.index.isin(first.index)
+        every = every[stands | ~every["trajectory_id"].isin(every["trajectory_id"][stands])]
+    runs = observations.measured(every.index)
+    when = pd.concat([whole, before])["planned_at"]
+    runs = runs.join(when[~when.index.duplicated()])
+    runs["later"] = ~runs.index.isin(when.index) & runs["trajectory_id"].isin(before["trajectory_id"])
     if runs.empty:
         values = (f"{c.removeprefix('config.')}={in_words(v)}" for c in varying_columns(rows) for v in rows[c].unique())
         raise ConfigError(
@@ -108,7 +124,9 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         for column, e in zip(columns, estimates, strict=True)
         if e is not None
     ]
-    kind = "the same seeds on both sides, compared in pairs" if sides.paired else "independent groups of seeds"
+    kind = "the same seeds on both sides, compared in pairs"
+    if not sides.paired:
+        kind = f"two groups, not pairs: seeds on both sides: {len(set(triples(a)) & set(triples(b)))}"
     kind += (
         f"; {sides.alone:,} more are left out, which repeat a seed or have none on the other side"
         if sides.alone
@@ -177,11 +195,14 @@ def _times(observations: Observations, sides: Sides) -> list[Line]:
             shown.append("not reached by half")
     lines: list[Line] = [("median step of generalising", ["", *shown], [None, *found])]
     with suppress(NotEnoughData):
+        if min(map(len, sides.rows)) < 2:
+            return lines
         family = Family("runs", dict(zip(sides.names, sides.rows, strict=True)))
         between = contrast(observations, family, sides.names[1])
-        if min(map(len, sides.rows)) > 1:
-            what = f"geometric mean step of generalising, at most {between.horizon:,.0f}; B over A"
-            lines.append((what, [slowdown_words(between), "", ""], [between.slowdown, None, None]))
+        if sides.by_results:
+            between = replace(between, slowdown=None, bound=CHOSEN)
+        what = f"geometric mean step of generalising, at most {between.horizon:,.0f}; B over A"
+        lines.append((what, [slowdown_words(between), "", ""], [between.slowdown, None, None]))
     return lines
 
 
@@ -207,6 +228,8 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
 def _notes(observations: Observations, sides: Sides) -> list[str]:
     notes = []
     every = pd.concat(sides.rows)
+    if any(lost := [int((rows["status"] == "diverged").sum()) for rows in sides.rows]):
+        notes.append(f"Diverged: {lost[0]} runs of A, {lost[1]} of B. Means are those at the last step of all runs.")
     mixed = [c for c in varying_columns(every) if any(rows[c].nunique(dropna=False) > 1 for rows in sides.rows)]
     if mixed:
         names = ", ".join(column.removeprefix("config.") for column in mixed)
@@ -216,7 +239,7 @@ def _notes(observations: Observations, sides: Sides) -> list[str]:
     if any(name.startswith(word) for word in typed for name in results):
         notes.append("A filter is about results: the sides differ in them because they were chosen so.")
     if sides.by_results:
-        notes.append("One side's seeds were listed after their results on the other: the choice can make them differ.")
+        notes.append("Some seeds were listed after results of theirs: the choice can make the two sides differ.")
     random = asked(observations).index
     by_result = [int((~rows.index.isin(random)).sum()) for rows in sides.rows]
     if any(by_result):
@@ -246,7 +269,7 @@ def parser() -> Parser:
 @command()
 def main(argv: list[str]) -> int:
     """Print the comparison, and write its table and figure."""
-    arguments = parser().parse_args(argv)
+    arguments = parser().parse_intermixed_args(argv)
     *arguments.store, a, b = arguments.words if len(arguments.words) in (2, 3) else ("", "", "", "")
     if not a:
         raise ConfigError(f"{len(arguments.words)} words: expected two filters, such as class=early class=late")

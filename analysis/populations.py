@@ -452,6 +452,8 @@ class Populations:
     """Settings that differ between the populations."""
     tried: int = 0
     """Number of runs that only a search asked for."""
+    longer: int = 0
+    """Number of runs that go on with some of the seeds and were planned after results: see :func:`extended`."""
 
     def __len__(self) -> int:
         return len(self.every)
@@ -489,7 +491,12 @@ def populations(observations: Observations) -> Populations:
     named = tuple(replace(p, name=n) for p, n in zip(ordered, _names(ordered), strict=True))
     counted = set().union(*(set(p.rows["place"]) for p in named))
     beside = sum(len(set(c.rows["place"]) - counted) for c in taken if id(c) not in large)
-    return Populations(named, beside, settings, len(tried))
+    claims = observations.once(_claims)
+    lengths = {
+        place: steps for p in named for place, steps in zip(p.rows["place"], p.rows["config.train.steps"], strict=True)
+    }
+    longer = claims["run_id"][claims["length"] > claims["place"].map(lengths)].nunique()
+    return Populations(named, beside, settings, len(tried), longer)
 
 
 def _once(p: Population) -> Population:

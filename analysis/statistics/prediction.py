@@ -185,7 +185,7 @@ def spearman(x: Floats, y: Floats, level: float = LEVEL) -> Estimate:
         NotEnoughData: fewer than ten pairs, or one of them constant.
     """
     if len(x) < 10 or np.ptp(x) == 0 or np.ptp(y) == 0:
-        raise NotEnoughData(f"at least ten pairs of differing values (seen: {len(x)})")
+        raise NotEnoughData(f"at least ten pairs of differing values (seen: {len(x)} pairs)")
     r = float(np.corrcoef(stats.rankdata(x), stats.rankdata(y))[0, 1])
     half = float(special.ndtri(0.5 + level / 2)) * math.sqrt((1 + r * r / 2) / (len(x) - 3))
     centre = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r)))

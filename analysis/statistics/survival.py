@@ -171,7 +171,7 @@ def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
         share = 1 - float(curve.survival[watched][-1]) if watched.any() else 0.0
         raise NotEnoughData(
             f"at least {q:.0%} of the runs generalised within the budget (seen: {share:.0%} of {len(times)}); "
-            "longer runs (train.steps) give them"
+            "longer runs (train.steps) give them, unless they diverge"
         )
     # A time lies between two evaluations: the lower end assumes the first for all runs, the upper end the second.
     early = kaplan_meier(Times(times.left - EDGE, np.where(times.seen, times.left, np.inf)), level)
@@ -329,7 +329,9 @@ def fit(times: Times) -> LogNormal:
     """
     seen = int(times.seen.sum())
     if seen < FEWEST or len(np.unique(times.right[times.seen])) < 3:
-        raise NotEnoughData(f"at least {FEWEST} runs that generalised, at three different steps or more (seen: {seen})")
+        raise NotEnoughData(
+            f"at least {FEWEST} runs that generalised, at three different steps or more (seen: {seen} runs)"
+        )
     # The optimiser may try parameters of likelihood zero on its way: their warnings mean nothing.
     with np.errstate(divide="ignore", invalid="ignore"):
         left, right = np.log(np.maximum(times.left, 0.0)), np.log(times.right)

@@ -20,6 +20,7 @@ from grok.analysis.observations import (
 from grok.analysis.populations import Population, Populations, after_results, listed, populations, roles
 from grok.analysis.proposals import proposal
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, holm
+from grok.store.designs import TRAINED
 
 
 @dataclass(frozen=True)
@@ -379,14 +380,19 @@ def by_population(
             study = one(observations, population)
             study.scope = population.scope
             study.notes += _unfinished(observations, population)
+            if failed := _failed(observations, population):
+                text = f"{failed:,} more failed. If slow seeds fail more often, shares are too high."
+                study.notes.append(text)
+                study.summary += f" {text}" * bool(study.summary)
             return study
 
         largest = _largest(grouped, most)
-        late = [p.name for p in largest[1:] if after_results(largest[0].rows, p.rows)]
+        first = largest[0].rows
+        late = [p.name for p in largest[1:] if after_results(first, p.rows) or after_results(p.rows, first)]
         test = beside.compare or (lambda first, other: None)
         how = replace(beside, compare=lambda first, other: None if other.about in late else test(first, other))
         study = side_by_side(largest, len(grouped), part, how, lambda: _scope(grouped), "population")
-        study.notes += [f"{name}: seeds listed after their results in the first; no test of them." for name in late]
+        study.notes += [f"{name}: seeds listed after results of theirs; no test against the first." for name in late]
         study.notes += _beside_note(grouped)
         return study
 
@@ -403,6 +409,16 @@ def _unfinished(observations: Observations, population: Population) -> list[str]
     return [f"Not finished: {len(missing):,} of {len(planned):,} runs that were planned with these are not stored."]
 
 
+def _failed(observations: Observations, population: Population) -> int:
+    """Return how many runs of the same settings that were planned with these failed."""
+    plans, runs = observations.once(roles).rows, observations.all_runs.set_index("run_id")
+    of = plans["design_id"][plans["run_id"].isin(population.rows.index) & plans["role"].isin(TRAINED)]
+    ids = plans["run_id"][plans["design_id"].isin(of) & plans["role"].isin(TRAINED)].unique()
+    failed = runs[(runs["status"] == "failed") & runs.index.isin(ids)]
+    label = observations.conditions(pd.concat([runs.loc[population.rows.index[:1]], failed]))
+    return int((label.iloc[1:] == label.iloc[0]).sum())
+
+
 def _largest(grouped: Populations, most: int) -> list[Population]:
     """Return the reference and the largest of the others, in their order."""
     kept = sorted(grouped.every[1:], key=lambda p: -len(p))[: most - 1]
@@ -415,6 +431,11 @@ def _beside_note(grouped: Populations) -> list[str]:
         notes.append(f"{grouped.beside:,} more runs are left out, because their groups have fewer than five seeds.")
     if grouped.tried:
         notes.append(f"{grouped.tried:,} more runs are trials of a search: its section judges them.")
+    if grouped.longer:
+        notes.append(
+            f"Longer runs that a plan after results asked for, not of every seed, are left out: "
+            f"{grouped.longer:,}. Those seeds may have been chosen."
+        )
     return notes
 
 

@@ -22,7 +22,7 @@ from grok.analysis.criteria import (
 from grok.analysis.observations import Observations, differing_settings, floats
 from grok.analysis.populations import Population, listed, populations, random_seeds
 from grok.analysis.proposals import code_needed, rerun_command
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator, holm
+from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, holm
 from grok.analysis.statistics.proportions import Unequal, at_any_time, fisher, share, unequal_rates
 from grok.analysis.statistics.survival import Times
 from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
@@ -202,15 +202,17 @@ def _summary(census: Census) -> str:
     """Return what was trained, how many, what came out and how sure."""
     n, unit, steps = _ends(census)[0].n, census.population.unit, census.rows["config.train.steps"]
     longer = " or more" * bool((steps > _usual(census)).mean() > FEW_LONGER)
+    upto = "up to " * (not longer and bool((floats(census.rows["steps"]) < _usual(census)).mean() > FEW_LONGER))
     shorter = f" (and {len(steps) - n:,} for less)" * (n < len(steps))
-    trained = f"{n:,} {unit if n > 1 else unit.replace('seeds', 'seed', 1)} trained for {_usual(census):,} steps"
+    trained = f"{n:,} {unit if n > 1 else unit.replace('seeds', 'seed', 1)} trained for {upto}{_usual(census):,} steps"
     if census.population.has_diary_task and census.shares:
         shares = " and ".join(f"{census.shares[name].percent()} {name}" for name in CLASSES[:2])
         low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
         outcome = f"{shares} (validation accuracy above {high} and above {low} at step {census.horizon:,})"
     else:
-        half = f", half of the seeds by step {census.by_time.median.plain()}" if census.by_time else ""
-        outcome = f"{_ends(census)[0].percent()} generalised{' by then' * bool(longer)}{half}"
+        half = census.by_time if n >= FEWEST_OF_A_MEDIAN else None
+        middle = f", half of the seeds by step {half.median.plain()}" if half else ""
+        outcome = f"{_ends(census)[0].percent()} generalised{' by then' * bool(longer)}{middle}"
     return f"{trained}{longer}{shorter} on {census.population.task}: {outcome}, with 95% intervals."
 
 
@@ -278,7 +280,8 @@ def _held(census: Census) -> list[Finding]:
 
 def _named(seeds: pd.Series) -> str:
     """Return the first of ``seeds`` by name."""
-    return ", ".join(map(str, seeds.head(FEW_NAMED))) + (", ..." if len(seeds) > FEW_NAMED else "")
+    more = len(seeds) - FEW_NAMED
+    return ", ".join(map(str, seeds.head(FEW_NAMED))) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _equal_bits(census: Census) -> list[Finding]:
@@ -400,13 +403,15 @@ def _best_table(census: Census) -> Table:
     seeds = census.population.seeds
     rows = census.rows.assign(when=np.where(_done(census), census.times.right, np.inf), drawn=seeds)
     best = rows.sort_values(["when", "accuracy", "drawn"], ascending=[True, False, True]).head(BEST)
+    never = np.where(best["status"] == "diverged", "diverged", "not yet")
+    when = [f"{w:,.0f}" if np.isfinite(w) else n for w, n in zip(best["when"], never, strict=True)]
     named = "seed" if census.population.from_masters else f"{census.population.varies[0]} seed"
     frame = pd.DataFrame(
         {
             named: best["drawn"].to_numpy(),
             "run": [r[:10] for r in best.index],
             "class": best["label"].to_numpy(),
-            "generalised at step": [f"{w:,.0f}" if np.isfinite(w) else "not yet" for w in best["when"]],
+            "generalised at step": when,
             "for good from step": [
                 f"{w:,.0f}" if np.isfinite(w) else "no" for w in floats(best["grokked_for_good_step"])
             ],

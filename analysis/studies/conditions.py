@@ -209,7 +209,7 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
         dict(zip(triples(base), base.index, strict=True)),
     )
     both = [t for t in mine if t in theirs]
-    by_results = after_results(base, rows)
+    by_results = after_results(base, rows) or after_results(rows, base)
     paired = len(both) >= FEWEST and not by_results
     if paired:
         rows, base = rows.loc[[mine[t] for t in both]], base.loc[[theirs[t] for t in both]]
@@ -334,7 +334,7 @@ def analyse_settings(observations: Observations, families: list[Family]) -> Comp
     if len(families) > 1:
         study.findings.insert(0, _count(study))
     study.findings += [f for c in contrasts for f in _rates(observations, c, len(families) == 1)]
-    caption = "Each value against its reference; p (Holm): that the times do not differ, over all rows of the table"
+    caption = "Each value against its reference; p (Holm): that the geometric means are equal, over all rows"
     table = pd.DataFrame(records)
     if all(c.paired for c in contrasts):
         table = table.drop(columns="same seeds")  # a note says it for all
@@ -379,7 +379,7 @@ def _verdict(study: Comparison, c: Contrast) -> str:
         return ""
     if c.slowdown.low > 1 or c.slowdown.high < 1:
         return ", which may be chance among so many comparisons"
-    return ", no difference beyond chance"
+    return ", no difference of the mean beyond chance"
 
 
 def slowdown_words(c: Contrast) -> str:

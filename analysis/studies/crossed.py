@@ -13,7 +13,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.analysis.criteria import DIARY, FEW_CUT_OFF, Outcome, accuracy_at, final_loss, outcome
-from grok.analysis.observations import CONDITION_SETTINGS, Condition, Observations, conditions_of, describe_task
+from grok.analysis.observations import (
+    CONDITION_SETTINGS,
+    Condition,
+    Observations,
+    conditions_of,
+    describe_task,
+    has_diary_task,
+)
 from grok.analysis.populations import roles, settings_in_words
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, benjamini_hochberg, generator
 from grok.analysis.statistics.proportions import Heterogeneity, confirmed_ratio, heterogeneity
@@ -51,11 +58,6 @@ class Subject:
     describe: Callable[[pd.Series], str]
     """Task or model of a run in words, with its settings."""
 
-    def factorings(self) -> list[tuple[tuple[str, ...], ...]]:
-        """Return the streams as crossed factors: all three separately, or two that vary together against the third."""
-        a, b, c = self.streams
-        return [((a,), (b,), (c,)), ((a, b), (c,)), ((a, c), (b,)), ((b, c), (a,))]
-
 
 @dataclass(frozen=True)
 class Design:
@@ -92,8 +94,8 @@ def largest_design(rows: pd.DataFrame, subject: Subject) -> Design:
 
     It may have no run.
     """
-    three, *two = subject.factorings()
-    whole = crossed_design(rows, three)
+    a, b, c = subject.streams
+    whole, two = crossed_design(rows, ((a,), (b,), (c,))), [((a, b), (c,)), ((a, c), (b,)), ((b, c), (a,))]
     return whole if len(whole.rows) else max((crossed_design(rows, of) for of in two), key=lambda d: len(d.rows))
 
 
@@ -137,6 +139,8 @@ MODEL_SEED: Final = {"split and init together": ("split", "init", "split × init
 """The sum of components that one seed for split and weights decides, as the diary's model seed."""
 UNKNOWN: Final = 0.95
 """Width of an interval of a share that says nothing."""
+NO_WIDTH: Final = 1e-4
+"""Width below which the estimate lies beyond all simulated ones."""
 
 
 @dataclass(kw_only=True)
@@ -218,6 +222,10 @@ def _shares(study: Crossed) -> None:
     except NotEnoughData as gap:
         study.notes.append(f"Variance shares: not enough data, needs {gap.needs}.")
         return
+    study.notes.append(
+        "The intervals of shares suppose independent normal effects. If seeds take turns to be good and bad (the "
+        "sign of one seed's effect depends on another's), they hold less often, and single seeds can seem to decide."
+    )
     alone = {name: f"the {name} seed{'s together' if '+' in name else ' alone'}" for name in study.factors}
     by = f"{'up to' if study.outcome.is_time else 'at'} step {study.outcome.horizon:,.0f}"
     words = alone | {CHAOS: f"chaos, {by} (equal seeds, weights moved by a unit in the last place)"}
@@ -230,7 +238,8 @@ def _shares(study: Crossed) -> None:
             f"{name} share",
             e.percent(),
             f"{e.percent()} of the variance belongs to {words.get(name, f'the interaction {name}')}"
-            f"{': these data cannot tell' if e.high - e.low > UNKNOWN else ''}.",
+            f"{': these data cannot tell' if e.high - e.low > UNKNOWN else ''}"
+            f"{': beyond what normal effects give, so without an interval' if e.high - e.low < NO_WIDTH else ''}.",
             e,
             headline=name in words,
             listed=name in words,
@@ -339,12 +348,15 @@ def _rates(observations: Observations, study: Crossed) -> None:
         study.tell(
             f"outcomes differ between {factor} seeds",
             f"p = {test.p:.2g}",
-            f"Does the {factor} seed by itself decide the outcome, whatever the {'/'.join(others)} seeds? Ranks, "
-            f"permuted in whole blocks, over {test.groups} {factor} seeds: p = {test.p:.2g}.",
+            f"Do the outcomes differ between the {test.groups} {factor} seeds, at these {'/'.join(others)} seeds? "
+            f"Ranks, permuted in whole blocks: p = {test.p:.2g}. A seed that matters only together with others "
+            "can show here, too.",
         )
         if hit is None:
             continue
-        confirmed = _confirmed_ratio(hit, levels, others, factor, meaning, diary=study.subject is EQUATIONS)
+        confirmed = _confirmed_ratio(
+            hit, levels, others, factor, meaning, diary=study.subject is EQUATIONS and has_diary_task(cells.iloc[0])
+        )
         if confirmed is not None:
             study.findings.append(confirmed)
     if frames:

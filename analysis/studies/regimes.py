@@ -179,7 +179,9 @@ def _groups(study: Regimes, done: pd.DataFrame) -> None:
     )
     shown = ", ".join(f"{name}: p = {value:.2g}" for name, value in p.items())
     text = f"The ratios of the times are {verdict} (dip test of a single mode, Holm; {shown})."
-    study.tell("one group or two", "two groups" if two else "no second one seen", text, headline=True)
+    study.tell(
+        "one group or two, by ratios of times", "two groups" if two else "no second one seen", text, headline=True
+    )
 
 
 def _times(done: pd.DataFrame) -> Table:

@@ -149,6 +149,8 @@ class Kind:
     hit: Hit
     candidates: list[Unit]
     controls: list[Unit]
+    hits: frozenset[str]
+    """The hits of the population: the runs that could have been candidates."""
     rows: pd.DataFrame = field(repr=False)
     """All runs of the condition."""
 
@@ -322,7 +324,9 @@ class _Condition:
         groups = [self.random] if len(self.random) >= FEWEST_OTHERS else [scan.rows for scan in self.scans]
         if not any(map(len, groups)) and self.observations.once(roles).unknown() & set(self.rows.index):
             raise NotEnoughData("the rows in designs/ of the census: without them nobody knows what is rare")
-        own = self.rows.loc[self.rows.index.intersection([*self.asked.index, *self._first])]
+        own = self.rows.loc[self.rows.index.intersection([*self.asked.index, *self._first.values()])]
+        if not any(map(len, groups)) and own.empty and differing_settings(self.rows.iloc[0]):
+            raise NotEnoughData("a census of random seeds: repeats of named seeds alone do not tell what is rare")
         return self.rows.loc[max(groups, key=len, default=own if len(own) else self.rows).index]
 
     @cached_property
@@ -372,7 +376,8 @@ class _Condition:
         controls = [unit for unit, o in zip(judged, ordinary, strict=True) if o and unit[1] not in self._chosen]
         control_runs = self._one_each(controls, fixed)
         lines = self.every.dropna(subset="own").drop_duplicates("own").set_index("own")["line"].to_dict()
-        kind = Kind(name, fixed, change, self.name, self.hit, [], [], self.judged)
+        flags = self.hit.flags.reindex(self.population.index)
+        kind = Kind(name, fixed, change, self.name, self.hit, [], [], frozenset(flags.index[flags == 1]), self.judged)
         for (row, own, runs), is_control in zip(judged, ordinary, strict=True):
             others, words = ([], "") if is_control else self._others(name, fixed, own, control_runs)
             seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
@@ -578,7 +583,7 @@ def _apart(test: Test, name: str, by: str, groups: Groups) -> list[Finding]:
         hits, runs = (sum(column) for column in zip(*counts, strict=True))
         shown.append(f"{hits} of {runs} {words}")
         mean = mean_share(counts, [unit.line for unit, _ in its])
-        text.append(f"{shown[-1]} ({mean.percent(0)} of all such seeds' repeats)")
+        text.append(f"{shown[-1]} ({mean.percent(0)} for all seeds chosen like these)")
     label = f"{kind.hit.words} again by {name}, {test.name}"
     return [
         Finding(label, "; ".join(shown), f"{what_repeats(kind)}, by {by}: {'; '.join(text)}.", listed=not test.free)
@@ -657,7 +662,7 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
         return None
     text = (
         "Median distance of two runs of a seed that start a unit in the last place apart, in the log of the validation "
-        f"loss: {'; '.join(shown)}. So shares of repeats that hit again, and of chaos, are about one step."
+        f"loss: {'; '.join(shown)}. So shares of repeats that hit again, and of chaos, hold at one step only."
     )
     caption = "Distance of runs that start a unit in the last place apart, by step (log of the validation loss)"
     order = ["step", "seeds", "n", "median", "low", "high", "lowest", "highest"]
@@ -740,10 +745,7 @@ def verdict(test: Test) -> str:
     if result.verdict is Verdict.MORE:
         who = f"{called} of {n} candidates {'is' if called == 1 else 'are'}" if n > 1 else "the candidate is"
         who = who if called else "together the candidates are"
-        others = "chance matters, too"
-        if test.free:
-            many = len(test.free) > 1
-            others = f"the {listed(test.free)} seed{'s' * many} matter{'s' * (not many)}, too"
+        others = f"chance{f' or the new {listed(test.free)} seed' if test.free else ''} matters, too"
         most = "most repeats are not" if result.pooled.high < MOST else "not proven to be in most repeats"
         return f"{who} {hit} more often than other seeds, but {most}: {others}"
     if result.verdict is Verdict.NO_SIGN:
@@ -778,17 +780,19 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         text += f" Fewer than {few}: the rate of other seeds is not compared."
     if result.mean is not None:
         m = result.mean
-        text += f" For all such seeds: {m.percent(0)} of a seed's repeats."
+        text += f" For all seeds chosen like these: {m.percent(0)} of a seed's repeats."
     elif n > 1:
         text += " The candidates share streams, so they do not tell how other such seeds behave."
+    if (some := len(kind.hits & {unit.own for unit in kind.candidates})) < len(kind.hits) and some:
+        text += f" {some} of the {len(kind.hits)} seeds that are {hit} were repeated: others may do better or worse."
     if test.controls is not None:
         again, of = (
             sum(column) for column in zip(*[kind.hit.counts(unit.repeats) for unit in kind.controls], strict=True)
         )
         ordinary = len(kind.controls)
         text += (
-            f" Ordinary controls: {again} of {of} repeats of {ordinary} seed{'s' * (ordinary > 1)}; all such seeds: "
-            f"{test.controls.percent(0)}."
+            f" Ordinary controls: {again} of {of} repeats of {ordinary} seed{'s' * (ordinary > 1)}; all seeds chosen "
+            f"like these: {test.controls.percent(0)}."
         )
     label = f"{hit} again, {test.name}"
     study.findings += [Finding(label, shown, text, result.pooled, headline=headline), *beside]

@@ -169,14 +169,17 @@ def _judged_together(observations: Observations, counted: pd.DataFrame) -> Itera
 
 
 def _by_time(observations: Observations, rows: pd.DataFrame, reference: pd.DataFrame) -> pd.Series:
-    """Return ``early``, ``late``, ``not within N steps`` or why none is known, against the median of ``reference``."""
+    """Return ``early``, ``late``, ``not within N steps``, ``diverged`` or why none is known."""
     try:
         threshold = judge_by_time(observations.times(reference), floats(reference["config.train.steps"])).threshold
     except NotEnoughData:
         return pd.Series("no median", index=rows.index)
     times, steps = observations.times(rows), floats(rows["config.train.steps"])
     cases = [steps < threshold, times.right <= threshold, times.seen]
-    words = np.select(cases, [UNJUDGED, "early", "late"], [f"not within {int(length):,} steps" for length in steps])
+    never = np.where(
+        rows["status"] == "diverged", "diverged", [f"not within {int(length):,} steps" for length in steps]
+    )
+    words = np.select(cases, [UNJUDGED, "early", "late"], never)
     return pd.Series(words, index=rows.index)
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from grok.analysis.criteria import usual_length
 from grok.analysis.observations import Observations, floats
@@ -170,8 +169,11 @@ def _gap(study: Survival, rows: pd.DataFrame) -> None:
     known = np.isfinite(memorised) & (memorised > 0)
     if known.sum() < 5 or known.mean() <= 0.5:
         return
+    # multiples of the step of memorising, out to the next twentieth: few intervals then differ, which is quick
+    times, cells = study.times.take(known), 20 / memorised[known]
+    first, last = np.floor((times.left * cells).round(6)) / 20, np.ceil((times.right * cells).round(6)) / 20
     try:
-        e = survival.quantile(_ratios(study.times.take(known), memorised[known]))
+        e = survival.quantile(survival.Times(first, last))
     except NotEnoughData:
         return
     text = (
@@ -181,21 +183,14 @@ def _gap(study: Survival, rows: pd.DataFrame) -> None:
     study.findings.insert(0, Finding("gap", f"{e.plain(1)} times", text, e))
 
 
-def _ratios(times: survival.Times, memorised: NDArray[np.float64]) -> survival.Times:
-    """Return times as multiples of each run's step of memorisation (n,), their ends moved out to the next twentieth.
-
-    Of thousands of seeds few intervals then differ, which keeps Turnbull's estimate quick.
-    """
-    cells = 20 / memorised
-    return survival.Times(np.floor((times.left * cells).round(6)) / 20, np.ceil((times.right * cells).round(6)) / 20)
-
-
 QUESTION = Question(
     "survival",
     "Time to generalise",
     "How long does a seed take?",
     "grok sweep sweep=long_census",
-    by_population(one, Beside(beside, compare, "times to generalise are distributed (log-rank test)")),
+    by_population(
+        one, Beside(beside, compare, "seeds generalise as fast (log-rank test, which curves that cross escape)")
+    ),
     has_populations,
     reads_designs=True,
     of_seeds=True,

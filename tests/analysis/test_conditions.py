@@ -1,9 +1,11 @@
 """Settings compared, prediction and measurements inside a network, on simulated stores whose truth is known."""
 
+import itertools
 import json
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import norm
 
@@ -23,7 +25,9 @@ from grok.analysis.statistics.prediction import (
 from grok.analysis.studies.conditions import CROSSING, Comparison, bound_of, ratio_of_times
 from grok.analysis.studies.mechanism import Mechanism
 from grok.analysis.studies.val_shuffle import variance_ratio
-from tests.analysis.simulate import Truth, ask, census, simulate
+from grok.errors import ConfigError
+from grok.store.designs import Purpose
+from tests.analysis.simulate import Planned, Truth, ask, census, simulate
 
 
 def settings_study(name: str, setting: str, truths: list[Truth]) -> Comparison:
@@ -71,7 +75,7 @@ def test_a_setting_that_does_nothing_is_said_to_do_nothing() -> None:
     study = settings_study(
         "interventions", "optim.grokfast", runs("optim.grokfast", factors, 15, np.random.default_rng(3))
     )
-    assert "no difference beyond chance" in study.findings[0].text
+    assert "no difference of the mean beyond chance" in study.findings[0].text
 
 
 def test_the_reference_is_of_the_same_seeds_where_enough_of_them_were_run() -> None:
@@ -100,6 +104,26 @@ def test_seeds_listed_after_the_results_of_the_reference_tell_nothing(planned: s
     assert Sides.of(found, found.path, ("init_scale=1", "init_scale=2")).by_results == (size == 69)
     assert any("beyond chance" in f.label for f in ask("survival", found).findings) == (size != 69)
     assert len(contrast.base) == size and (contrast.bound == "chosen") == (contrast.slowdown is None) == (size == 69)
+
+
+def test_two_sides_are_of_the_lengths_that_were_asked_for() -> None:
+    """Going on with the late seeds of one side, on both, takes no short run away."""
+    times = np.exp(np.random.default_rng(9).normal(np.log(1000), 0.5, (2, 40)))
+    both = [
+        [Truth({"seed": s, "optim.weight_decay": d, "train.steps": 1000, "eval.every": 50}, t) for s, t in enumerate(x)]
+        for d, x in zip((0.5, 2.0), times, strict=True)
+    ]
+    late = [(s, d) for s, d in itertools.product(range(40), (0, 1)) if times[0][s] > 1000]
+    longer = [Truth({**both[d][s].overrides, "train.steps": 4000}, float(times[d][s])) for s, d in late]
+    found = simulate([*both[0], *both[1], *longer], Planned("extend", [(t, Purpose(role="member")) for t in longer]))
+    for also in ("", " steps=1000"):
+        sides = Sides.of(found, found.path, (f"weight_decay=0.5{also}", f"weight_decay=2{also}"))
+        assert sides.paired and not sides.by_results and len(sides.rows[0]) == 40
+        assert set(pd.concat(sides.rows)["config.train.steps"]) == {1000}
+    chosen = Sides.of(found, found.path, ("weight_decay=0.5 steps=4000", "weight_decay=2 steps=4000"))
+    assert chosen.by_results and len(chosen.rows[1]) == len(late) / 2
+    with pytest.raises(ConfigError, match="go on with them"):
+        Sides.of(found, found.path, ("weight_decay=2 steps=1000", "weight_decay=2 steps=4000"))
 
 
 def test_budgets_that_differ_do_not_bend_the_ratio() -> None:

@@ -14,6 +14,7 @@ COMMITTED = {
 """Lines of the page by section, case and estimate."""
 FEW = {"redraws": 8, "crosses": 20, "half-fate": 15, "repeats": 20, "groups of times": 12, "families": 900}
 """Studies of a fast test where 40 take long, or 900 take no time."""
+LONG = ("learning", "redraws")
 
 
 def test_the_page_has_every_case_of_the_command() -> None:
@@ -23,7 +24,7 @@ def test_the_page_has_every_case_of_the_command() -> None:
     assert all(n == STUDIES or (section in ("half-fate", "times") and n > 0.75 * STUDIES) for section, n in told)
 
 
-@pytest.mark.parametrize("section", [pytest.param(s, marks=[pytest.mark.slow] * (s == "learning")) for s in SECTIONS])
+@pytest.mark.parametrize("section", [pytest.param(s, marks=[pytest.mark.slow] * (s in LONG)) for s in SECTIONS])
 def test_a_few_studies_agree_with_the_page(section: str) -> None:
     """In how often each estimate holds and says so, by itself and all together, and in how wide it is."""
     counts: dict[str, list[tuple[int, int, float]]] = {"holds": [], "says so": []}

@@ -119,11 +119,14 @@ def test_going_on_with_every_seed_chooses_nothing() -> None:
     times = np.exp(np.random.default_rng(8).normal(np.log(8843), 0.6, 200))
     seeds = [Truth({"seed": s, "train.steps": 4000, "eval.every": 500}, float(t)) for s, t in enumerate(times)]
     longer = [Truth({**t.overrides, "train.steps": 60_000}, t.time) for t in seeds]
-    whole = ask("survival", simulate([*seeds, *longer], sweep(longer, "extend")))
+    store = simulate([*seeds, *longer], sweep(longer, "extend"))
+    whole = ask("survival", store)
     (median,) = [f.estimate for f in whole.findings if f.label == "median step of generalisation"]
     assert median.low <= 8843 <= median.high and median.high < 10_500
     part = ask("survival", simulate([*seeds, *longer[:-1]], sweep(longer, "extend")))  # one is still trained
     assert set(part.population.rows["config.train.steps"]) == {4000}
+    assert [n.split(": 199")[1] for n in part.notes if ": 199" in n] == [". Those seeds may have been chosen."]
+    assert store.once(populations).longer == 0
     # one more plan trains half of them and as many new seeds: only the new ones are asked for without results
     new = [Truth({"seed": s, "train.steps": 60_000, "eval.every": 500}, 9000.0) for s in range(200, 230)]
     half = longer[:100]

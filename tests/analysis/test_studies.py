@@ -85,6 +85,7 @@ def test_census_with_every_kind_of_ending() -> None:
     truths += [Truth({"seed": 102, "eval.every": 2000, "train.steps": 5000}, 3500)]
     study = ask("census", simulate(truths))
     assert study.shares["diverged"].value == pytest.approx(1 / 31)
+    assert "1 more failed" in study.summary
 
 
 def test_survival_of_a_mixture(long_census: Observations) -> None:
@@ -139,7 +140,7 @@ def test_one_continuum_is_not_two_regimes_and_two_groups_are() -> None:
     apart = np.where(np.arange(60) < 24, -1.0, 1.0) + 0.1 * rng.normal(size=60)
     for lags, shown in ((spread, "no second one seen"), (apart, "two groups")):
         study = REGIMES.answer(with_norm_falls(np.rint(4000 * np.exp(lags) / 100) * 100, again=11_500.0))
-        assert next(f.shown for f in study.findings if f.label == "one group or two") == shown
+        assert next(f.shown for f in study.findings if f.label == "one group or two, by ratios of times") == shown
 
 
 @pytest.mark.parametrize(("slow", "diverged"), [(0, 0), (4, 0), (0, 3), (2, 3)])
@@ -157,7 +158,7 @@ def test_the_order_of_events_says_whom_it_is_about(slow: int, diverged: int) -> 
 @pytest.mark.parametrize(("steps", "watched"), [(6000, False), (12_000, True)])
 def test_only_times_that_were_watched_long_enough_are_compared(steps: int, watched: bool) -> None:
     study = ask("regimes", with_norm_falls([3000.0] * 12, steps))
-    assert ("one group or two" in {f.label for f in study.findings}) == watched
+    assert ("one group or two, by ratios of times" in {f.label for f in study.findings}) == watched
     assert ("times" in {table.name for table in study.tables}) == watched
 
 
@@ -294,7 +295,7 @@ def test_processors_whose_seeds_differ_are_said_and_others_are_not() -> None:
     said = [f for f in apart.findings if "differ" in f.label]
     assert {f.label for f in said} == {"numerics tags differ, super", "numerics tags differ, generalised"}
     assert "numerics tags differ in the share that is super" in apart.summary
-    alike = ask("census", simulate(computed_on(300, 7, "a", 0) + computed_on(300, 9, "b", 1000)))
+    alike = ask("census", simulate(computed_on(100, 7, "a", 0) + computed_on(100, 9, "b", 1000)))
     assert not [f for f in alike.findings if "differ" in f.label]
     (every,) = [f for f in alike.findings if f.label == "ways of computing"]
     assert "0 of 2 tests" in every.text
@@ -310,20 +311,6 @@ def test_runs_that_change_in_mid_run_are_no_census_and_said() -> None:
     assert needs("census", simulate(switched)).count("20 runs change in mid-run") == 1
     both = ask("census", simulate(computed_on(30, 3, "a", 0) + switched))
     assert both.shares["super"].n == 30 and any("20 runs change in mid-run" in note for note in both.notes)
-
-
-@pytest.mark.slow
-def test_groups_of_equal_rates_are_called_unequal_in_few_stores() -> None:
-    rng, false = np.random.default_rng(12), 0
-    rows = simulate(computed_on(80, 8, "a", 0)).all_runs
-    store = simulate(computed_on(80, 8, "a", 0))
-    for _ in range(40):
-        drawn = rows.assign(
-            numerics=rng.integers(0, 3, len(rows)).astype(str), git_commit=rng.integers(0, 4, len(rows)).astype(str)
-        )
-        study = ask("census", Observations(drawn, store.curves, designs=store.designs))
-        false += any("differ" in f.label for f in study.findings)
-    assert false <= 5
 
 
 def test_equal_bits_under_different_seeds_are_an_error_and_count_once() -> None:
