@@ -57,8 +57,9 @@ def parser() -> Parser:
     parser.add_argument(
         "--out-file", type=Path, metavar="F", help="file for the texts; .jsonl: one JSON object per text"
     )
-    parser.add_argument("--tokens", type=positive, default=200, help="number of new tokens per text (default 200)")
-    parser.add_argument("--samples", type=positive, default=1, help="number of texts per prompt (default 1)")
+    many = number(int, minimum=1, maximum=2**20)
+    parser.add_argument("--tokens", type=many, default=200, help="number of new tokens per text (default 200)")
+    parser.add_argument("--samples", type=many, default=1, help="number of texts per prompt (default 1)")
     parser.add_argument(
         "--temperature",
         type=number(float, minimum=0),

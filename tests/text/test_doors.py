@@ -112,6 +112,7 @@ def test_a_run_in_flight_can_be_looked_at(trained: Trained, tmp_path: Path, caps
         (generate, ["RUN", "--top-p", "2"], "--top-p 2"),
         (generate, ["RUN", "--seed", "-1"], "--seed -1: expected a whole number"),
         (generate, ["RUN", "--tokens", "0"], "--tokens 0"),
+        (generate, ["RUN", "--tokens", "2147483648000"], "--tokens 2147483648000"),
         (generate, ["RUN", "--prompt-file", "absent.txt"], "cannot be read"),
     ],
 )
