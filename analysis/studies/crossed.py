@@ -137,7 +137,7 @@ LANGUAGE: Final = Subject(
 
 MODEL_SEED: Final = {"split and init together": ("split", "init", "split × init")}
 """The sum of components that one seed for split and weights decides, as the diary's model seed."""
-UNKNOWN: Final = 0.95
+UNKNOWN: Final = 0.8
 """Width of an interval of a share that says nothing."""
 NO_WIDTH: Final = 1e-4
 """Width below which the estimate lies beyond all simulated ones."""
