@@ -135,7 +135,7 @@ class SlowGradients:
 
 # Changes to the training rule that studies of grokking need; off by default.
 #
-# The Grokfast filter is in ``optimizer``. ``stacked.interventions`` has the same changes for
+# The Grokfast filter is in ``optimizer``. ``gpu.optimizer`` has the same changes for
 # stacked lanes.
 
 
