@@ -24,7 +24,7 @@ from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
 from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
-from grok.analysis.populations import after_results, asked, extended, triples
+from grok.analysis.populations import after_results, asked, by_result, populations, triples
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
@@ -66,8 +66,8 @@ class Sides:
         computed = [set(zip(rows["trajectory_id"], rows["numerics"], strict=True)) for rows in (a, b)]
         if both := len(computed[0] & computed[1]):
             raise ConfigError(
-                f"{both:,} runs of {filters[1]!r} are runs of {filters[0]!r} or go on with them: expected two filters "
-                "that exclude each other, whatever the length of a run"
+                f"{both:,} runs of {filters[1]!r} are computed as runs of {filters[0]!r} are, or go on with them: "
+                "expected two filters that exclude each other, whatever the length of a run"
             )
         by_results = after_results(a, b) or after_results(b, a) or bool(a["later"].any() or b["later"].any())
         ours, theirs = (dict(zip(triples(rows), rows.index, strict=True)) for rows in (a, b))
@@ -88,17 +88,15 @@ def chosen(observations: Observations, path: Path, words: str) -> pd.DataFrame:
         ConfigError: none does, or the filter names no column.
     """
     rows, before = observations.arithmetic, observations.once(asked)
-    label = observations.conditions(before) if len(before) else before["place"]
-    whole = pd.concat([before[:0], *(extended(observations, group) for _, group in before.groupby(label))])
+    whole = pd.concat([before[:0], *(p.rows for p in observations.once(populations).every)])
     ids = pd.Index(filtered(observations, shlex.split(words))["run"])
     every = observations.observed.loc[ids.intersection(observations.observed.index)]
     for first in (whole, before):
         stands = every.index.isin(first.index)
         every = every[stands | ~every["trajectory_id"].isin(every["trajectory_id"][stands])]
-    runs = observations.measured(every.index)
     when = pd.concat([whole, before])["planned_at"]
-    runs = runs.join(when[~when.index.duplicated()])
-    runs["later"] = ~runs.index.isin(when.index) & runs["trajectory_id"].isin(before["trajectory_id"])
+    runs = observations.measured(every.index).join(when[~when.index.duplicated()])
+    runs["later"] = runs.index.isin(observations.once(by_result)[1])
     if runs.empty:
         values = (f"{c.removeprefix('config.')}={in_words(v)}" for c in varying_columns(rows) for v in rows[c].unique())
         raise ConfigError(
@@ -240,11 +238,10 @@ def _notes(observations: Observations, sides: Sides) -> list[str]:
         notes.append("A filter is about results: the sides differ in them because they were chosen so.")
     if sides.by_results:
         notes.append("Some seeds were listed after results of theirs: the choice can make the two sides differ.")
-    random = asked(observations).index
-    by_result = [int((~rows.index.isin(random)).sum()) for rows in sides.rows]
-    if any(by_result):
+    others = [int((~rows.index.isin(observations.once(by_result)[0])).sum()) for rows in sides.rows]
+    if any(others):
         notes.append(
-            f"{by_result[0]} runs of A and {by_result[1]} of B were not asked for before any result (children, "
+            f"{others[0]} runs of A and {others[1]} of B were not asked for before any result (children, "
             "repeats, unknown purpose): the difference holds for runs chosen like these, not for random seeds."
         )
     return notes

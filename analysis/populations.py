@@ -292,6 +292,14 @@ def extended(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
+def by_result(observations: Observations) -> tuple[set[str], set[str]]:
+    """Return the runs that were asked for before a result of their place, or with every seed, and those only after."""
+    claims = observations.once(_claims)
+    every = (p.rows.index for p in observations.once(populations).every)
+    before = set(observations.once(asked).index).union(claims["run_id"][~claims["results_seen"]], *every)
+    return before, set(claims["run_id"]) - before
+
+
 def _claims(observations: Observations) -> pd.DataFrame:
     """Return the claims on places: members and cells of crosses, given or drawn, with the length that was asked for."""
     rows = observations.once(roles).of("member", "cell")
@@ -492,10 +500,8 @@ def populations(observations: Observations) -> Populations:
     counted = set().union(*(set(p.rows["place"]) for p in named))
     beside = sum(len(set(c.rows["place"]) - counted) for c in taken if id(c) not in large)
     claims = observations.once(_claims)
-    lengths = {
-        place: steps for p in named for place, steps in zip(p.rows["place"], p.rows["config.train.steps"], strict=True)
-    }
-    longer = claims["run_id"][claims["length"] > claims["place"].map(lengths)].nunique()
+    ends = pd.concat([rows[:0], *(p.rows for p in named)]).groupby("place")["config.train.steps"].max()
+    longer = claims["run_id"][claims["length"] > claims["place"].map(ends)].nunique()
     return Populations(named, beside, settings, len(tried), longer)
 
 

@@ -77,8 +77,7 @@ def seed_curves(census: Census) -> Drawing | None:
     last = usual_length(ends.to_numpy(dtype=np.int64))  # a few long runs would leave no room for all others
     caption = f"One line is one seed. Drawn: {of_all(drawn, len(label))}."
     if longer := int((ends > last).sum()):
-        runs = f"{longer} runs go" if longer > 1 else "1 run goes"
-        caption += f" {runs} on beyond the axis, up to step {ends.max():,}."
+        caption += f" Runs that go on beyond the axis, up to step {ends.max():,}: {longer}."
     axis = ChartAxis("validation accuracy", -0.02, 1.03)
     chart = Chart(ChartAxis("step", 0, last), axis, tuple(layers), height=2.2)
     data = pd.concat(frames)[["run_id", "label", "step", "val_acc", "val_loss"]]

@@ -13,11 +13,12 @@ from grok.analysis.observations import (
     PLAIN_SETTINGS,
     Condition,
     Observations,
+    is_derived,
     settings_words,
     varying_columns,
     without_repetition,
 )
-from grok.analysis.populations import Population, Populations, after_results, listed, populations, roles
+from grok.analysis.populations import Population, Populations, after_results, listed, populations, roles, triples
 from grok.analysis.proposals import proposal
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, holm
 from grok.store.designs import TRAINED
@@ -380,10 +381,6 @@ def by_population(
             study = one(observations, population)
             study.scope = population.scope
             study.notes += _unfinished(observations, population)
-            if failed := _failed(observations, population):
-                text = f"{failed:,} more failed. If slow seeds fail more often, shares are too high."
-                study.notes.append(text)
-                study.summary += f" {text}" * bool(study.summary)
             return study
 
         largest = _largest(grouped, most)
@@ -409,14 +406,19 @@ def _unfinished(observations: Observations, population: Population) -> list[str]
     return [f"Not finished: {len(missing):,} of {len(planned):,} runs that were planned with these are not stored."]
 
 
-def _failed(observations: Observations, population: Population) -> int:
-    """Return how many runs of the same settings that were planned with these failed."""
+def failed(observations: Observations, population: Population) -> list[str]:
+    """Return how many seeds of a population were planned with its runs and failed, and what that may do."""
     plans, runs = observations.once(roles).rows, observations.all_runs.set_index("run_id")
     of = plans["design_id"][plans["run_id"].isin(population.rows.index) & plans["role"].isin(TRAINED)]
-    ids = plans["run_id"][plans["design_id"].isin(of) & plans["role"].isin(TRAINED)].unique()
-    failed = runs[(runs["status"] == "failed") & runs.index.isin(ids)]
-    label = observations.conditions(pd.concat([runs.loc[population.rows.index[:1]], failed]))
-    return int((label.iloc[1:] == label.iloc[0]).sum())
+    lost = runs[(runs["status"] == "failed") & runs.index.isin(plans["run_id"][plans["design_id"].isin(of)])]
+    label = observations.conditions(pd.concat([runs.loc[population.rows.index[:1]], lost]))
+    lost = lost[(label.iloc[1:] == label.iloc[0]).to_numpy()]
+    for stream, seed in population.fixed.items():
+        lost = lost[lost[f"seed_{stream}"] == seed]
+    for stream in population.varies if population.from_masters else ():
+        lost = lost[is_derived(lost, stream)]
+    n = len(set(triples(lost)) - set(triples(population.rows)))
+    return [f"{n:,} more failed. If slow seeds fail more often, shares are too high."] if n else []
 
 
 def _largest(grouped: Populations, most: int) -> list[Population]:

@@ -25,7 +25,7 @@ from grok.analysis.proposals import code_needed, rerun_command
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, holm
 from grok.analysis.statistics.proportions import Unequal, at_any_time, fisher, share, unequal_rates
 from grok.analysis.statistics.survival import Times
-from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, has_populations
+from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, failed, has_populations
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE
 
 BEST = 12
@@ -118,7 +118,8 @@ def one(observations: Observations, population: Population) -> Census:
         by_accuracy = [f for f in by_accuracy if f.label == "diverged seeds"]
     every = by_accuracy + by_time if census.population.has_diary_task else by_time + by_accuracy
     checks = [*_equal_bits(census), *_unequal(census)]
-    census.findings, census.wrong = [*checks, *every], [f.text for f in checks if f.headline]
+    census.findings = [*checks, *every]
+    census.wrong = [*failed(observations, population), *(f.text for f in checks if f.headline)]
     census.summary, census.lead = " ".join([_summary(census), *census.wrong]), "seed_curves"
     census.tables = [_best_table(census)]
     if code := code_needed(rows):

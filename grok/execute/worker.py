@@ -431,7 +431,7 @@ class StopCheck:
             self._parent = os.getppid()
         elif self._parent is not None and threading.current_thread() is threading.main_thread():
             for request in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-                signal.signal(request, self._on_signal)
+                signal.signal(request, lambda *_: setattr(self, "requested", True))
 
     def __call__(self) -> bool:
         now = time.monotonic()
@@ -440,9 +440,6 @@ class StopCheck:
             orphaned = self._parent is not None and os.getppid() != self._parent
             self.requested = LEAVE.is_set() or orphaned or self._live.stop_requested()
         return self.requested
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        self.requested = True
 
 
 class WorkerView:

@@ -106,8 +106,10 @@ def git_state_of(package: Path) -> tuple[str | None, bool | None]:
         return commit.strip(), None
     changed = [entry for entry in status.split("\0") if entry]
     root = Path(top.strip())  # a file inside a store changes no code
-    inside = [any((root / p / "store.json").is_file() for p in Path(entry[3:]).parents) for entry in changed]
-    dirty = any(not entry.startswith("?? ") or not its for entry, its in zip(changed, inside, strict=True))
+    dirty = any(
+        not entry.startswith("?? ") or not any((root / p / "store.json").is_file() for p in Path(entry[3:]).parents)
+        for entry in changed
+    )
     return commit.strip(), dirty
 
 

@@ -194,11 +194,11 @@ def _make_ready(layout: Layout, folder: Path, of: str, groups: list[list[str]]) 
             tables = [read_shard(layout.shard(of, name), of) for name in group]
             rows = pa.concat_tables([table.replace_schema_metadata(schema(of).metadata) for table in tables])
             _write_table(folder, of, unique(), rows.sort_by([(name, "ascending") for name in KEYS[of]]))
-    merged = {name for group in groups for name in group}
+    merged = {EMPTY, *(name for group in groups for name in group)}
     for kind in kinds:
         with os.scandir(layout.table(kind)) as entries:  # large shards and foreign files: linked into the new table
             for entry in entries:
-                if entry.name.removesuffix(".parquet") not in merged | {EMPTY} or not entry.name.endswith(".parquet"):
+                if entry.name.removesuffix(".parquet") not in merged or not entry.name.endswith(".parquet"):
                     os.link(entry.path, folder / kind / entry.name, follow_symlinks=False)
     for kind in kinds:
         if not shard_names(folder / kind):

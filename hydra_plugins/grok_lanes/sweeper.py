@@ -68,8 +68,8 @@ def expand(overrides: Sequence[Override], parser: OverridesParser) -> list[list[
         ConfigError: more runs than one command may have; none is made before that is known.
     """
     counts = {override.get_key_element(): count(override) for override in overrides}
-    swept = [str(override.input_line) for override in overrides if override.is_sweep_override()]
-    refuse_too_many_runs(math.prod(counts.values()), ", ".join(swept))
+    swept = ", ".join(str(override.input_line) for override in overrides if override.is_sweep_override())
+    refuse_too_many_runs(math.prod(counts.values()), swept)
     axes: dict[str, list[ParsedOverride]] = {}
     for override in overrides:
         key = override.get_key_element()  # given twice, the last one counts, as in Hydra's own sweeper

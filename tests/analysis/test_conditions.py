@@ -122,6 +122,8 @@ def test_two_sides_are_of_the_lengths_that_were_asked_for() -> None:
         assert set(pd.concat(sides.rows)["config.train.steps"]) == {1000}
     chosen = Sides.of(found, found.path, ("weight_decay=0.5 steps=4000", "weight_decay=2 steps=4000"))
     assert chosen.by_results and len(chosen.rows[1]) == len(late) / 2
+    together = simulate([*both[0], *both[1], *longer])  # one plan asks for both lengths before any result
+    assert not Sides.of(together, found.path, chosen.names).by_results
     with pytest.raises(ConfigError, match="go on with them"):
         Sides.of(found, found.path, ("weight_decay=2 steps=1000", "weight_decay=2 steps=4000"))
 

@@ -157,7 +157,9 @@ class SlurmExecutor:
         try:
             report: GroupReport = ticket.job.result()
         except (FailedJobError, UncompletedJobError) as error:
-            raise WorkerDied(f"SLURM job {ticket.job.job_id} ended with {_last_line(error)}") from error
+            lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
+            last = lines[-1] if lines else type(error).__name__
+            raise WorkerDied(f"SLURM job {ticket.job.job_id} ended with {last}") from error
         return report
 
     def _cancel(self, *options: str) -> None:
@@ -198,8 +200,3 @@ def fate(job_id: str) -> str:
 
 def _has_result(ticket: Ticket) -> bool:
     return bool(ticket.job.paths.result_pickle.exists())
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" -")]
-    return lines[-1] if lines else type(error).__name__

@@ -126,9 +126,8 @@ class History:
             values = dict(zip(state["columns"], row, strict=True))
             numbers = {n: int(v) if n in WHOLE else v for n, v in values.items() if n in NUMBERS}
             log.append(StepPoint(**numbers, event=state["events"].get(str(int(values["step"])))))
-        known = [p.items() for p in state["curve"]]
         points: list[dict[str, Any]] = [
-            {k: math.nan if v is None and k != "sample" else v for k, v in values} for values in known
+            {k: math.nan if v is None and k != "sample" else v for k, v in p.items()} for p in state["curve"]
         ]
         return cls(
             curve=[CurvePoint(**values) for values in points],
