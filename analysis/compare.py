@@ -24,7 +24,7 @@ from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
 from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
-from grok.analysis.populations import after_results, asked, by_result, populations, triples
+from grok.analysis.populations import after_results, asked, asked_before_and_after, populations, triples
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
@@ -96,7 +96,7 @@ def chosen(observations: Observations, path: Path, words: str) -> pd.DataFrame:
         every = every[stands | ~every["trajectory_id"].isin(every["trajectory_id"][stands])]
     when = pd.concat([whole, before])["planned_at"]
     runs = observations.measured(every.index).join(when[~when.index.duplicated()])
-    runs["later"] = runs.index.isin(observations.once(by_result)[1])
+    runs["later"] = runs.index.isin(observations.once(asked_before_and_after)[1])
     if runs.empty:
         values = (f"{c.removeprefix('config.')}={in_words(v)}" for c in varying_columns(rows) for v in rows[c].unique())
         raise ConfigError(
@@ -125,11 +125,8 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
     kind = "the same seeds on both sides, compared in pairs"
     if not sides.paired:
         kind = f"two groups, not pairs: seeds on both sides: {len(set(triples(a)) & set(triples(b)))}"
-    kind += (
-        f"; {sides.alone:,} more are left out, which repeat a seed or have none on the other side"
-        if sides.alone
-        else ""
-    )
+    if sides.alone:
+        kind += f"; {sides.alone:,} more are left out, which repeat a seed or have none on the other side"
     words = " ".join(("compare", *names)).replace("<", " below ").replace(">", " above ")
     name = re.sub(r"\W+", "_", words)[:200]  # of files
     study = OwnStudy(
@@ -238,7 +235,7 @@ def _notes(observations: Observations, sides: Sides) -> list[str]:
         notes.append("A filter is about results: the sides differ in them because they were chosen so.")
     if sides.by_results:
         notes.append("Some seeds were listed after results of theirs: the choice can make the two sides differ.")
-    others = [int((~rows.index.isin(observations.once(by_result)[0])).sum()) for rows in sides.rows]
+    others = [int((~rows.index.isin(observations.once(asked_before_and_after)[0])).sum()) for rows in sides.rows]
     if any(others):
         notes.append(
             f"{others[0]} runs of A and {others[1]} of B were not asked for before any result (children, "

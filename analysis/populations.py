@@ -292,7 +292,7 @@ def extended(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def by_result(observations: Observations) -> tuple[set[str], set[str]]:
+def asked_before_and_after(observations: Observations) -> tuple[set[str], set[str]]:
     """Return the runs that were asked for before a result of their place, or with every seed, and those only after."""
     claims = observations.once(_claims)
     every = (p.rows.index for p in observations.once(populations).every)

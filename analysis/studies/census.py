@@ -63,7 +63,7 @@ class Census(Study):
     shares: dict[str, Estimate]
     by_time: SpeedJudgement | None = None
     wrong: list[str] = field(default_factory=list)
-    """Why the intervals below do not hold: equal bits, devices that differ."""
+    """Why the intervals below do not hold: failed seeds, equal bits, devices that differ."""
 
     @property
     def kinds(self) -> pd.Series:

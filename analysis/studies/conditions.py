@@ -204,10 +204,7 @@ class Contrast:
 def contrast(observations: Observations, family: Family, value: str) -> Contrast:
     """Return the comparison of one value with the family's reference."""
     rows, base = family.groups[value], family.groups[family.reference]
-    mine, theirs = (
-        dict(zip(triples(rows), rows.index, strict=True)),
-        dict(zip(triples(base), base.index, strict=True)),
-    )
+    mine, theirs = (dict(zip(triples(side), side.index, strict=True)) for side in (rows, base))
     both = [t for t in mine if t in theirs]
     by_results = after_results(base, rows) or after_results(rows, base)
     paired = len(both) >= FEWEST and not by_results

@@ -354,9 +354,8 @@ def _rates(observations: Observations, study: Crossed) -> None:
         )
         if hit is None:
             continue
-        confirmed = _confirmed_ratio(
-            hit, levels, others, factor, meaning, diary=study.subject is EQUATIONS and has_diary_task(cells.iloc[0])
-        )
+        diary = study.subject is EQUATIONS and has_diary_task(cells.iloc[0])
+        confirmed = _confirmed_ratio(hit, levels, others, factor, meaning, diary=diary)
         if confirmed is not None:
             study.findings.append(confirmed)
     if frames:

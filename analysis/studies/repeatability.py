@@ -248,14 +248,17 @@ def _kind_of(unit: dict[str, Any]) -> str | None:
     return kind if kind in ("ulp", "again", "path") or (equals and name in CONDITION_SETTINGS) else None
 
 
-def kinds(observations: Observations) -> list[Kind]:
-    """Return every kind of repeat that has a candidate, starting with the condition with most runs.
+def kinds(observations: Observations) -> tuple[list[Kind], dict[str, str]]:
+    """Return every kind of repeat that has a candidate, the condition with most runs first, and what others need.
 
     The condition of repeats is that of their own run. A repeat without one has its own condition.
+
+    Raises:
+        NotEnoughData: of no condition it is known what is rare.
     """
     every = observations.once(repeats)
     if every.empty:
-        return []
+        return [], {}
     runs = observations.observed
     rows = observations.once(asked).drop(columns=["place", "planned_at"])
     beside = pd.Index([*every["run"], *every["own"].dropna()]).unique().difference(rows.index, sort=False)
@@ -267,6 +270,7 @@ def kinds(observations: Observations) -> list[Kind]:
         observations.once(asked).index
     )
     result: list[Kind] = []
+    gaps: dict[str, str] = {}
     by_size = label[~label.index.isin(changed)].value_counts().sort_index().sort_values(ascending=False, kind="stable")
     for condition in by_size.index:
         mine = every[of == condition]
@@ -275,8 +279,13 @@ def kinds(observations: Observations) -> list[Kind]:
         group = rows[(label == condition) & ~rows.index.isin(changed)]
         name = ", ".join(f"{c.removeprefix('config.')}={in_words(group.iloc[0][c])}" for c in varying)
         elsewhere = rows.loc[[run for run in dict.fromkeys(mine["run"]) if label[run] != condition]]
-        result += _Condition(observations, group, name, mine, elsewhere).kinds()
-    return result
+        try:
+            result += _Condition(observations, group, name, mine, elsewhere).kinds()
+        except NotEnoughData as gap:
+            gaps[name] = gap.needs
+    if gaps and not result:
+        raise NotEnoughData("; ".join(dict.fromkeys(gaps.values())))
+    return result, gaps
 
 
 Repeated = tuple[pd.Series, str | None, list[str]]
@@ -518,7 +527,7 @@ def analyse(observations: Observations) -> Repeats:
     Raises:
         NotEnoughData: no run repeats a candidate, or what the other seeds' runs were for is unknown.
     """
-    every, left = observations.once(kinds), observations.once(repeats).attrs["left"]
+    (every, gaps), left = observations.once(kinds), observations.once(repeats).attrs["left"]
     if not every and left:
         raise NotEnoughData(f"the rows in designs/ of the own runs of {left:,} repeats")
     if not every:
@@ -540,6 +549,7 @@ def analyse(observations: Observations) -> Repeats:
     )
     if any(len(test.free) > 1 for test in tests):
         study.notes.append("If two streams are redrawn, the counted repeats share no seed of either stream.")
+    study.notes += [f"Repeats at {name} are left out. They need {needs}." for name, needs in gaps.items()]
     if left:
         study.notes.append(f"Repeats left out because no row says what their seed's own run was for: {left:,}.")
     for i, test in enumerate(tests):
@@ -807,7 +817,7 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
 
 def _begun(observations: Observations) -> bool:
     try:
-        return bool(observations.once(kinds))
+        return bool(observations.once(kinds)[0])
     except NotEnoughData:  # there are repeats, and what is rare is not known
         return True
 
