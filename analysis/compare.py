@@ -60,14 +60,14 @@ class Sides:
         """Return the arithmetic runs that satisfy each filter.
 
         Raises:
-            ConfigError: no run does, a run satisfies both, or a filter names no column.
+            ConfigError: no run does, a run is on both sides, or a filter names no column.
         """
         a, b = (chosen(observations, path, words) for words in filters)
         computed = [set(zip(rows["trajectory_id"], rows["numerics"], strict=True)) for rows in (a, b)]
         if both := len(computed[0] & computed[1]):
             raise ConfigError(
-                f"{both:,} runs of {filters[1]!r} are computed as runs of {filters[0]!r} are, or go on with them: "
-                "expected two filters that exclude each other, whatever the length of a run"
+                f"{both:,} runs are on both sides (itself, another length of it, or its repeat on one machine): "
+                "expected two filters that exclude each other"
             )
         by_results = after_results(a, b) or after_results(b, a) or bool(a["later"].any() or b["later"].any())
         ours, theirs = (dict(zip(triples(rows), rows.index, strict=True)) for rows in (a, b))
@@ -124,7 +124,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
     ]
     kind = "the same seeds on both sides, compared in pairs"
     if not sides.paired:
-        kind = f"two groups, not pairs: seeds on both sides: {len(set(triples(a)) & set(triples(b)))}"
+        kind = f"two groups, not pairs (seeds on both sides: {len(set(triples(a)) & set(triples(b)))})"
     if sides.alone:
         kind += f"; {sides.alone:,} more are left out, which repeat a seed or have none on the other side"
     words = " ".join(("compare", *names)).replace("<", " below ").replace(">", " above ")

@@ -124,7 +124,7 @@ def test_two_sides_are_of_the_lengths_that_were_asked_for() -> None:
     assert chosen.by_results and len(chosen.rows[1]) == len(late) / 2
     together = simulate([*both[0], *both[1], *longer])  # one plan asks for both lengths before any result
     assert not Sides.of(together, found.path, chosen.names).by_results
-    with pytest.raises(ConfigError, match="go on with them"):
+    with pytest.raises(ConfigError, match="another length of it"):
         Sides.of(found, found.path, ("weight_decay=2 steps=1000", "weight_decay=2 steps=4000"))
 
 
