@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -272,31 +272,36 @@ def extended(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
 
     To go on with some of them may have been a choice by results, so they stay as long as they were asked for.
     """
-    claims = observations.once(_claims)
-    claims = claims[claims["place"].isin(rows["place"])]
-    claims = claims[claims["design_id"].isin(claims["design_id"][claims["results_seen"]])]
-    if claims.empty:
-        return rows
     runs = observations.observed
     lengths = runs["config.train.steps"].astype("int64")
-    for _, group in claims.groupby("design_id", sort=False):
-        here = group.sort_values(["length", "replicate", "run_id"], ascending=[False, True, True])
-        here = here.drop_duplicates("place").set_index("place")
-        before = rows["place"][rows["planned_at"] <= group["planned_at"].max()]
-        if not set(before) <= set(here.index):
-            continue
-        new = rows["place"].map(here["run_id"])
+    for here in extensions(observations, rows):
+        new = rows["place"].map(here)
         longer = new.notna() & (new.map(lengths) > rows["config.train.steps"])
         ids = new.where(longer, pd.Series(rows.index, index=rows.index))
         rows = runs.loc[ids].assign(**{c: rows[c].to_numpy() for c in ("seed", "place", "planned_at")})
     return rows
 
 
+def extensions(observations: Observations, rows: pd.DataFrame) -> Iterator[pd.Series]:
+    """Yield the runs by place of each design with results seen that went on with every one of ``rows`` before it."""
+    claims = observations.once(_claims)
+    claims = claims[claims["place"].isin(rows["place"])]
+    claims = claims[claims["design_id"].isin(claims["design_id"][claims["results_seen"]])]
+    for _, group in claims.groupby("design_id", sort=False):
+        here = group.sort_values(["length", "replicate", "run_id"], ascending=[False, True, True])
+        here = here.drop_duplicates("place").set_index("place")["run_id"]
+        if set(rows["place"][rows["planned_at"] <= group["planned_at"].max()]) <= set(here.index):
+            yield here
+
+
 def asked_before_and_after(observations: Observations) -> tuple[set[str], set[str]]:
     """Return the runs that were asked for before a result of their place, or with every seed, and those only after."""
     claims = observations.once(_claims)
-    every = (p.rows.index for p in observations.once(populations).every)
-    before = set(observations.once(asked).index).union(claims["run_id"][~claims["results_seen"]], *every)
+    every = observations.once(populations).every
+    longer = (here for p in every for here in extensions(observations, p.rows))
+    before = set(observations.once(asked).index).union(
+        claims["run_id"][~claims["results_seen"]], *(p.rows.index for p in every), *longer
+    )
     return before, set(claims["run_id"]) - before
 
 

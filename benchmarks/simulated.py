@@ -232,7 +232,7 @@ def modes(n: int, gap: float) -> Study:
         if gap:
             shapes = {"normal": shapes["normal"] + gap * (rng.random(n) < 0.4)}
         for name, values in shapes.items():
-            yield f"two groups, {name}", 0.0, p(p_of_one_mode(values, rng, 99)), 0.0
+            yield f"two groups, {name}", 0.0, p(p_of_one_mode(values)), 0.0
 
     return study
 

@@ -55,7 +55,7 @@ class Estimate:
         if digits is None:
             digits = 2 if high - low < 1 else 1 if high - low < 10 else 0
             digits *= self.n >= 100 or self.method not in COUNTED
-        return f"{100 * self.value:.{digits}f}% ({low:.{digits}f} to {high:.{digits}f})"
+        return f"{100 * self.value:z.{digits}f}% ({low:z.{digits}f} to {high:z.{digits}f})"
 
     def plain(self, digits: int = 0) -> str:
         """Return ``"4,120 (3,900 to 4,400)"``."""

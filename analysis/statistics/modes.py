@@ -8,16 +8,20 @@ Source: Hartigan and Hartigan 1985.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
+from grok.analysis.statistics.estimate import generator
+
 Floats = NDArray[np.float64]
 
 LARGEST: Final = 200
 """Largest sample that is drawn for p: the dip of a larger one times the root of its size is distributed alike."""
+DRAWS: Final = 999
 LEAST: Final = 1e-12
 """Smallest gap between neighbours: equal values have it, too."""
 
@@ -41,8 +45,15 @@ def _bend(x: Floats, n: int) -> float:
     return float((np.arange(1, len(x)) / n - np.cumsum(slopes * gaps)).max())
 
 
-def p_of_one_mode(values: Floats, rng: np.random.Generator, draws: int = 499) -> float:
+def p_of_one_mode(values: Floats) -> float:
     """Return the p-value that ``values`` (n,) come from a distribution with one mode."""
     n = min(len(values), LARGEST)
-    chance = np.array([dip(rng.random(n)) for _ in range(draws)]) * np.sqrt(n / len(values))
-    return float((1 + (chance >= dip(values)).sum()) / (1 + draws))
+    chance = _dips_of_uniforms(n) * np.sqrt(n / len(values))
+    return float((1 + (chance >= dip(values)).sum()) / (1 + DRAWS))
+
+
+@cache
+def _dips_of_uniforms(n: int) -> Floats:
+    """Return the dips of ``DRAWS`` samples of ``n`` uniform values."""
+    rng = generator("dips of uniform values")
+    return np.array([dip(rng.random(n)) for _ in range(DRAWS)])

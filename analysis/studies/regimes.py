@@ -165,7 +165,7 @@ def _groups(study: Regimes, done: pd.DataFrame) -> None:
         times = np.log(np.maximum(1.0, before + (pair - before) * rng.random(pair.shape)))
         if len(pair) >= FEWEST:
             names.append(f"{EVENTS[column]} / generalised (n = {len(pair)})")
-            tests.append(p_of_one_mode(times[:, 0] - times[:, 1], generator(f"one mode {column}")))
+            tests.append(p_of_one_mode(times[:, 0] - times[:, 1]))
     if not tests:
         needs = f"{FEWEST} seeds with both times that were trained so long (seen: {len(done)})"
         study.notes.append(f"One group or two: not enough data, needs {needs}.")

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -304,12 +305,13 @@ def run_row(finished: Row) -> dict[str, Any]:
 
 def curves_table(results: Sequence[RunResult]) -> pa.Table:
     """Return the evaluations of ``results``, ordered by run and step."""
-    points = [(r.run_id, p) for r in results for p in sorted(r.curve, key=lambda p: p.step)]
-    columns: dict[str, list[Any]] = {"run_id": [run_id for run_id, _ in points]}
+    points = [point for r in results for point in sorted(r.curve, key=attrgetter("step"))]
+    columns: dict[str, list[Any]] = {"run_id": [r.run_id for r in results for _ in r.curve]}
     for f in fields(CurvePoint):
-        values = [getattr(point, f.name) for _, point in points]
+        values = list(map(attrgetter(f.name), points))
         if f.name in {"block_norms", "metrics"}:
-            values = [_numbers(value) for value in values]
+            # null for an empty map, and in it for a value that is not finite
+            values = [json.dumps(finite_or_null(v), separators=(",", ":")) if v else None for v in values]
         elif f.name == "sample":
             values = [None if value is None else _storable(value) for value in values]
         columns[f.name] = values
@@ -338,10 +340,3 @@ def _time(seconds: float) -> datetime | None:
 def _storable(text: str) -> str:
     """Return ``text`` with escapes for what is not valid UTF-8: an error message may quote any bytes."""
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _numbers(values: Mapping[str, float]) -> str | None:
-    """Return a map of measurements as JSON text, with null for a value that is not finite; None for an empty map."""
-    if not values:
-        return None
-    return json.dumps(finite_or_null(values), separators=(",", ":"))

@@ -45,14 +45,16 @@ def page_of(folder: Path) -> Page:
     return Page(folder)
 
 
-@pytest.mark.parametrize(
-    "folder", [pytest.param(f, id=f.name, marks=[pytest.mark.slow] * (f.name == "diary")) for f in PAGES]
-)
+SLOW_AMONG = [pytest.param(f, id=f.name, marks=[pytest.mark.slow] * (f.name == "diary")) for f in PAGES]
+"""The pages: the studies of the large store take half a minute."""
+
+
+@pytest.mark.parametrize("folder", SLOW_AMONG)
 def test_a_committed_page_is_what_its_store_gives(folder: Path) -> None:
     assert page_of(folder).text() == (folder / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("folder", [f for f in PAGES if (f / "opening.md.j2").is_file()], ids=lambda p: p.name)
+@pytest.mark.parametrize("folder", [p for p in SLOW_AMONG if (p.values[0] / "opening.md.j2").is_file()])
 def test_the_readme_opens_with_what_the_store_gives(folder: Path) -> None:
     readme = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
     assert page_of(folder).opening(readme) == readme, "make results renews it"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from grok.analysis.answers import compile_report, provenance
 from grok.analysis.observations import Observations, differing_settings, is_random_seed
-from grok.analysis.populations import FEWEST, Populations, asked, populations
+from grok.analysis.populations import FEWEST, Populations, asked, asked_before_and_after, populations
 from grok.analysis.proposals import code_needed, rerun_command, rerun_commands
 from grok.analysis.studies import QUESTIONS, seeds
 from grok.analysis.studies.regimes import ORDERS
@@ -127,6 +127,9 @@ def test_going_on_with_every_seed_chooses_nothing() -> None:
     assert set(part.population.rows["config.train.steps"]) == {4000}
     assert [n.split(": 199")[1] for n in part.notes if ": 199" in n] == [". Those seeds may have been chosen."]
     assert store.once(populations).longer == 0
+    middle = [Truth({**t.overrides, "train.steps": 20_000}, t.time) for t in seeds]
+    twice = simulate([*seeds, *middle, *longer], sweep(middle, "extend"), sweep(longer, "extend"))
+    assert not asked_before_and_after(twice)[1], "every seed went on, twice"
     # one more plan trains half of them and as many new seeds: only the new ones are asked for without results
     new = [Truth({"seed": s, "train.steps": 60_000, "eval.every": 500}, 9000.0) for s in range(200, 230)]
     half = longer[:100]

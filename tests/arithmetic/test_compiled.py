@@ -22,6 +22,7 @@ from grok.arithmetic.weights import initial_parameters
 from grok.errors import TrainingError
 from grok.numerics import OneGraph, compiler, first_look, with_whole_cache
 from tests.arithmetic.cases import curve, make_batch, results, tiny
+from tests.test_golden import check_golden
 
 
 def test_compiled_runs_equal_the_uncompiled_to_rounding_and_each_other_to_the_bit(
@@ -38,6 +39,8 @@ def test_compiled_runs_equal_the_uncompiled_to_rounding_and_each_other_to_the_bi
     assert alone.weights_hash == crowded.weights_hash
     assert {s: curve(alone)[s] for s in curve(short)} == curve(short)
     assert "compiled=whole" in alone.numerics and "compiled=no" in expected.numerics
+    assert alone.weights_hash is not None
+    check_golden("compiled", alone.numerics, alone.weights_hash, curve(alone))
 
 
 def test_the_fused_gelu_and_its_slope_are_as_exact_as_float32() -> None:
