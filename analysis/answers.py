@@ -21,7 +21,7 @@ from grok.analysis.observations import (
     varying_columns,
     without_repetition,
 )
-from grok.analysis.populations import roles
+from grok.analysis.populations import random_seeds, roles
 from grok.analysis.proposals import given_again, proposal
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies import QUESTIONS, Missing
@@ -179,7 +179,7 @@ def _commands(observations: Observations) -> list[str]:
 
 # The origin of a report's numbers: counts of runs, their statuses, and the numerics, devices and code of the runs.
 
-BIASED = " Runs that generalise early end early, so until then the times of this sweep are biased low."
+BIASED = " Runs that generalise early end early: until then times of this sweep are biased low, and shares high."
 
 
 @dataclass
@@ -327,7 +327,9 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
     n = len(observations.all_runs)
     models = _different(observations.gpt, describe_language_model) or _different(observations.arithmetic, describe_task)
     joined = " and " if len(models) == 2 else ", "
-    return f"{n or 'No'} finished run{'s' * (n != 1)}{': ' * bool(models)}{_some(models, joined)}. {lead}"
+    rows = observations.arithmetic
+    none = " None of them generalised." * (len(rows) > 1 and not rows["grokked_step"].notna().any())
+    return f"{n or 'No'} finished run{'s' * (n != 1)}{': ' * bool(models)}{_some(models, joined)}.{none} {lead}"
 
 
 def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
@@ -340,6 +342,8 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
     if runs.empty:
         first = proposal("grok sweep 'seed=range(0,64)'", observations)
         return Fact("Train some seeds.", first, is_command=True)
+    if not len(observations.once(random_seeds)):
+        gaps = [gap for gap in gaps if gap.name != "repeatability"]  # it chooses among random seeds
     order = [gap for name in NEXT for gap in gaps if gap.name == name] + [gap for gap in gaps if gap.command]
     if order:
         return Fact(order[0].question, order[0].command, is_command=True)
@@ -463,8 +467,6 @@ class Report:
     missing: list[Missing]
     labels: dict[str, str]
     """Name of each run for readers, such as ``seed 17``, by ``run_id``."""
-    words: str = ""
-    """The user's own notes."""
     standing: str = ""
     """How far the store's sweeps are, if the page is written while they run."""
 
@@ -474,7 +476,6 @@ class Report:
             "store": self.store,
             "title": self.title,
             "sentence": self.sentence,
-            **({"notes": self.words} if self.words else {}),
             "heading": {fact.name: fact.text for fact in self.heading},
             "provenance": self.provenance.as_json(),
             "studies": [study.as_json() for study in self.studies],

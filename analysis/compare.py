@@ -24,7 +24,7 @@ from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
 from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
-from grok.analysis.populations import after_results, asked, asked_before_and_after, populations, triples
+from grok.analysis.populations import SEEDS, after_results, asked, asked_before_and_after, populations, triples
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
@@ -50,6 +50,8 @@ class Sides:
     rows: tuple[pd.DataFrame, pd.DataFrame]
     paired: bool
     """Whether they are of the same seeds, row by row."""
+    shared: int
+    """Number of seeds on both sides."""
     alone: int = 0
     """How many runs were left out: they repeat a seed, or the other side lacks it."""
     by_results: bool = False
@@ -70,12 +72,15 @@ class Sides:
                 "expected two filters that exclude each other"
             )
         by_results = after_results(a, b) or after_results(b, a) or bool(a["later"].any() or b["later"].any())
-        ours, theirs = (dict(zip(triples(rows), rows.index, strict=True)) for rows in (a, b))
+        # a stream with one seed on either side is what they differ in, not what makes pairs
+        moving = [c for c in SEEDS if max(a[c].nunique(), b[c].nunique()) > 1] or SEEDS
+        ours, theirs = (dict(zip(triples(rows, moving), rows.index, strict=True)) for rows in (a, b))
         shared = [triple for triple in ours if triple in theirs]
         if len(shared) < FEWEST or by_results:
-            return cls(filters, (a, b), False, by_results=by_results)
+            return cls(filters, (a, b), False, len(shared), by_results=by_results)
         alone = len(a) + len(b) - 2 * len(shared)
-        return cls(filters, (a.loc[[ours[t] for t in shared]], b.loc[[theirs[t] for t in shared]]), True, alone)
+        pairs = a.loc[[ours[t] for t in shared]], b.loc[[theirs[t] for t in shared]]
+        return cls(filters, pairs, True, len(shared), alone)
 
 
 def chosen(observations: Observations, path: Path, words: str) -> pd.DataFrame:
@@ -124,16 +129,19 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
     ]
     kind = "the same seeds on both sides, compared in pairs"
     if not sides.paired:
-        kind = f"two groups, not pairs (seeds on both sides: {len(set(triples(a)) & set(triples(b)))})"
+        kind = f"two groups, not pairs (seeds on both sides: {sides.shared})"
     if sides.alone:
         kind += f"; {sides.alone:,} more are left out, which repeat a seed or have none on the other side"
+    failed = set(observations.all_runs["run_id"][observations.all_runs["status"] == "failed"])
+    if any(lost := [len(failed & {*filtered(observations, shlex.split(side))["run"]}) for side in names]):
+        kind += f"; {lost[0]:,} of A and {lost[1]:,} of B failed, maybe not by chance, and are left out"
     words = " ".join(("compare", *names)).replace("<", " below ").replace(">", " above ")
     name = re.sub(r"\W+", "_", words)[:200]  # of files
     study = OwnStudy(
         name=name,
         title="Two sets of runs",
         question=f"How do A ({names[0]}) and B ({names[1]}) differ?",
-        scope=f"A: {len(a):,} runs, B: {len(b):,} runs; {kind}.",
+        scope=f"Runs of A: {len(a):,}, of B: {len(b):,}; {kind}.",
         tables=[Table("both", "Both sides and their differences or ratios, with 95% intervals", frame)],
         notes=_notes(observations, sides),
         files={f"{name}.csv": pd.DataFrame(numbers)},
@@ -204,8 +212,10 @@ def _times(observations: Observations, sides: Sides) -> list[Line]:
 def _measured(observations: Observations, sides: Sides, name: str, step: int) -> list[Line]:
     """Return the means at the last step of all runs up to ``step``, if there is one; of losses geometric, and B / A."""
     at = last_common(observations, pd.concat(sides.rows), name, step)
-    if at is None or min(map(len, sides.rows)) < 2:
+    if min(map(len, sides.rows)) < 2:
         return []
+    if at is None:
+        return [(f"mean {name.replace('_', ' ')}", ["no step at which all are finite", "", ""], [None] * 3)]
     last, values = at
     a, b = (floats(values[rows.index]) for rows in sides.rows)
     is_loss, what = name.endswith("loss"), f"mean {name.replace('_', ' ')} at step {last:,}"

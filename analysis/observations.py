@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -213,9 +213,6 @@ MEASURED_CONDITION: Final = (*CONDITION_SETTINGS, OWN_METRICS)
 
 Result = TypeVar("Result")
 
-DEFAULTS: Final[dict[str, object]] = {}
-"""Filled on first use by :func:`default_settings`."""
-
 
 def floats(values: pd.Series) -> NDArray[np.float64]:
     """Return a column as floats, null as NaN."""
@@ -230,13 +227,12 @@ def no_designs() -> pd.DataFrame:
     return to_pandas("designs", schema("designs").empty_table())
 
 
+@cache
 def default_settings() -> dict[str, object]:
     """Return the default value of every arithmetic setting by dotted name, as the store keeps it."""
     from grok.config import flatten
 
-    if not DEFAULTS:
-        DEFAULTS.update({**flatten(ArithmeticConfig()), OWN_CODE: None, OWN_METRICS: None})
-    return DEFAULTS
+    return {**flatten(ArithmeticConfig()), OWN_CODE: None, OWN_METRICS: None}
 
 
 class Observations:

@@ -249,9 +249,9 @@ def asked(observations: Observations) -> pd.DataFrame:
     return rows.sort_values(["seed", "run_id"], kind="stable")
 
 
-def triples(rows: pd.DataFrame) -> list[tuple[int, ...]]:
-    """Return each run's (split, init, order) seeds."""
-    return list(rows[SEEDS].itertuples(index=False, name=None))
+def triples(rows: pd.DataFrame, streams: Sequence[str] = SEEDS) -> list[tuple[int, ...]]:
+    """Return each run's (split, init, order) seeds, or those in the columns ``streams``."""
+    return list(rows[[*streams]].itertuples(index=False, name=None))
 
 
 def after_results(base: pd.DataFrame, rows: pd.DataFrame) -> bool:
@@ -288,8 +288,8 @@ def extensions(observations: Observations, rows: pd.DataFrame) -> Iterator[pd.Se
     claims = claims[claims["place"].isin(rows["place"])]
     claims = claims[claims["design_id"].isin(claims["design_id"][claims["results_seen"]])]
     for _, group in claims.groupby("design_id", sort=False):
-        here = group.sort_values(["length", "replicate", "run_id"], ascending=[False, True, True])
-        here = here.drop_duplicates("place").set_index("place")["run_id"]
+        longest = group.sort_values(["length", "replicate", "run_id"], ascending=[False, True, True])
+        here: pd.Series = longest.drop_duplicates("place").set_index("place")["run_id"]
         if set(rows["place"][rows["planned_at"] <= group["planned_at"].max()]) <= set(here.index):
             yield here
 

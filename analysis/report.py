@@ -1,4 +1,4 @@
-"""``grok report STORE [--out DIR] [--watch | --serve]``: one page with all answers, its figures and their data.
+"""``grok report STORE [--out DIR] [--watch]``: one page with all answers, its figures and their data.
 
 It writes report.html (self-contained), report.json, figures/NAME.{png,svg,csv}, tables/NAME.csv
 and seeds.csv below DIR (default: STORE/report). With ``--watch`` it writes them again whenever the
@@ -14,9 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer  # noqa: TID251 (this machine's own, see serve)
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 import pandas as pd
@@ -26,10 +24,10 @@ from grok.analysis.answers import Report, compile_report, own_studies, unfinishe
 from grok.analysis.observations import Observations
 from grok.analysis.studies import QUESTIONS, Missing
 from grok.commands.command import Parser, add_store, command, refuse_unwritable, store_of
-from grok.errors import ConfigError, StoreError, one_line
+from grok.errors import StoreError
 from grok.store import check_path
 from grok.store.reader import is_owner_alive
-from grok.untrusted import read_json_object, read_text
+from grok.untrusted import read_json_object
 
 if TYPE_CHECKING:
     from grok.analysis.figures.style import Drawing
@@ -45,10 +43,10 @@ PATIENCE: Final = 3
 """Failed reads in a row after which the error is raised."""
 
 
-def watch(store: Path, out: Path, every: int, compiled: Callable[[Observations], Report]) -> int:
-    """Write the report of ``store`` whenever it has grown, with a check every ``every`` seconds; return 0 on Ctrl-C.
+def watch(store: Path, out: Path, compiled: Callable[[Observations], Report], opens: bool) -> int:
+    """Write the report of ``store`` whenever it has grown, with a check every `EVERY` seconds; return 0 on Ctrl-C.
 
-    If the store does not exist yet, wait for it. ``compiled`` makes the report.
+    If the store does not exist yet, wait for it. ``compiled`` makes the report. ``opens``: open the first page.
 
     Raises:
         StoreError: ``store`` is no store, or stays unreadable, or ``out`` cannot be written.
@@ -56,7 +54,7 @@ def watch(store: Path, out: Path, every: int, compiled: Callable[[Observations],
     seen: object = None
     failures = 0
     written: tuple[Report, dict[str, list[Drawing]]] | None = None
-    print(f"watching {store}: checks every {every} s, Ctrl-C ends it", flush=True)
+    print(f"watching {store}: checks every {EVERY} s, Ctrl-C ends it", flush=True)
     try:
         while True:
             now = state(store) if check_path(store, to_write=False) else None
@@ -76,8 +74,10 @@ def watch(store: Path, out: Path, every: int, compiled: Callable[[Observations],
                     print(f"{clock}  {runs:,} runs  {out / writing.PAGE}", flush=True)
             if written and (stands := standing(store, observations)) != written[0].standing:
                 written = replace(written[0], standing=stands), written[1]
-                writing.write_page(*written, out, reload_seconds=every)
-            time.sleep(every)
+                page = writing.write_page(*written, out, reload_seconds=EVERY)
+                if opens:
+                    opens = not webbrowser.open(page.resolve().as_uri())
+            time.sleep(EVERY)
     except KeyboardInterrupt:
         if written is None:
             print(f"\nstopped: {store} has no runs yet")
@@ -116,26 +116,6 @@ def standing(store: Path, observations: Observations) -> str:
     return ", ".join([*words, f"{failed} failed"] if failed else words)
 
 
-def serve(out: Path, port: int) -> str:
-    """Serve the folder to browsers on this machine only, until this process ends; return the page's address.
-
-    Raises:
-        ConfigError: the port is in use.
-    """
-    handler = partial(_Silent, directory=str(out))
-    try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    except OSError as error:
-        raise ConfigError(f"--serve {port}: {error.strerror}; give another port, or 0 for a free one") from None
-    Thread(target=server.serve_forever, daemon=True).start()
-    return f"http://127.0.0.1:{server.server_address[1]}/{writing.PAGE}"
-
-
-class _Silent(SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        """Print no line for a request."""
-
-
 def parser() -> Parser:
     """Return the command's arguments."""
     description = "Write the report of a store: one page, its figures, and the data behind them."
@@ -155,21 +135,8 @@ def parser() -> Parser:
         help="a figure or study of your own: a function of the store's observations; can be given several times",
     )
     made.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of that module (default: this one)")
-    made.add_argument("--title", metavar="TEXT", help="title of the page (default: the question of the store)")
-    made.add_argument("--notes", type=Path, metavar="FILE", help="text of your own below the first answer")
     made.add_argument("--open", action="store_true", help="open the page in a browser")
-    made.add_argument(
-        "--serve",
-        type=int,
-        nargs="?",
-        const=0,
-        metavar="PORT",
-        help="--watch, with the page served to browsers on this machine",
-    )
     made.add_argument("--watch", action="store_true", help="rewrite the report when the store grows, until Ctrl-C")
-    made.add_argument(
-        "--every", type=int, default=EVERY, metavar="SECONDS", help="seconds between checks (default: %(default)s)"
-    )
     return made
 
 
@@ -195,22 +162,9 @@ def main(argv: list[str]) -> int:
     if arguments.only is not None:
         print_answer(arguments.only, store, out)
         return 0
-    try:
-        words = read_text(arguments.notes, follow=True) if arguments.notes else ""
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--notes {arguments.notes}: {one_line(error)}; give a text file in UTF-8") from None
-
-    def compiled(observations: Observations) -> Report:
-        report = compile_report(observations, own)
-        return replace(report, title=arguments.title or report.title, words=words)
-
-    if arguments.watch or arguments.serve is not None:
-        if arguments.serve is not None:
-            address = serve(out, arguments.serve)
-            print(f"serving {address}", flush=True)
-            if arguments.open:
-                webbrowser.open(address)
-        return watch(store, out, max(1, arguments.every), compiled)
+    compiled = partial(compile_report, own=own)
+    if arguments.watch:
+        return watch(store, out, compiled, arguments.open)
     report = compiled(Observations.read(store))
     page = writing.write_report(report, out)
     if not report.provenance.runs:

@@ -199,7 +199,8 @@ def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = 
     row = run.row
     # how far a failed run came is unknown where its worker died
     steps = "" if row["status"] == "failed" and not row["steps"] else f" after {row['steps']:,} steps"
-    yield f"run {row['run_id']}  {row['mode']}, {row['status']}{_ended(row)}{steps}"
+    why = f" ({row['stop_reason']})" if row["stop_reason"] not in (None, "steps") else ""
+    yield f"run {row['run_id']}  {row['mode']}, {row['status']}{why}{steps}"
     if row["error"]:
         yield f"error       {row['error']}"
     if row["parent_run_id"]:
@@ -234,7 +235,8 @@ def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = 
     if row["data_hash"]:
         yield f"data        {row['config.data.path']} (hash {row['data_hash']})"
     for title, lines, log in run.panels():
-        names = " and ".join(_legend(line.name, i == len(lines) - 1, ascii_only) for i, line in enumerate(lines))
+        signs = ("*", ".") if ascii_only else ("⠒⠒", "··")  # of the line on top, and of the others
+        names = " and ".join(f"{signs[i < len(lines) - 1]} {line.name}" for i, line in enumerate(lines))
         yield ""
         yield f"{title}: {names}{', logarithmic' if log else ''}"
         yield from draw(
@@ -258,15 +260,6 @@ def _own_code(row: Mapping[str, Any]) -> list[str]:
         return words_of_own_code(row)
     except ConfigError:  # settings of an older version: the command then says what is wrong with them
         return []
-
-
-def _ended(row: Mapping[str, Any]) -> str:
-    return f" ({row['stop_reason']})" if row["stop_reason"] not in (None, "steps") else ""
-
-
-def _legend(name: str, on_top: bool, ascii_only: bool) -> str:
-    sign = ("*" if ascii_only else "⠒⠒") if on_top else ("." if ascii_only else "··")
-    return f"{sign} {name}"
 
 
 def _chosen(store: Store, words: Sequence[str]) -> str:

@@ -137,7 +137,7 @@ def load_tensors(path: Path, layout: Mapping[str, Any]) -> dict[str, torch.Tenso
 
 def layout_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
     """Return dtype and shape by name."""
-    return {name: {"dtype": _dtype(t), "shape": list(t.shape)} for name, t in tensors.items()}
+    return {name: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for name, t in tensors.items()}
 
 
 def content_hash(tensors: Mapping[str, torch.Tensor]) -> str:
@@ -182,10 +182,6 @@ def read_shards(folder: Path) -> dict[str, torch.Tensor]:
             causes = [cause for cause, _ in error.failures.values() if isinstance(cause, Exception)]
             raise (causes[0] if causes else RuntimeError(str(error))) from error
     return tensors
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 # Parts of checkpoints that several checkpoints of a run have in common, each on the disk once.

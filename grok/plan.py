@@ -92,7 +92,8 @@ def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | Non
         ("tokens", _tokens(config, planned)),
         ("  epochs", f"{planned.epochs:.2f} of {planned.corpus_tokens:,}" if planned.epochs else "give data.path=DIR"),
         ("  Chinchilla-optimal",
-         f"{planned.chinchilla_tokens:.3g}, 20 per parameter; this run has {_share(planned)} as many"),
+         f"{planned.chinchilla_tokens:.3g}, 20 per parameter; "
+         f"this run has {planned.tokens / planned.chinchilla_tokens:,.3g} times as many"),
         ("  loss by Chinchilla's fit", _fit(n.total, planned.tokens)),
         ("FLOPs",
          f"{planned.flops:.3g} ({planned.flops_per_token:.3g} per token, a third of them in the forward pass)"),
@@ -116,10 +117,6 @@ def _tokens(config: GptConfig, planned: Plan) -> str:
     most, ramp = "at most " if config.train.context_ramp else "", config.train.batch_ramp or config.train.context_ramp
     length = f"in {config.train.steps:,} steps of up to" if ramp else f"= {config.train.steps:,} steps of"
     return f"{most}{planned.tokens:,} {length} {planned.tokens_per_step:,}"
-
-
-def _share(planned: Plan) -> str:
-    return f"{planned.tokens / planned.chinchilla_tokens:,.3g} times"
 
 
 def _fit(parameters: int, tokens: int) -> str:

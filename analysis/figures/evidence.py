@@ -100,8 +100,10 @@ def branch_strips(study: Branching) -> style.Drawing | None:
     labels, frames = [], []
     for height, (parent, redrawn, values) in enumerate([("census", "", census), *groups]):
         x = logit(values, examples)
+        # offsets that separate equal values and show no pattern
+        apart = 0.68 * (np.argsort(np.argsort(x, kind="stable"), kind="stable") * 0.6180339887498949 % 1.0 - 0.5)
         accuracy = np.asarray(values, dtype=float)
-        places = {"x": special.expit(x), "y": height + _apart(x), "height": height}
+        places = {"x": special.expit(x), "y": height + apart, "height": height}
         frames.append(pd.DataFrame({"parent": parent, "redrawn": redrawn, "val_acc": accuracy, "logit": x, **places}))
         name = "census of random seeds" if parent == "census" else f"{parent}: {redrawn}"
         labels.append(f"{name}\n{int((accuracy > DIARY.super_accuracy).sum())} super of {len(x):,}")
@@ -234,12 +236,6 @@ def _edges(x: Floats, thresholds: Floats, bins: int) -> Floats:
     ends = [low, *thresholds, high]
     parts = [np.linspace(a, b, max(2, round((b - a) / width) + 1)) for a, b in pairwise(ends)]
     return np.unique(np.concatenate(parts))
-
-
-def _apart(x: Floats, most: float = 0.34) -> Floats:
-    """Return deterministic vertical offsets (n,) that separate equal values and show no pattern."""
-    turns = np.argsort(np.argsort(x, kind="stable"), kind="stable") * 0.6180339887498949 % 1.0
-    return np.asarray((2 * turns - 1) * most)
 
 
 def _thresholds(examples: int) -> list[style.Rule]:

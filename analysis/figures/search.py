@@ -30,7 +30,8 @@ def _history(result: SearchResult, done: pd.DataFrame) -> style.Drawing:
     best = np.minimum.accumulate(value) if result.minimise else np.maximum.accumulate(value)
     steps = pd.DataFrame({"x": done["trial"], "value": best, "low": best, "high": best})
     stopped = result.trials.loc[result.trials["state"] != FINISHED, "trial"]
-    y = style.ChartAxis.around(_words(result.objective), done["value"], done["low"], done["high"])
+    name = WORDS.get(result.objective, result.objective.replace("_", " "))
+    y = style.ChartAxis.around(name, done["value"], done["low"], done["high"])
     ended = pd.DataFrame({"x": stopped, "y": y.low + 0.02 * (y.high - y.low)})
     layers: list[Any] = [
         style.Intervals("trial", style.GREY, done.rename(columns={"trial": "place"}), vertical=True, size=14),
@@ -53,7 +54,3 @@ def _history(result: SearchResult, done: pd.DataFrame) -> style.Drawing:
     data = done[["trial", "value", "low", "high"]].assign(best=best)
     name, count = f"search_history_{result.name}", f"{len(done)} trials"
     return draw(name, f"Search {result.name}", caption, [chart], data, count)
-
-
-def _words(objective: str) -> str:
-    return WORDS.get(objective, objective.replace("_", " "))

@@ -35,6 +35,8 @@ class Halfway:
     """0: before the first place with data; infinite: after the last."""
     places: Floats
     """Places with data (k,), ascending."""
+    apart: NDArray[np.bool_]
+    """Whether start and end are told apart at each place (k,); elsewhere any value is midway between them."""
     _parts: tuple[Floats, Floats, Floats]
     _rng: np.random.Generator
 
@@ -57,7 +59,7 @@ class Halfway:
         n = len(self._parts[0])
         for times in 2 ** np.arange(0, math.log2(MOST) + 0.1, 0.25):
             lines = round(n * times)
-            low, high = _interval(self.places, self._parts, lines, self._rng, self.place.level)
+            low, high = _interval(self.places, self._parts, self.apart, lines, self._rng, self.place.level)
             if high - low <= 2 * half:
                 return lines
         return None
@@ -95,30 +97,50 @@ def halfway(
     if min(*(of.sum() for of in rows), both.sum()) < FEWEST:
         counts = "{} on the curve, {} at its start, {} at its end".format(*(of.sum() for of in rows))
         raise NotEnoughData(f"at least {FEWEST} lines of descent with runs of each kind (seen: {counts})")
-    apart = np.nanmean(parts[2][both], 1) - start[both]
-    doubt = float(stats.t.ppf(0.5 + level / 2, len(apart) - 1)) * float(apart.std(ddof=1)) / math.sqrt(len(apart))
-    if abs(apart.mean()) <= doubt:
+    gaps = parts[2][both] - start[both, None]
+    (side,), here = _sides(np.nanmean(gaps, 1)[:, None], level), _sides(gaps, level)
+    if not side:
         raise NotEnoughData("two ends of the curve that differ: no middle between them is known")
-    sign = float(np.sign(apart.mean())) * (-1 if falls else 1)
+    sign = side * (-1 if falls else 1)
     curve, start, end = (sign * part for part in parts)
-    n = len(curve)
+    n, apart = len(curve), here == side
     value = float(_crossings(places, (curve, start, end), np.ones((1, n)))[0][0])
-    low, high = _interval(places, (curve, start, end), n, rng, level)
+    low, high = _interval(places, (curve, start, end), apart, n, rng, level)
     method = "monotone fit, bootstrap over lines"
     estimate = Estimate(value, min(low, value), max(high, value), int(rows[0].sum()), method, level)
-    return Halfway(estimate, places, (curve, start, end), rng)
+    return Halfway(estimate, places, apart, (curve, start, end), rng)
+
+
+def _sides(gaps: Floats, level: float) -> Floats:
+    """Return for each column of ``gaps`` (n, k) the sign of its mean, or 0 if its t interval has both."""
+    n = np.isfinite(gaps).sum(0)
+    mean, error = np.nanmean(gaps, 0), np.nanstd(gaps, 0) / np.sqrt(np.maximum(n - 1, 1))
+    return np.asarray(np.sign(mean) * ((np.abs(mean) > stats.t.ppf(0.5 + level / 2, n - 1) * error) & (n > 1)))
 
 
 def _interval(
-    places: Floats, parts: tuple[Floats, Floats, Floats], lines: int, rng: np.random.Generator, level: float
+    places: Floats,
+    parts: tuple[Floats, Floats, Floats],
+    apart: NDArray[np.bool_],
+    lines: int,
+    rng: np.random.Generator,
+    level: float,
 ) -> tuple[float, float]:
-    """Return the interval of the crossing for ``lines`` lines that are drawn from those of ``parts``."""
+    """Return the interval of the crossing for ``lines`` lines that are drawn from those of ``parts``.
+
+    From a place where start and end are not ``apart`` it reaches on to the next one where they are.
+    """
     n = len(parts[0])
     weights = rng.multinomial(lines, np.full(n, 1 / n), DRAWS).astype(np.float64)
     _, low, high = _crossings(places, parts, weights)
     tail = float(special.ndtr(math.sqrt(lines / (lines - 1)) * stats.t.ppf((1 - level) / 2, lines - 1)))
     first, last = math.floor(tail * (DRAWS - 1)), math.ceil((1 - tail) * (DRAWS - 1))
-    return float(np.sort(low)[first]), float(np.sort(high)[last])
+    least, most, told = np.sort(low)[first], np.sort(high)[last], places[apart]
+    if max(places[places <= least], default=0) > max(told[told <= least], default=0):
+        least = max(told[told <= least], default=0.0)
+    if min(places[places >= most], default=math.inf) < min(told[told >= most], default=math.inf):
+        most = min(told[told >= most], default=math.inf)
+    return float(least), float(most)
 
 
 def _crossings(places: Floats, parts: tuple[Floats, Floats, Floats], weights: Floats) -> tuple[Floats, Floats, Floats]:

@@ -94,6 +94,10 @@ class Additivity:
     """Share of the variance between combinations that the main effects explain; the rest is interaction."""
     chance: Floats
     """The same share in shuffled tables (draws,)."""
+    differ: float
+    """p-value that the combinations differ by no more than replicates do."""
+    interact: float
+    """p-value that they differ from what the main effects give by no more than that."""
 
 
 def additivity(
@@ -107,9 +111,10 @@ def additivity(
 ) -> Additivity:
     """Return the share of the variance between combinations that the main effects explain.
 
-    The noise of the cell means, from replicates as in `attribute`, is subtracted. The interval, a parametric bootstrap,
-    is about this noise only. Two factors explain two thirds of a table without any pattern, and as much if either of
-    them alone does all: so the share is to be compared with ``chance``.
+    The noise of the cell means, from replicates as in `attribute`, is subtracted. The interval, a parametric
+    bootstrap, is about this noise only; it is the whole range if the combinations are not seen to differ (F test).
+    Two factors explain two thirds of a table without any pattern, and as much if either of them alone does all: so
+    the share is to be compared with ``chance``.
 
     Raises:
         NotEnoughData: as `attribute`, or the combinations do not differ.
@@ -120,6 +125,9 @@ def additivity(
     main = np.column_stack([np.ones(len(grid.means)), grid.exchanged])
     project, k = main @ np.linalg.pinv(main), np.linalg.matrix_rank(main) - 1
     noise = variance * float((1 / grid.counts).mean())
+
+    def exceeds(squares: float, many: int) -> float:
+        return float(stats.f.sf(squares / many / max(noise, FLAT**2), many, freedom))
 
     def explained(tables: Floats, noise: float | Floats) -> Floats:
         """Return the share for each column; ``noise``: the variance of what is not the table's own."""
@@ -133,9 +141,15 @@ def additivity(
         raise NotEnoughData("outcomes that differ between combinations")
     likely = noise * freedom / rng.chisquare(freedom, draws)
     drawn = grid.means[:, None] + np.sqrt(likely) * rng.normal(size=(len(grid.means), draws))
+    centred = grid.means - grid.means.mean()
+    alone, cells = float(centred @ project @ centred), len(centred) - 1
+    differ = exceeds(float(centred @ centred), cells)
+    interact = exceeds(float(centred @ centred) - alone, cells - k) if cells > k else 1.0
     low, high = np.quantile(explained(drawn, noise + likely), [(1 - level) / 2, (1 + level) / 2])
+    low, high = (low, high) if differ <= 1 - level else (0.0, 1.0)
     share = Estimate(value, min(value, float(low)), max(value, float(high)), len(y), "parametric bootstrap", level)
-    return Additivity(share, explained(rng.permuted(np.repeat(grid.means[:, None], draws, 1), axis=0), noise))
+    chance = explained(rng.permuted(np.repeat(grid.means[:, None], draws, 1), axis=0), noise)
+    return Additivity(share, chance, differ, interact)
 
 
 def p_of_no_pattern(tables: Sequence[Additivity]) -> float:

@@ -383,7 +383,8 @@ def by_population(
             study.notes += _unfinished(observations, population)
             return study
 
-        largest = _largest(grouped, most)
+        kept = {id(p) for p in sorted(grouped.every[1:], key=lambda p: -len(p))[: most - 1]}
+        largest = [p for i, p in enumerate(grouped.every) if i == 0 or id(p) in kept]  # the reference, and the others
         first = largest[0].rows
         late = [p.name for p in largest[1:] if after_results(first, p.rows) or after_results(p.rows, first)]
         test = beside.compare or (lambda first, other: None)
@@ -419,12 +420,6 @@ def failed(observations: Observations, population: Population) -> list[str]:
         lost = lost[is_derived(lost, stream)]
     n = len(set(triples(lost)) - set(triples(population.rows)))
     return [f"{n:,} more failed. If slow seeds fail more often, shares are too high."] if n else []
-
-
-def _largest(grouped: Populations, most: int) -> list[Population]:
-    """Return the reference and the largest of the others, in their order."""
-    kept = sorted(grouped.every[1:], key=lambda p: -len(p))[: most - 1]
-    return [p for i, p in enumerate(grouped.every) if i == 0 or p in kept]
 
 
 def _beside_note(grouped: Populations) -> list[str]:

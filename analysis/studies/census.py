@@ -183,11 +183,14 @@ def analyse(observations: Observations) -> Study:
     parts = sorted((part for part in study.parts if isinstance(part, Census)), key=lambda part: _ends(part)[0].value)
     if parts:
         first, n = study.parts[0], sum(len(part.rows) for part in parts)
-        low, high = (f"{_ends(part)[0].percent()} with {part.about}" for part in (parts[0], parts[-1]))
+        low, high = (
+            f"{_ends(part)[0].percent()} by step {_usual(part):,} with {part.about}" for part in (parts[0], parts[-1])
+        )
+        chosen = f"; of {len(parts)}, these were chosen by result" * (len(parts) > 2)
         tasks = {f" on {part.population.task}" for part in parts}
         trained = f"{n:,} runs in {len(parts)} populations{tasks.pop() if len(tasks) == 1 else ''}"
         study.lead = "cumulative"
-        study.summary = f"{trained}: from {low} to {high} generalised, with 95% intervals."
+        study.summary = f"{trained}: from {low} to {high} generalised, with 95% intervals{chosen}."
         if isinstance(first, Census) and 2 * len(first.rows) > n:
             study.lead = f"{first.lead}_1"
             several = len(parts) > 2

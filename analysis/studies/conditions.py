@@ -93,7 +93,9 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
         differing = [c for c in others if firsts[c].nunique(dropna=False) > 1]
         for one, (_, first) in zip(largest, firsts.iterrows(), strict=True):
             values = [str(v) for v in sizes[sizes.index.get_level_values(0) == one].index.get_level_values(1)]
-            groups = {v: rows[(base == one) & (value == v)] for v in _in_order(rows[column], values)}
+            # in the order of the values (numbers as numbers), null last
+            ordered = dict.fromkeys(map(in_words, rows[column].sort_values(na_position="last")))
+            groups = {v: rows[(base == one) & (value == v)] for v in ordered if v in values}
             default = in_words(default_settings()[setting])
             sizes_of = {value: len(runs) for value, runs in groups.items()}
             references = [v for v in groups if v == default]
@@ -107,11 +109,6 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
                     result.append(Family(setting, longer, at, apart))
                     break
     return result
-
-
-def _in_order(column: pd.Series, wanted: list[str]) -> list[str]:
-    """Return the texts of ``wanted`` in the order of the values (numbers as numbers), null last."""
-    return [t for t in dict.fromkeys(map(in_words, column.sort_values(na_position="last"))) if t in wanted]
 
 
 def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

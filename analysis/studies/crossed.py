@@ -271,6 +271,12 @@ def _shares(study: Crossed) -> None:
     ]
     if study.outcome.is_loss:
         study.findings += _noise_floor(study, shares.total)
+        last = int(study.rows["config.train.steps"].max())
+        if study.outcome.horizon < last:
+            study.notes.append(
+                f"Not all runs have a finite loss after step {study.outcome.horizon:,.0f}: nothing here is about "
+                f"the loss at step {last:,}."
+            )
     method = next(iter(shares.shares.values())).method
     study.tabulate("variance", f"Variance components ({method})", records)
 
@@ -287,7 +293,7 @@ def _noise_floor(study: Crossed, variance: Estimate) -> list[Finding]:
         {"difference": d, "seeds": seeds_needed(value, d), "low": seeds_needed(low, d), "high": seeds_needed(high, d)}
         for d in WISHED
     ]
-    caption = "Seeds of each of two settings that show a difference of their mean final loss (nats) in 80% of studies"
+    caption = "Seeds of each of two settings that show a difference of their mean loss (nats) in 80% of studies"
     study.tabulate("seeds_needed", f"{caption}, by a two-sided t test at 5%", records)
     first = records[0]
     needs = f"{first['seeds']:,} ({first['low']:,} to {first['high']:,})"
@@ -295,8 +301,9 @@ def _noise_floor(study: Crossed, variance: Estimate) -> list[Finding]:
         Finding(
             "noise floor",
             f"{sd.plain(4)} nats",
-            f"The standard deviation of the final loss over random seeds is {sd.plain(4)} nats per token: of two runs "
-            f"with other seeds one is {1.96 * math.sqrt(2) * value:.3f} nats better in one pair of twenty, by chance.",
+            f"The standard deviation of the loss at step {study.outcome.horizon:,.0f} over random seeds is "
+            f"{sd.plain(4)} nats per token: of two runs with other seeds one is "
+            f"{1.96 * math.sqrt(2) * value:.3f} nats better in one pair of twenty, by chance.",
             sd,
             headline=True,
         ),

@@ -281,6 +281,10 @@ def _more(half: Halfway) -> str:
     """Return what would make the interval of a half-fate step ± ``WIDTH`` steps."""
     if half.place.high - half.place.low <= 2 * WIDTH:
         return f"The interval is ± {WIDTH} steps or less"
+    alike = half.places[~half.apart & (half.places >= half.place.low) & (half.places <= half.place.high)]
+    if len(alike):
+        steps = listed([f"{step:,.0f}" for step in alike])
+        return f"The two ends are not told apart at steps {steps}, where any outcome is midway"
     lines = half.lines_for(WIDTH)
     if lines is not None:
         return f"About {lines} such lines would make it ± {WIDTH} steps"

@@ -13,7 +13,7 @@ import pandas as pd
 from grok.analysis.criteria import DIARY, MOST_CENSORED, Outcome, accuracy_at, change_in_words, outcome, wrong_log_odds
 from grok.analysis.observations import Observations, describe_task, floats, in_words, seed_names, varying_columns
 from grok.analysis.populations import places, roles
-from grok.analysis.statistics.estimate import NotEnoughData, generator
+from grok.analysis.statistics.estimate import NotEnoughData, generator, holm
 from grok.analysis.statistics.shapley import Additivity, Attribution, additivity, attribute, p_of_no_pattern
 from grok.analysis.studies.base import Finding, Question, Study
 from grok.streams import derive_seed
@@ -172,11 +172,8 @@ class Result:
     """The layers whose exchange changed a bit."""
     adds_up: bool = False
     """Whether the layers' effects add up, so that each has a share."""
-
-    @property
-    def act_together(self) -> bool:
-        """Whether layers are seen to depend on each other: a table of two has too few combinations to tell."""
-        return len(self.moving) > 2 and self.additivity.share.high < 1
+    act_together: bool = False
+    """Whether layers are seen to depend on each other: a table of two has too few combinations to tell."""
 
     @property
     def is_super(self) -> bool:
@@ -258,10 +255,12 @@ def analyse(observations: Observations) -> Layers:
     judged = _by_layers([r for r in results if r.outcome.is_time == is_time])  # super apart: others hardly vary
     sets = [its for same in judged for kind in (True, False) if (its := [r for r in same if r.is_super == kind])]
     p = [p_of_no_pattern([r.additivity for r in same]) for same in sets]
-    sets = [
-        [replace(r, adds_up=value <= ALARM and r.additivity.share.low >= ADDITIVE) for r in same]
-        for same, value in zip(sets, p, strict=True)
-    ]
+    for i, (same, value) in enumerate(zip(sets, p, strict=True)):
+        interact = holm([r.additivity.interact if len(r.moving) > 2 else 1.0 for r in same])
+        sets[i] = [
+            replace(r, adds_up=value <= ALARM and r.additivity.share.low >= ADDITIVE, act_together=bool(q <= ALARM))
+            for r, q in zip(same, interact, strict=True)
+        ]
     kept = [r for same in sets for r in same]
     study = Layers(
         is_time=is_time,
@@ -316,9 +315,11 @@ def _together(same: list[Result], p: float) -> Finding:
     if acting:
         partly = f" in {acting} of them" * (acting < n) + " in part" * (p <= ALARM)
         text += " " * (adding > 0) + (
-            f"They act together{partly}: what one layer changes depends on the others, and none has a share of its own."
+            f"They act together{partly}: what one layer changes depends on others, so none is given a share of its own."
         )
-    if not adding and not acting:
+    if all(r.additivity.differ > ALARM for r in same):
+        text += "The combinations are not seen to differ by more than their repeats do, so there is nothing to share."
+    elif not adding and not acting:
         few = all(len(r.moving) <= 2 for r in same)
         text += ("The four combinations of two layers" if few else "These combinations") + (
             " cannot tell whether their effects add up or depend on each other, so there are no shares."

@@ -354,8 +354,8 @@ def _growth(t: Trained, s5: bool) -> tuple[str, str]:
     if s5:
         low, high = S5_GROWTH
         return e.percent(1), f"{AGREES if e.low <= high and e.high >= low else DISAGREES}: {between}"
-    more = "" if e.low > 0 else "; more seeds are needed"
-    return e.percent(1), f"{AGREES if e.low > 0 else OPEN}: {between}{more}"
+    word = AGREES if e.low > 0 else DISAGREES if e.high < 0 else OPEN
+    return e.percent(1), f"{word}: {between}{'; more seeds are needed' * (word == OPEN)}"
 
 
 def _phases(t: Trained, curves: pd.DataFrame) -> list[dict[str, str]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy import special, stats
 
 from grok.analysis.criteria import DIARY, UNJUDGED, restricted_log_time
 from grok.analysis.observations import Observations, floats
@@ -69,7 +70,8 @@ def labels(observations: Observations, population: Population) -> tuple[np.ndarr
 def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.ndarray:
     """Return features (n, k) at the last of ``steps``: each measure, and its change since half of that step.
 
-    Missing values are replaced by the feature's median; a feature that no run has is left out.
+    They are normal scores of ranks: a few runs far from the others would decide a regression. Missing values are
+    replaced by the feature's median; a feature that no run has is left out.
     """
     last = steps[-1]
     half = min(steps, key=lambda s: abs(s - last / 2))
@@ -80,7 +82,8 @@ def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.nd
         columns += [wide[m, last].to_numpy(dtype=float) - wide[m, half].to_numpy(dtype=float) for m in MEASURES]
     x = np.column_stack([np.where(np.isfinite(column), column, np.nan) for column in columns])
     x = x[:, ~np.isnan(x).all(axis=0)]
-    return np.asarray(np.where(np.isnan(x), np.nanmedian(x, axis=0), x))
+    ranks = stats.rankdata(np.where(np.isnan(x), np.nanmedian(x, axis=0), x), axis=0)
+    return np.asarray(special.ndtri((ranks - 0.5) / len(ranks)))
 
 
 def one(observations: Observations, population: Population) -> Prediction:
@@ -144,7 +147,9 @@ def one(observations: Observations, population: Population) -> Prediction:
     if meaning.startswith("super at"):
         wide = curves.pivot(index="run_id", columns="step", values=["val_loss", "val_acc"]).reindex(rows.index)
         few = steps[:: -(-len(steps) // MOST_STEPS)]
-        _recognised(study, wide, floats(rows["accuracy"].fillna(-1)), hit, few, _lengths(rows))
+        # each run's steps without a screen, at most the most frequent budget
+        lengths = np.minimum(floats(rows["steps"]), float(rows["config.train.steps"].mode().iloc[0]))
+        _recognised(study, wide, floats(rows["accuracy"].fillna(-1)), hit, few, lengths)
     return study
 
 
@@ -204,12 +209,6 @@ def _price(trained: float, hits: int, n: int) -> str:
     return Estimate(price[0], price[1], price[2], n, rate.method).short()
 
 
-def _lengths(rows: pd.DataFrame) -> np.ndarray:
-    """Return each run's steps without a screen, at most the most frequent budget."""
-    usual = float(rows["config.train.steps"].mode().iloc[0])
-    return np.minimum(floats(rows["steps"]), usual)
-
-
 def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: float) -> None:
     early = looks[(looks["already there"] < 0.05) & (np.isfinite(arrival) | (looks["step"] <= looks["step"].max() / 2))]
     row = (early if len(early) else looks).iloc[-1]
@@ -222,7 +221,8 @@ def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: 
     )
     shown = f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
     text = (
-        f"At step {row['step']:,.0f} a logistic regression on loss, accuracy and weight norm separates seeds "
+        f"At step {row['step']:,.0f} a logistic regression on loss, accuracy and weight norm "
+        f"{'separates' if e.low > 0.5 else 'does not separate'} seeds "
         f"{study.meaning} from the others with AUROC {shown} (0.5 is chance; cross-validated, "
         f"{int(hit.sum())} of {len(hit)})"
     )

@@ -138,8 +138,8 @@ def _status(path: str) -> int:
     table = store.table("runs", None, ["mode", "status", "numerics"])
     print(f"{path}: {table.num_rows} runs, schema {marker['schema_version']}")
     for mode in sorted(set(table["mode"].to_pylist())):
-        rows = [row for row in table.to_pylist() if row["mode"] == mode]
-        print(f"  {mode}: {_counted(row['status'] for row in rows)}")
+        statuses = Counter(row["status"] for row in table.to_pylist() if row["mode"] == mode).most_common()
+        print(f"  {mode}: {', '.join(f'{count} {status}' for status, count in statuses)}")
     tags = Counter(str(row["numerics"]) for row in table.to_pylist() if row["numerics"])
     for tag, count in tags.most_common():
         print(f"  numerics {tag}: {count}")
@@ -301,10 +301,6 @@ def _merge(first: str, others: list[str], into: str | None) -> int:
 def _print_recovered(recovered: list[Recovered]) -> None:
     for line in recovered:
         print(line)
-
-
-def _counted(values: object) -> str:
-    return ", ".join(f"{count} {value}" for value, count in Counter(values).most_common())  # type: ignore[call-overload]
 
 
 def _entries(folder: Path, suffix: str = "") -> int:

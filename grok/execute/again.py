@@ -88,7 +88,8 @@ def find_stored(store: Store, prefix: str, changes: Mapping[str, Any]) -> Stored
             f"run {run_id} failed ({row['error']}), so there are no bits to compare: give its command again with "
             "retry_failed=true"
         )
-    own, changes = _named_code(changes)
+    own = {name: value for name, value in changes.items() if name.endswith(f".{TARGET}")}  # code that is named again
+    changes = {name: value for name, value in changes.items() if name not in own}
     settings = stored_config(row, {str(target) for target in own.values()})
     config = _without_files(_pinned(settings, row, changes), store)
     if isinstance(config, GptConfig):
@@ -102,12 +103,6 @@ def find_stored(store: Store, prefix: str, changes: Mapping[str, Any]) -> Stored
     curves = store.table("curves", [run_id], list(MEASUREMENTS))
     trace = traces(pa.Table.from_pylist([{fact: row[fact] for fact in FACTS}]), curves)[run_id]
     return StoredRun(run_id, planned, row, trace, tuple(_notes(row, identity.run_id == name, named.code)))
-
-
-def _named_code(words: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the words that name code again (``SETTING._target_``), and the other ones."""
-    own = {name: value for name, value in words.items() if name.endswith(f".{TARGET}")}
-    return own, {name: value for name, value in words.items() if name not in own}
 
 
 def train_again(stored: StoredRun) -> Repetition:

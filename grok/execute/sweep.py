@@ -380,6 +380,9 @@ class Sweep:
         new = len(requested.keys() & (totals.finished.keys() | totals.failed.keys()))
         path = shlex.quote(self.shared.store.path)
         complete = len(stored) == len(requested)
+        # with retry_failed the store still has the failed row of a run that was not reached
+        done = totals.finished.keys() | totals.elsewhere | totals.failed.keys()
+        unreached = any(run.run_id not in done for run in self.plan.to_train)
         count = f"{len(stored)}" if complete else f"{len(stored)} of {len(requested)}"
         if totals.workers_go_on and not complete:
             count = f"At least {count}"  # they store what they have finished
@@ -394,7 +397,7 @@ class Sweep:
             more = len(totals.paused) - 1
             others = f" ({more} more run{'s' if more > 1 else ''} likewise)" if more else ""
             line = f"Paused: {line} Of run {run_id}, {words}{others}." + (f" {failure}" if failed else "")
-        elif not complete or (self.interrupted and self._left(totals)):
+        elif not complete or (self.interrupted and unreached):
             line = f"{'Interrupted' if self.interrupted else 'Incomplete'}: {line} {GO_ON}"
         elif failed:
             line = f"{line} {failure}"
@@ -402,8 +405,3 @@ class Sweep:
             line = f"{line} Report: grok report {path}"
         say(line)
         return Outcome(self.plan.requested, stored, dict(totals.failed), 0 if complete and not failed else 1)
-
-    def _left(self, totals: Totals) -> bool:
-        """Return whether a run was not reached: with ``retry_failed`` the store still has its failed row."""
-        done = totals.finished.keys() | totals.elsewhere | totals.failed.keys()
-        return any(run.run_id not in done for run in self.plan.to_train)

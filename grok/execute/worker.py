@@ -456,7 +456,8 @@ class WorkerView:
     def show(self, event: Event) -> None:
         """Take one event; publish when the last word is old enough."""
         if isinstance(event, Progress):
-            self._flying[event.run_id] = (event.step, event.steps, _finite(event.val_acc))
+            accuracy = event.val_acc if math.isfinite(event.val_acc) else None
+            self._flying[event.run_id] = (event.step, event.steps, accuracy)
         elif isinstance(event, RunResult):
             self._flying.pop(event.run_id, None)
             self._finished += 1
@@ -471,7 +472,3 @@ class WorkerView:
     def close(self) -> None:
         """Take the news back: from here on the group's report counts."""
         self._live.retract(self._name)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -75,7 +75,8 @@ class Leases:
     def claim(self, run_ids: Sequence[str], done: Collection[str] = ()) -> Claim:
         """Lease the runs that no living sweep has leased. The caller holds :meth:`locked`."""
         holders = self._living()
-        held = {run_id: _in_words(holders[run_id]) for run_id in run_ids if run_id in holders}
+        owners = {run_id: holders[run_id] for run_id in run_ids if run_id in holders}
+        held = {run_id: f"{owner}{', which is stopped' * is_stopped(owner)}" for run_id, owner in owners.items()}
         granted = [run_id for run_id in run_ids if run_id not in held]
         if granted:
             self._held |= set(granted)
@@ -181,7 +182,3 @@ class Leases:
     def _forget(self, owner: str) -> None:
         self._lease(owner).unlink(missing_ok=True)
         self._beat(owner).unlink(missing_ok=True)
-
-
-def _in_words(owner: Owner) -> str:
-    return f"{owner}, which is stopped" if is_stopped(owner) else str(owner)

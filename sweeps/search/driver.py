@@ -219,7 +219,8 @@ class Search:
             return
         value = value_of(self.study.objective, seeds)
         record.end(number, TrialState.COMPLETE, value)
-        self.tell(f"trial {number}: {self.study.objective} {value:.6g} over {len(seeds)} seeds, {_text(trial.params)}")
+        shown = [f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in trial.params.items()]
+        self.tell(f"trial {number}: {self.study.objective} {value:.6g} over {len(seeds)} seeds, {', '.join(shown)}")
 
     def outcomes(self, configs: Sequence[RunConfig]) -> list[SeedOutcome]:
         """Return the stored outcomes of ``configs``, which must all be stored.
@@ -251,12 +252,6 @@ def _round(trials: Sequence[FrozenTrial]) -> int:
     """Return the study's present round: that of the trials in flight, or the next one."""
     flying = [int(trial.user_attrs[ASKED]) for trial in trials if not trial.state.is_finished()]
     return min(flying, default=max((int(trial.user_attrs[ASKED]) + 1 for trial in trials), default=0))
-
-
-def _text(params: dict[str, Value]) -> str:
-    return ", ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in params.items()
-    )
 
 
 # Carries out a study.

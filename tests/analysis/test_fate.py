@@ -140,18 +140,15 @@ def test_a_curve_that_crosses_beyond_its_ends_says_so_and_more_lines_do_not_help
     assert early.place.value == early.place.low == 0 and early.shown("step") == "before step 49 (0 to 49)"
     falls = halfway(steps, ones, start, ones, np.random.default_rng(0), falls=True)
     assert falls.shown("step") == late.shown("step")
-    wide = halfway(
-        np.array([1, 1024, 1048576.0]),
-        np.tile([1, 0.8, 0.2], (6, 1)),
-        np.zeros(6),
-        ones,
-        np.random.default_rng(0),
-        True,
-    )
+    sizes, falling = np.array([1, 1024, 1048576.0]), np.tile([1, 0.8, 0.2], (6, 1))
+    wide = halfway(sizes, falling, np.zeros(6), ones, np.random.default_rng(0), True)
     numbers = [float(x) for x in re.findall("[0-9]+", wide.shown("size").replace(",", ""))]
     assert numbers == [float(f"{x:.2g}") for x in numbers], "more digits than six lines know"
     sudden = halfway(steps, ones * [0, 0, 1], np.zeros(6), ones, np.random.default_rng(0))
     assert (sudden.place.low, sudden.place.high) == (98, 196)  # the line between them is no guide
+    either = np.column_stack([start, start[::-1], ones[:, 0]])  # another order does what an ulp does, up to step 98
+    nowhere = halfway(steps, either, start[::-1], either[:, [1, 0, 2]], np.random.default_rng(0))
+    assert nowhere.place.low == 0 and nowhere.apart.tolist() == [False, False, True]
     for bad in (np.full(6, np.nan), np.ones(6), np.array([0, 0, 0, 0, np.nan, np.nan])):
         with pytest.raises(NotEnoughData):
             halfway(steps, ones, bad, ones, np.random.default_rng(0))

@@ -162,6 +162,12 @@ def test_every_paper_has_a_panel_and_every_run_is_in_the_figures_data() -> None:
     assert titles == ["Lee et al. 2024 (Grokfast)", "Power et al. 2022"]
 
 
+def test_a_time_that_changes_in_the_other_direction_disagrees() -> None:
+    more, less = ({"task.train_fraction": fraction} for fraction in (0.7, 0.3))
+    slower = runs(OPENAI, [2000, 2040, 2080], **more) + runs(OPENAI, [900, 940, 980], **less)
+    assert claims(slower)["verdict"].filter(like="more time for each").iloc[0].startswith("disagrees")
+
+
 def test_a_papers_step_agrees_where_one_more_run_might_have_it() -> None:
     claim = "EMA filter, Adam: steps to 95%"
     assert claims(runs(ADAM, [800, 900, 1000, 1100])).loc[claim, "verdict"].startswith("agrees: one more run of ours")

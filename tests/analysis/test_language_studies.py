@@ -167,7 +167,7 @@ def language_cross() -> Observations:
     rows = []
     for cell in itertools.product(*map(range, sizes.values())):
         final = 4.5 + sum(effects[stream][level] for stream, level in zip(effects, cell, strict=False))
-        losses = ((0, 7.0), (100, 5.5), (200, final + rng.normal(0, STD["perturb"])))
+        losses = ((0, 7.0), (100, final + 1), (200, final + rng.normal(0, STD["perturb"])))
         seeds = dict(zip(sizes, cell, strict=True))
         rows.append(language_row({**shared, "seeds": seeds}, [CurvePoint(step=k, val_loss=x) for k, x in losses]))
     return store_of(rows, "crossed", "cell")
@@ -189,6 +189,12 @@ def test_the_shares_of_the_final_loss_hold_the_truth() -> None:
     (needed,) = [t.frame for t in study.tables if t.name == "seeds_needed"]
     first = needed.iloc[0]
     assert first["low"] <= seeds_needed(total**0.5, 0.01) <= first["high"]
+    assert floor.text.startswith("The standard deviation of the loss at step 200")
+    whole = language_cross()
+    lost = whole.curves["val_loss"].where((whole.curves["step"] < 200) | (whole.curves.index % 7 > 0), np.inf)
+    curves = whole.curves.assign(val_loss=lost)
+    early = ask("language_crossed", Observations(whole.all_runs, curves, designs=whole.designs))
+    assert "at step 100" in early.scope and any("loss at step 200" in note for note in early.notes)
 
 
 def test_a_store_of_language_models_says_nothing_of_splits_and_no_interval_over_shared_seeds() -> None:

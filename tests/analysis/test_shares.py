@@ -199,6 +199,9 @@ def test_layers_whose_effects_add_up_explain_all_one_by_one() -> None:
     assert additivity(x, lonely, rng).share.low > 0.99
     with pytest.raises(NotEnoughData):
         additivity(cells, outcome(cells), rng)
+    nothing = [additivity(x, rng.normal(size=len(x)), rng, draws=199) for _ in range(60)]
+    assert all((t.share.low, t.share.high) == (0, 1) for t in nothing if t.differ > 0.05)
+    assert np.mean([(t.differ <= 0.05, t.interact <= 0.05) for t in nothing], 0).max() <= 0.13  # as above, of sixty
 
 
 def transplants(k: int, recipients: int, donors: int, structure: str, rng: np.random.Generator) -> list[Additivity]:

@@ -74,6 +74,9 @@ def test_census_of_another_task_has_early_and_late_seeds_and_no_classes_of_the_d
     ]
     study = ask("census", simulate(truths))
     assert study.horizon == 1000
+    longer = [Truth({**t.overrides, "train.steps": 2000, "optim.weight_decay": 0.5}, t.time) for t in truths]
+    summary = ask("census", simulate([*truths, *longer])).summary
+    assert "by step 1,000 with" in summary and "by step 2,000 with" in summary
     headline = [f.label for f in study.findings if f.headline]
     assert headline == ["early seeds", "generalised"]
     assert set(study.kinds) <= {"early", "late", "not within 1,000 steps"}
@@ -234,6 +237,11 @@ def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
     study = ask("prediction", short_census)
     # Slow seeds climb in validation loss from the start, so an honest predictor is nearly perfect here.
     assert study.looks["auroc"].iloc[-1] > 0.95
+    far = short_census.curves["run_id"] == short_census.arithmetic["grokked_step"].idxmin()  # of the fastest seed
+    curves = short_census.curves.copy()
+    curves.loc[far & (curves["step"] > 0), [*MEASURED]] = 1e9
+    one = Observations(short_census.all_runs, curves, designs=short_census.designs)
+    assert ask("prediction", one).looks["auroc"].min() > 0.96
     few = simulate(census(15, np.random.default_rng(14)))
     assert "at least 20 seeds" in needs("prediction", few)
 

@@ -175,6 +175,17 @@ def test_the_numbers_of_crossing_curves_are_no_bound(tmp_path: Path) -> None:
     assert 0 < ratio["low"] < ratio["value"] < ratio["high"] < np.inf
 
 
+def test_a_stream_with_one_seed_a_side_is_what_differs_and_a_failed_run_is_counted(tmp_path: Path) -> None:
+    times = {o: [(i, t * (1.2 if o == 9 else 1)) for i, t in enumerate(RNG(1).uniform(900, 3000, 20))] for o in (8, 9)}
+    short = {"train.steps": 4000, "eval.every": 50}
+    truths = [Truth({"seeds.init": i, "seeds.order": o, **short}, t) for o in times for i, t in times[o]]
+    truths.append(Truth({"seeds.init": 20, "seeds.order": 9, **short}, 900, status="failed"))
+    store = write(truths, tmp_path / "S")
+    sides = compare.Sides.of(read := Observations.read(store), store, ("config.seeds.order=8", "config.seeds.order=9"))
+    assert sides.paired and sides.shared == 20
+    assert "0 of A and 1 of B failed" in compare.compared(read, sides).scope
+
+
 def numbers_in(text: str) -> list[float]:
     return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", ""))]
 

@@ -291,7 +291,9 @@ class GptRun(TrainingRun):
         status = "completed" if reason in ("steps", "early_stop") else "diverged"
         if self.config.checkpoint.keep and status == "completed":
             yield self.checkpoint()
-        result = self._result(status, reason, run_id=self.job.run_id, parent=self._parent())
+        resume = self.config.resume
+        parent = (resume.run, resume.step) if resume.run is not None and resume.step is not None else None
+        result = self._result(status, reason, run_id=self.job.run_id, parent=parent)
         self.log.finish(result, self.saved_at)
         yield result
 
@@ -400,10 +402,6 @@ class GptRun(TrainingRun):
                 train_loss=point.train_loss,
                 val_acc=last.val_acc,
             )
-
-    def _parent(self) -> tuple[str, int] | None:
-        resume = self.config.resume
-        return (resume.run, resume.step) if resume.run is not None and resume.step is not None else None
 
     def _tag(self) -> str:
         """Return the numerics tag of this process."""
