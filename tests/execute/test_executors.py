@@ -20,6 +20,7 @@ def _say_goodbye(path: str) -> None:
     atexit.register(Path(path).touch)
 
 
+@pytest.mark.slow
 def test_idle_workers_end_by_themselves(tmp_path: Path) -> None:
     executor = LokyExecutor(worker_settings(tmp_path), 1, {})
     executor._pool.submit(_say_goodbye, str(tmp_path / "goodbye")).result()

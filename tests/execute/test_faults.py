@@ -31,6 +31,7 @@ def finish(door: Door) -> None:
     assert ended.last.startswith(f"{RUNS} runs stored in S")
 
 
+@pytest.mark.slow
 def test_a_killed_parent_is_gone_on_from(begin: Begin, tmp_path: Path, undisturbed: Content, door: Door) -> None:
     process = begin(*SWEEP, "workers=1")
     wait_for(lambda: any((tmp_path / "S").glob("checkpoints/*/*/*")))

@@ -37,9 +37,8 @@ TIMINGS = ("tokens_per_second", "mfu", "peak_memory", "data_wait")
 BOTH: dict[str, Any] = {"train__micro_batch": 3, "model__dropout": 0.1, "optim__clip": 0.3}
 """Two micro-batches a step: a sum of two terms has one value, whoever adds."""
 FROM_ONE = "fsdp from one"
-FAULTY = ("nan_batch", "damaged_checkpoint")
-MORE_FAULTY = ("corrupted_batch", "bit_flip", "stalls")
-"""Failures that are also injected into two processes; the second ones in slow tests."""
+FAULTY = ("nan_batch", "damaged_checkpoint", "corrupted_batch", "bit_flip", "stalls")
+"""Failures that are also injected into two processes."""
 SHARED: dict[str, Any] = {**BOTH, "train__parallel": "fsdp"}
 ROLLS_BACK: dict[str, Any] = {
     **SHARED, "stability__policy": "skip_data", "stability__snapshot_every": 2, "checkpoint__every": 3,
@@ -56,8 +55,6 @@ COUNTED: dict[str, dict[str, Any]] = {
     for keeps in ("nothing", "gradients", "weights")
 }  # fmt: skip
 """Runs in shares whose traffic is counted: one or two micro-batches for each process."""
-FEW_COUNTED = ["2 micro-batches, keeps gradients"]
-"""Between gathering and scattering at each micro-batch and once a step; the others in the slow tests."""
 
 
 def together(folder: Path, runs: list[dict[str, Any]], processes: int = 2) -> dict[str, Any]:
@@ -118,7 +115,6 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     runs: list[dict[str, Any]] = [
         {"name": "ddp, first half", "config": build(**BOTH), "stop_at": 5, "checkpoint": str(folder / "ddp")},
         {"name": "ddp", "config": build(**BOTH), "resume": str(folder / "ddp")},
-        {"name": "one micro-batch", "config": build(model__dropout=0.1)},
         {"name": "fsdp, first half", "config": build(**SHARED), "stop_at": 5, "checkpoint": str(folder / "fsdp")},
         {"name": "fsdp", "config": build(**SHARED), "resume": str(folder / "fsdp")},
         {"name": "ddp from fsdp", "config": build(**BOTH), "resume": str(folder / "fsdp")},
@@ -130,9 +126,6 @@ def results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
             "checkpoint": str(folder / "parts, second half"),
         },
     ]
-    runs += [{"name": name, "config": build(**COUNTED[name]), "count": True} for name in FEW_COUNTED]
-    runs.append({"name": "corrupted_batch, fsdp", "config": faulty_in_shares(build)})
-    runs += [faulty(build, folder, name) for name in FAULTY]
     return {**together(folder, runs), "folder": folder}
 
 
@@ -145,10 +138,11 @@ def more_results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict
         {"name": "documents, ddp", "config": documents(build, folder / "ddp data")},
         {"name": "documents, fsdp", "config": documents(build, folder / "fsdp data", train__parallel="fsdp")},
         {"name": FROM_ONE, "config": build(**SHARED), "resume": str(folder / "one")},
+        {"name": "one micro-batch", "config": build(model__dropout=0.1)},
+        {"name": "corrupted_batch, fsdp", "config": faulty_in_shares(build)},
     ]
-    more = [name for name in COUNTED if name not in FEW_COUNTED]
-    runs += [{"name": name, "config": build(**COUNTED[name]), "count": True} for name in more]
-    return together(folder, runs + [faulty(build, folder, name) for name in MORE_FAULTY])
+    runs += [{"name": name, "config": build(**changes), "count": True} for name, changes in COUNTED.items()]
+    return together(folder, runs + [faulty(build, folder, name) for name in FAULTY])
 
 
 def faulty(build: Build, folder: Path, name: str) -> dict[str, Any]:
@@ -201,9 +195,10 @@ def test_two_processes_equal_one_to_the_bit(build: Build, results: dict[str, Any
     assert both["kept"] == {moment: sorted(tensors) for moment, tensors in alone.tensors.items()}
 
 
-def test_the_rows_of_one_micro_batch_are_shared_with_their_dropout(build: Build, results: dict[str, Any]) -> None:
+@pytest.mark.slow
+def test_the_rows_of_one_micro_batch_are_shared_with_their_dropout(build: Build, more_results: dict[str, Any]) -> None:
     alone = described(result_of(run(build(model__dropout=0.1))))
-    assert to_rounding(alone, results["one micro-batch"])
+    assert to_rounding(alone, more_results["one micro-batch"])
 
 
 @pytest.mark.parametrize("name", ["fsdp", "ddp from fsdp", "parts", pytest.param(FROM_ONE, marks=pytest.mark.slow)])
@@ -214,28 +209,29 @@ def test_shares_equal_the_whole(build: Build, request: pytest.FixtureRequest, na
     assert made["kept"].keys() == {"final", "best", "average"}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in FEW_COUNTED)) for name in COUNTED]
-)
-def test_the_planner_knows_the_traffic_of_shares(request: pytest.FixtureRequest, build: Build, name: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_planner_knows_the_traffic_of_shares(more_results: dict[str, Any], build: Build, name: str) -> None:
     config = build(**COUNTED[name])
     vocab_size = open_corpus(str(config.data.path)).vocab_size
     micro_batch, n = config.train.micro_batch or 0, count_parameters(config.model, vocab_size)
     planned = layout(config, n, 2, config.train.parallel, "none", micro_batch, on_cpu=True)
-    made = request.getfixturevalue("results" if name in FEW_COUNTED else "more_results")[name]
+    made = more_results[name]
     assert made["sent"] == pytest.approx([planned.traffic] * 3, rel=0.01)  # an odd vocabulary is padded
     assert to_rounding(described(result_of(run(config))), made)
 
 
-def test_a_rollback_in_shares_is_that_of_one_process(build: Build, results: dict[str, Any]) -> None:
+@pytest.mark.slow
+def test_a_rollback_in_shares_is_that_of_one_process(build: Build, more_results: dict[str, Any]) -> None:
     with injected():
         alone = result_of(run(faulty_in_shares(build)))
-    assert to_rounding(described(alone), results["corrupted_batch, fsdp"])
+    assert to_rounding(described(alone), more_results["corrupted_batch, fsdp"])
 
 
-@pytest.mark.parametrize("name", [*FAULTY, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_FAULTY)])
-def test_two_processes_survive_a_fault(request: pytest.FixtureRequest, name: str) -> None:
-    fault, end = FAULTS[name], request.getfixturevalue("results" if name in FAULTY else "more_results")[name]
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTY)
+def test_two_processes_survive_a_fault(more_results: dict[str, Any], name: str) -> None:
+    fault, end = FAULTS[name], more_results[name]
     assert (end["status"], end["steps"]) == ("completed", SMALL["train"]["steps"])
     *abandoned, own = end["branches"]
     assert [reason for reason, _ in abandoned] == [fault.event] * fault.rollbacks and own == ["steps", None]
