@@ -21,7 +21,7 @@ from grok.analysis.observations import (
     varying_columns,
     without_repetition,
 )
-from grok.analysis.populations import random_seeds, roles
+from grok.analysis.populations import asked, roles
 from grok.analysis.proposals import given_again, proposal
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies import QUESTIONS, Missing
@@ -342,8 +342,8 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
     if runs.empty:
         first = proposal("grok sweep 'seed=range(0,64)'", observations)
         return Fact("Train some seeds.", first, is_command=True)
-    if not len(observations.once(random_seeds)):
-        gaps = [gap for gap in gaps if gap.name != "repeatability"]  # it chooses among random seeds
+    if observations.once(asked).empty:
+        gaps = [gap for gap in gaps if gap.name != "repeatability"]  # it chooses among runs that were asked for
     order = [gap for name in NEXT for gap in gaps if gap.name == name] + [gap for gap in gaps if gap.command]
     if order:
         return Fact(order[0].question, order[0].command, is_command=True)

@@ -1,7 +1,7 @@
 """``grok compare STORE A B``: two sets of runs side by side, with intervals.
 
-A and B are filters, as ``grok list`` takes them. If enough seeds (split, init, order) are on both sides, these are
-compared in pairs; otherwise all runs are, as two groups.
+A and B are filters, as ``grok list`` takes them. If enough seeds (split, init, order, but
+no stream with one seed a side) are on both sides, these are compared in pairs; otherwise all runs are, as two groups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
 from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
-from grok.analysis.populations import SEEDS, after_results, asked, asked_before_and_after, populations, triples
+from grok.analysis.populations import after_results, asked, asked_before_and_after, matched, pairing, populations
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
@@ -52,6 +52,8 @@ class Sides:
     """Whether they are of the same seeds, row by row."""
     shared: int
     """Number of seeds on both sides."""
+    failed: tuple[int, int]
+    """Number of runs of each that failed, so that they are not in ``rows``."""
     alone: int = 0
     """How many runs were left out: they repeat a seed, or the other side lacks it."""
     by_results: bool = False
@@ -64,7 +66,7 @@ class Sides:
         Raises:
             ConfigError: no run does, a run is on both sides, or a filter names no column.
         """
-        a, b = (chosen(observations, path, words) for words in filters)
+        (a, failed_a), (b, failed_b) = (chosen(observations, path, words) for words in filters)
         computed = [set(zip(rows["trajectory_id"], rows["numerics"], strict=True)) for rows in (a, b)]
         if both := len(computed[0] & computed[1]):
             raise ConfigError(
@@ -72,22 +74,18 @@ class Sides:
                 "expected two filters that exclude each other"
             )
         by_results = after_results(a, b) or after_results(b, a) or bool(a["later"].any() or b["later"].any())
-        # a stream with one seed on either side is what they differ in, not what makes pairs
-        moving = [c for c in SEEDS if max(a[c].nunique(), b[c].nunique()) > 1] or SEEDS
-        ours, theirs = (dict(zip(triples(rows, moving), rows.index, strict=True)) for rows in (a, b))
-        shared = [triple for triple in ours if triple in theirs]
-        if len(shared) < FEWEST or by_results:
-            return cls(filters, (a, b), False, len(shared), by_results=by_results)
-        alone = len(a) + len(b) - 2 * len(shared)
-        pairs = a.loc[[ours[t] for t in shared]], b.loc[[theirs[t] for t in shared]]
-        return cls(filters, pairs, True, len(shared), alone)
+        pairs = matched(a, b)
+        shared = len(pairs[0])
+        if shared < FEWEST or by_results:
+            return cls(filters, (a, b), False, shared, (failed_a, failed_b), by_results=by_results)
+        return cls(filters, pairs, True, shared, (failed_a, failed_b), len(a) + len(b) - 2 * shared)
 
 
-def chosen(observations: Observations, path: Path, words: str) -> pd.DataFrame:
-    """Return the arithmetic runs that satisfy a filter of one or more words, one of each trajectory.
+def chosen(observations: Observations, path: Path, words: str) -> tuple[pd.DataFrame, int]:
+    """Return the arithmetic runs that satisfy a filter, one of each trajectory, and how many satisfy it and failed.
 
-    It is the run that was asked for before any result, if that is among them: a longer one may have been trained
-    because of its result. ``later`` says so of the runs that are.
+    Of several runs it is the one that was asked for before any result, if that is among them: a longer one may have
+    been trained because of its result. ``later`` says so of the runs that are.
 
     Raises:
         ConfigError: none does, or the filter names no column.
@@ -108,7 +106,8 @@ def chosen(observations: Observations, path: Path, words: str) -> pd.DataFrame:
             f"{words!r} fits none of the {len(rows):,} arithmetic runs of {path}: expected a filter such as "
             f"{next(values, 'class=early')}; `grok list {path}` shows the rows"
         )
-    return runs
+    every_run = observations.all_runs[observations.all_runs["mode"] == "arithmetic"]
+    return runs, int((every_run["run_id"].isin(ids) & (every_run["status"] == "failed")).sum())
 
 
 def compared(observations: Observations, sides: Sides) -> OwnStudy:
@@ -127,14 +126,14 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         for column, e in zip(columns, estimates, strict=True)
         if e is not None
     ]
-    kind = "the same seeds on both sides, compared in pairs"
+    streams = ", ".join(column.removeprefix("seed_") for column in pairing(a, b))
+    kind = f"the same seeds ({streams}) on both sides, compared in pairs"
     if not sides.paired:
         kind = f"two groups, not pairs (seeds on both sides: {sides.shared})"
     if sides.alone:
         kind += f"; {sides.alone:,} more are left out, which repeat a seed or have none on the other side"
-    failed = set(observations.all_runs["run_id"][observations.all_runs["status"] == "failed"])
-    if any(lost := [len(failed & {*filtered(observations, shlex.split(side))["run"]}) for side in names]):
-        kind += f"; {lost[0]:,} of A and {lost[1]:,} of B failed, maybe not by chance, and are left out"
+    if any(sides.failed):
+        kind += "; {:,} of A and {:,} of B failed, maybe not by chance, and are left out".format(*sides.failed)
     words = " ".join(("compare", *names)).replace("<", " below ").replace(">", " above ")
     name = re.sub(r"\W+", "_", words)[:200]  # of files
     study = OwnStudy(

@@ -254,17 +254,35 @@ def triples(rows: pd.DataFrame, streams: Sequence[str] = SEEDS) -> list[tuple[in
     return list(rows[[*streams]].itertuples(index=False, name=None))
 
 
+def pairing(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
+    """Return the columns of seeds that make pairs of two sides: not a stream with one seed on either, if others vary.
+
+    That stream may be what the sides differ in.
+    """
+    return [column for column in SEEDS if max(a[column].nunique(), b[column].nunique()) > 1] or SEEDS
+
+
+def matched(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows of two sides whose seeds (:func:`pairing`) are on both, row by row."""
+    by = pairing(a, b)
+    ours, theirs = (dict(zip(triples(rows, by), rows.index, strict=True)) for rows in (a, b))
+    both = [seeds for seeds in ours if seeds in theirs]
+    return a.loc[[ours[seeds] for seeds in both]], b.loc[[theirs[seeds] for seeds in both]]
+
+
 def after_results(base: pd.DataFrame, rows: pd.DataFrame) -> bool:
     """Return whether ``rows`` are seeds of ``base`` listed after their results: a choice, unless all or the first."""
     if "planned_at" not in base:
         return False  # nobody knows when they were planned
     ended = base["started_at"] + pd.to_timedelta(base["seconds"].astype("float64"), unit="s")
-    both = set(triples(base)) & set(triples(rows))
-    first = base.drop_duplicates("seed").sort_values("seed").head(len(both))
-    if not (base["planned_at"] <= ended).all() or both in (set(triples(base)), set(triples(first))):
+    by = pairing(base, rows)
+    known, asked_for = triples(base, by), triples(rows, by)
+    both = set(known) & set(asked_for)
+    first = base.drop_duplicates(["seed", *by]).sort_values(["seed", *by]).head(len(both))
+    if not (base["planned_at"] <= ended).all() or both in (set(known), set(triples(first, by))):
         return False  # declared since, so nobody knows when it was planned; or nobody chose
-    results = dict(zip(triples(base), ended, strict=True))
-    return any(results.get(t, planned) < planned for t, planned in zip(triples(rows), rows["planned_at"], strict=True))
+    results = dict(zip(known, ended, strict=True))
+    return any(results.get(t, planned) < planned for t, planned in zip(asked_for, rows["planned_at"], strict=True))
 
 
 def extended(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:

@@ -433,7 +433,9 @@ def load_checkpoint(
     for path in candidates:
         try:
             manifest, tensors = _load(path, _expected(folder, of))
-            shards = _shards(path, manifest)
+            # the folders of shards by prefix of their tensors' names
+            shards = {"": path / SHARDS} if manifest.get("shards") else {}
+            shards |= {prefix: path / e["folder"] for prefix, e in manifest.get("parts_in_shares", {}).items()}
             if whole:
                 for prefix, folder_of_shards in shards.items():
                     tensors |= {prefix + name: tensor for name, tensor in read_shards(folder_of_shards).items()}
@@ -616,12 +618,6 @@ def _load(path: Path, expected: Origin | None) -> tuple[dict[str, Any], dict[str
     """Return manifest and tensors of a committed folder, after its files are compared with the manifest."""
     manifest = _intact_manifest(path, expected)
     return manifest, load_tensors(path / TENSORS, manifest["tensors"]) | read_parts(path, manifest.get("parts", {}))
-
-
-def _shards(path: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the folders of shards by prefix of their tensors' names."""
-    own = {"": path / SHARDS} if manifest.get("shards") else {}
-    return own | {prefix: path / e["folder"] for prefix, e in manifest.get("parts_in_shares", {}).items()}
 
 
 def _intact_manifest(path: Path, expected: Origin | None = None) -> dict[str, Any]:

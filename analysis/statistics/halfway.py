@@ -114,7 +114,8 @@ def halfway(
 def _sides(gaps: Floats, level: float) -> Floats:
     """Return for each column of ``gaps`` (n, k) the sign of its mean, or 0 if its t interval has both."""
     n = np.isfinite(gaps).sum(0)
-    mean, error = np.nanmean(gaps, 0), np.nanstd(gaps, 0) / np.sqrt(np.maximum(n - 1, 1))
+    mean = np.nansum(gaps, 0) / np.maximum(n, 1)
+    error = np.sqrt(np.nansum((gaps - mean) ** 2, 0) / np.maximum(n * (n - 1), 1))
     return np.asarray(np.sign(mean) * ((np.abs(mean) > stats.t.ppf(0.5 + level / 2, n - 1) * error) & (n > 1)))
 
 

@@ -127,6 +127,8 @@ def additivity(
     noise = variance * float((1 / grid.counts).mean())
 
     def exceeds(squares: float, many: int) -> float:
+        if 2 * (grid.counts > 1).sum() < len(grid.counts):
+            return 1.0  # nobody knows how the others scatter
         return float(stats.f.sf(squares / many / max(noise, FLAT**2), many, freedom))
 
     def explained(tables: Floats, noise: float | Floats) -> Floats:
@@ -141,10 +143,10 @@ def additivity(
         raise NotEnoughData("outcomes that differ between combinations")
     likely = noise * freedom / rng.chisquare(freedom, draws)
     drawn = grid.means[:, None] + np.sqrt(likely) * rng.normal(size=(len(grid.means), draws))
-    centred = grid.means - grid.means.mean()
-    alone, cells = float(centred @ project @ centred), len(centred) - 1
+    centred, cells = grid.means - grid.means.mean(), len(grid.means) - 1
+    rest = centred - project @ centred
     differ = exceeds(float(centred @ centred), cells)
-    interact = exceeds(float(centred @ centred) - alone, cells - k) if cells > k else 1.0
+    interact = exceeds(float(rest @ rest), cells - k) if cells > k else 1.0
     low, high = np.quantile(explained(drawn, noise + likely), [(1 - level) / 2, (1 + level) / 2])
     low, high = (low, high) if differ <= 1 - level else (0.0, 1.0)
     share = Estimate(value, min(value, float(low)), max(value, float(high)), len(y), "parametric bootstrap", level)
@@ -192,6 +194,8 @@ def _error(y: Floats, grid: _Grid, ceiling: float) -> tuple[float, float]:
     if (within := int(freedom.sum())) < 1:
         raise NotEnoughData("replicates (perturb.ulps=1 with two seeds.perturb) to tell an effect from chaos")
     squares = np.bincount(grid.where, weights=(y - grid.means[grid.where]) ** 2)
-    # With f + 2 for f + 1 this would estimate the sum of f v^2 without bias, but four combinations then hold in 91%.
-    total, spread = float(squares.sum()), float((squares**2 / (freedom + 1)).sum())
-    return total / within, min(max(1.0, total**2 / spread), within) if spread else within
+    # The mean over combinations, so that many repeats of a quiet one do not make all look quiet.
+    variances = squares[freedom > 0] / freedom[freedom > 0]
+    # With f + 2 for f + 1 this would estimate the sum of v^2 / f without bias, but four combinations then hold in 91%.
+    total, spread = float(variances.sum()), float((variances**2 / (freedom[freedom > 0] + 1)).sum())
+    return total / len(variances), min(max(1.0, total**2 / spread), within) if spread else within

@@ -235,7 +235,9 @@ def side_by_side(
         return parts[0]
     study = Study(scope=scope(), parts=parts)
     study.findings = [*_differences(parts, beside, kind), *_leading(parts, kind), *gaps]
-    study.tables = [_table(parts, {unit.name: len(unit) for unit in units}, beside, kind), *_tables(parts)]
+    own = [(i, part, table) for i, part in enumerate(parts, 1) for table in part.tables]
+    study.tables = [_table(parts, {unit.name: len(unit) for unit in units}, beside, kind)]
+    study.tables += [replace(t, name=f"{t.name}_{i}", caption=f"{p.about}: {t.caption}", open=False) for i, p, t in own]
     study.notes = _notes(parts)
     if every > len(units):
         study.notes.append(f"{every - len(units)} smaller {kind}s are left out (the {len(units)} largest are shown).")
@@ -333,14 +335,6 @@ def _table(parts: Sequence[Study], sizes: Mapping[str, int], beside: Beside, kin
     if p:
         caption += f"; p (Holm): that {beside.meaning} as in the first"
     return Table(f"{kind}s", caption, pd.DataFrame(records).fillna(""))
-
-
-def _tables(parts: Sequence[Study]) -> list[Table]:
-    return [
-        replace(table, name=f"{table.name}_{i}", caption=f"{part.about}: {table.caption}", open=False)
-        for i, part in enumerate(parts, 1)
-        for table in part.tables
-    ]
 
 
 def _notes(parts: Sequence[Study]) -> list[str]:

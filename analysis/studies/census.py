@@ -186,7 +186,7 @@ def analyse(observations: Observations) -> Study:
         low, high = (
             f"{_ends(part)[0].percent()} by step {_usual(part):,} with {part.about}" for part in (parts[0], parts[-1])
         )
-        chosen = f"; of {len(parts)}, these were chosen by result" * (len(parts) > 2)
+        chosen = f" (the lowest and the highest of {len(parts)})" * (len(parts) > 2)
         tasks = {f" on {part.population.task}" for part in parts}
         trained = f"{n:,} runs in {len(parts)} populations{tasks.pop() if len(tasks) == 1 else ''}"
         study.lead = "cumulative"

@@ -24,7 +24,7 @@ from grok.analysis.observations import (
     in_words,
     varying_columns,
 )
-from grok.analysis.populations import SEEDS, after_results, asked, extended, triples
+from grok.analysis.populations import SEEDS, after_results, asked, extended, matched, triples
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, holm, student
 from grok.analysis.statistics.proportions import ratio
 from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
@@ -201,12 +201,11 @@ class Contrast:
 def contrast(observations: Observations, family: Family, value: str) -> Contrast:
     """Return the comparison of one value with the family's reference."""
     rows, base = family.groups[value], family.groups[family.reference]
-    mine, theirs = (dict(zip(triples(side), side.index, strict=True)) for side in (rows, base))
-    both = [t for t in mine if t in theirs]
+    pairs = matched(rows, base)
     by_results = after_results(base, rows) or after_results(rows, base)
-    paired = len(both) >= FEWEST and not by_results
+    paired = len(pairs[0]) >= FEWEST and not by_results
     if paired:
-        rows, base = rows.loc[[mine[t] for t in both]], base.loc[[theirs[t] for t in both]]
+        rows, base = pairs
     timed = rows
     log, log0, horizon, bound = _restricted_pair(observations, rows, base)
     if bound and paired and (longest := _longest(rows, base)) is not None:

@@ -283,8 +283,8 @@ def _more(half: Halfway) -> str:
         return f"The interval is ± {WIDTH} steps or less"
     alike = half.places[~half.apart & (half.places >= half.place.low) & (half.places <= half.place.high)]
     if len(alike):
-        steps = listed([f"{step:,.0f}" for step in alike])
-        return f"The two ends are not told apart at steps {steps}, where any outcome is midway"
+        steps = ", ".join(map("{:,.0f}".format, alike))
+        return f"At steps {steps} these lines do not tell the ends apart, so any outcome may be midway; more lines may"
     lines = half.lines_for(WIDTH)
     if lines is not None:
         return f"About {lines} such lines would make it ± {WIDTH} steps"

@@ -173,7 +173,7 @@ class Result:
     adds_up: bool = False
     """Whether the layers' effects add up, so that each has a share."""
     act_together: bool = False
-    """Whether layers are seen to depend on each other: a table of two has too few combinations to tell."""
+    """Whether layers are seen to depend on each other."""
 
     @property
     def is_super(self) -> bool:
@@ -256,7 +256,7 @@ def analyse(observations: Observations) -> Layers:
     sets = [its for same in judged for kind in (True, False) if (its := [r for r in same if r.is_super == kind])]
     p = [p_of_no_pattern([r.additivity for r in same]) for same in sets]
     for i, (same, value) in enumerate(zip(sets, p, strict=True)):
-        interact = holm([r.additivity.interact if len(r.moving) > 2 else 1.0 for r in same])
+        interact = holm([max(r.additivity.interact, r.additivity.differ) for r in same])
         sets[i] = [
             replace(r, adds_up=value <= ALARM and r.additivity.share.low >= ADDITIVE, act_together=bool(q <= ALARM))
             for r, q in zip(same, interact, strict=True)
@@ -317,12 +317,13 @@ def _together(same: list[Result], p: float) -> Finding:
         text += " " * (adding > 0) + (
             f"They act together{partly}: what one layer changes depends on others, so none is given a share of its own."
         )
-    if all(r.additivity.differ > ALARM for r in same):
-        text += "The combinations are not seen to differ by more than their repeats do, so there is nothing to share."
-    elif not adding and not acting:
-        few = all(len(r.moving) <= 2 for r in same)
-        text += ("The four combinations of two layers" if few else "These combinations") + (
-            " cannot tell whether their effects add up or depend on each other, so there are no shares."
+    if not adding and not acting:
+        alike = all(r.additivity.differ > ALARM and not r.clear for r in same)
+        text += (
+            "The combinations are not seen to differ by more than their repeats do, so there is nothing to share."
+            if alike
+            else "These combinations do not tell whether their effects add up or depend on each other, so there are no "
+            "shares."
         )
     changed = [r for r in same if r.clear]
     if n > MOST_TOLD:
@@ -448,12 +449,11 @@ def _notes(study: Layers, left_out: int) -> None:
         f"{describe_task(first.transplant.rows.iloc[0])}. Outcome: {first.outcome.name}. A transplant is written "
         f"recipient ← donor{'; positive shares: slower with its weights, negative: faster' * bool(len(study.shares))}."
     )
-    if len(study.results) > 1:
-        study.notes.append(
-            "The interval of a transplant is for its two seeds (repeated with weights moved by a unit in the last "
-            "place), not for other pairs. It takes these repeats to scatter alike in all combinations; where those of "
-            "one combination scatter more, it is too narrow."
-        )
+    study.notes.append(
+        "Intervals and tests of a transplant are for its two seeds (repeated with weights moved by a unit in the last "
+        "place), not for other pairs. They take these repeats to scatter alike in all combinations, also in those that "
+        "were not repeated; where some scatter more, intervals are too narrow and differences are seen too often."
+    )
     censored = max(r.outcome.censored for r in study.results)
     if study.is_time and censored:
         study.notes.append(

@@ -222,7 +222,7 @@ def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: 
     shown = f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
     text = (
         f"At step {row['step']:,.0f} a logistic regression on loss, accuracy and weight norm "
-        f"{'separates' if e.low > 0.5 else 'does not separate'} seeds "
+        f"{'separates' if e.low > 0.5 else 'is not seen to separate'} seeds "
         f"{study.meaning} from the others with AUROC {shown} (0.5 is chance; cross-validated, "
         f"{int(hit.sum())} of {len(hit)})"
     )

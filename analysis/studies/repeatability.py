@@ -292,11 +292,6 @@ Repeated = tuple[pd.Series, str | None, list[str]]
 """A run of a repeated seed, its own run, and its repeats."""
 
 
-def _short(seed: int) -> str:
-    """Return a seed as text; a derived seed by its first digits."""
-    return str(seed) if seed < 10**9 else f"{str(seed)[:6]}…"
-
-
 class _Condition:
     """The runs of one condition, in one or several precisions, and their repeats."""
 
@@ -404,7 +399,9 @@ class _Condition:
         if scan is not None and scan.from_masters:
             return f"seed {int(row['seed'])}"
         named = [stream for stream in scan.varies if stream in seeds] if scan is not None else []
-        return ", ".join(f"{stream} {_short(seeds[stream])}" for stream in named or seeds)
+        # a derived seed by its first digits
+        shown = {stream: str(seed) if seed < 10**9 else f"{str(seed)[:6]}…" for stream, seed in seeds.items()}
+        return ", ".join(f"{stream} {shown[stream]}" for stream in named or seeds)
 
     def _others(
         self, name: str, fixed: tuple[str, ...], own: str | None, control_runs: list[str]

@@ -149,7 +149,10 @@ class Search:
     def run(self, record: StudyRecord) -> bool:
         """Do the rest of the study; return False if training was interrupted."""
         while True:
-            round_number = _round(record.trials())
+            # that of the trials in flight, or the next one
+            asked = [(int(trial.user_attrs[ASKED]), trial.state.is_finished()) for trial in record.trials()]
+            after = max((number + 1 for number, _ in asked), default=0)
+            round_number = min((number for number, ended in asked if not ended), default=after)
             with record.changing():
                 self._fill(record, round_number)
             flying = [t for t in record.trials() if not t.state.is_finished() and t.user_attrs[ASKED] == round_number]
@@ -246,12 +249,6 @@ def impossible(settings: Plain) -> str | None:
     except ConfigError as refusal:
         return str(refusal)
     return None
-
-
-def _round(trials: Sequence[FrozenTrial]) -> int:
-    """Return the study's present round: that of the trials in flight, or the next one."""
-    flying = [int(trial.user_attrs[ASKED]) for trial in trials if not trial.state.is_finished()]
-    return min(flying, default=max((int(trial.user_attrs[ASKED]) + 1 for trial in trials), default=0))
 
 
 # Carries out a study.

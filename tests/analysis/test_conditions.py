@@ -70,14 +70,6 @@ def test_weight_decay_is_compared_with_the_default() -> None:
     assert all(p < 0.05 for p in study.p.values())
 
 
-def test_a_setting_that_does_nothing_is_said_to_do_nothing() -> None:
-    factors: dict[object, float] = {"none": 1.0, "ema": 1.0}
-    study = settings_study(
-        "interventions", "optim.grokfast", runs("optim.grokfast", factors, 15, np.random.default_rng(3))
-    )
-    assert "no difference of the mean beyond chance" in study.findings[0].text
-
-
 def test_the_reference_is_of_the_same_seeds_where_enough_of_them_were_run() -> None:
     rng = np.random.default_rng(4)
     truths = runs("model.init_scale", {1.0: 1.0, 2.0: 2.0}, 8, rng)

@@ -148,7 +148,7 @@ def test_a_curve_that_crosses_beyond_its_ends_says_so_and_more_lines_do_not_help
     assert (sudden.place.low, sudden.place.high) == (98, 196)  # the line between them is no guide
     either = np.column_stack([start, start[::-1], ones[:, 0]])  # another order does what an ulp does, up to step 98
     nowhere = halfway(steps, either, start[::-1], either[:, [1, 0, 2]], np.random.default_rng(0))
-    assert nowhere.place.low == 0 and nowhere.apart.tolist() == [False, False, True]
+    assert (nowhere.place.low, nowhere.place.high) == (0, 196) and nowhere.apart.tolist() == [False, False, True]
     for bad in (np.full(6, np.nan), np.ones(6), np.array([0, 0, 0, 0, np.nan, np.nan])):
         with pytest.raises(NotEnoughData):
             halfway(steps, ones, bad, ones, np.random.default_rng(0))

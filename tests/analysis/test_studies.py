@@ -442,9 +442,7 @@ def test_a_seed_that_needs_all_of_its_layers_gives_none_of_them_a_share(layers: 
     rng = np.random.default_rng(20)
     study = ask("layers", simulate([t for i in range(3) for t in all_or_nothing(100 + i, 200 + i, rng, layers)]))
     together = [r.act_together for r in study.results]
-    assert together == [len(layers) > 2] * 3, "four combinations cannot tell, however many transplants"
-    assert ("They act together" in study.findings[0].text) == (len(layers) > 2)
-    assert ("cannot tell" in study.findings[0].text) == (len(layers) == 2)
+    assert all(together) and "They act together" in study.findings[0].text
     assert study.shares.empty and drawings(study) == []
     assert not any("odds" in f.text for f in study.findings), "no wrong answer with its own weights: no odds"
     changes = [f.shown for f in study.findings if f.label.startswith("all layers")]

@@ -16,6 +16,7 @@ from docs import generate
 from docs.generate import FOLDER
 from docs.generate import PAGES as MADE
 from grok import run
+from grok.arithmetic import outcome
 from grok.store import StoreWriter
 from grok.store.contract import example_rows
 from grok.store.schema import CONFIG, DESCRIPTIONS, describe, schema
@@ -179,6 +180,15 @@ def test_every_column_is_described_and_no_other(kind: str) -> None:
         "grok/store/columns.toml describes the columns of grok/store/schema.py"
     )
     assert list(describe(kind)) == schema(kind).names
+
+
+def test_the_thresholds_of_the_events_are_those_of_the_code() -> None:
+    said = {"memorised_step": outcome.MEMORISED_TRAIN_ACC, "memorised_loss_step": outcome.MEMORISED_TRAIN_LOSS}
+    said |= dict.fromkeys(("grokked_step", "grokked_for_good_step"), outcome.GENERALISED_VAL_ACC)
+    for name, value in said.items():
+        assert f" {value} " in DESCRIPTIONS["runs"][name].meaning, name
+    assert f" {outcome.LOSS_FALL:.0%} " in DESCRIPTIONS["runs"]["val_loss_peak_step"].meaning
+    assert f" {outcome.NORM_FALL:.0%} " in DESCRIPTIONS["runs"]["weight_norm_peak_step"].meaning
 
 
 PACKAGES = ("grok", "grok/analysis", "grok/sweeps", "hydra_plugins", "benchmarks")

@@ -20,7 +20,7 @@ from grok.commands.words import matching
 from grok.errors import ConfigError
 from grok.store import Purpose, Purposes, StoreWriter, open_store
 from grok.store.contract import example_row, failed
-from tests.analysis.simulate import Truth, census, row, write
+from tests.analysis.simulate import Truth, census, row, run_ids, simulate, write
 from tests.doors.conftest import TINY, Door
 
 FRAME = pd.DataFrame(
@@ -183,7 +183,15 @@ def test_a_stream_with_one_seed_a_side_is_what_differs_and_a_failed_run_is_count
     store = write(truths, tmp_path / "S")
     sides = compare.Sides.of(read := Observations.read(store), store, ("config.seeds.order=8", "config.seeds.order=9"))
     assert sides.paired and sides.shared == 20
-    assert "0 of A and 1 of B failed" in compare.compared(read, sides).scope
+    study = compare.compared(read, sides)
+    assert "0 of A and 1 of B failed" in study.scope
+    ratio = next(iter(study.files.values())).query("what.str.contains('geometric mean step')").iloc[0]
+    assert 1.15 < ratio["low"] <= 1.2 <= ratio["high"] < 1.25, "in pairs"
+    best = [Truth({**t.overrides, "seeds.order": 9}, 1500) for t in sorted(truths[:20], key=lambda t: t.time)[:9]]
+    late = simulate([*truths[:20], *best])
+    chosen = late.designs["run_id"].isin(run_ids(best))
+    late.designs = late.designs.assign(planned_at=np.where(chosen, "2041", "2020").astype("datetime64[us]"))
+    assert compare.Sides.of(late, store, sides.names).by_results
 
 
 def numbers_in(text: str) -> list[float]:

@@ -38,7 +38,7 @@ def save_hf_folder(folder: str | Path, model: GPT, tokenizer: Tokenizer | None =
     """
     folder, weights = Path(folder), to_hf(model)
     config = hf_config(model, tokenizer.eot_id if tokenizer is not None else None)
-    files = {"config.json": _json(config)}
+    files = {"config.json": json.dumps(config, indent=2) + "\n"}
     if "auto_map" in config:
         files[f"{forms.MPT_MODULE}.py"] = forms.MPT_CODE
     if tokenizer is not None:
@@ -111,10 +111,6 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file.parent} has no {file.name}: give a folder that `save_pretrained` wrote")
     with in_words(CheckpointError, f"{file} cannot be read", OSError, ValueError):
         return read_json_object(file, follow=True)
-
-
-def _json(content: dict[str, Any]) -> str:
-    return json.dumps(content, indent=2) + "\n"
 
 
 # Initial weights of a run from a folder of ``transformers``: ``init_from=FOLDER``.
