@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import jinja2
 import pandas as pd
@@ -210,11 +210,8 @@ def markdown(frame: pd.DataFrame) -> str:
     | 1 | super |
     """
     lines = ["| " + " | ".join(map(str, frame.columns)) + " |", "|" + "---|" * len(frame.columns)]
-    return "\n".join([*lines, *("| " + " | ".join(map(_cell, row)) + " |" for row in frame.itertuples(index=False))])
-
-
-def _cell(value: Any) -> str:
-    return "" if pd.isna(value) else str(value).replace("|", "\\|")
+    cells = frame.map(lambda value: "" if pd.isna(value) else str(value).replace("|", "\\|"))
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in cells.itertuples(index=False))])
 
 
 @command()

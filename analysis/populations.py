@@ -278,7 +278,8 @@ def after_results(base: pd.DataFrame, rows: pd.DataFrame) -> bool:
     by = pairing(base, rows)
     known, asked_for = triples(base, by), triples(rows, by)
     both = set(known) & set(asked_for)
-    first = base.drop_duplicates(["seed", *by]).sort_values(["seed", *by]).head(len(both))
+    order = ["seed"] if base["seed"].nunique() >= len(both) else by
+    first = base.drop_duplicates(order).sort_values(order).head(len(both))
     if not (base["planned_at"] <= ended).all() or both in (set(known), set(triples(first, by))):
         return False  # declared since, so nobody knows when it was planned; or nobody chose
     results = dict(zip(known, ended, strict=True))
