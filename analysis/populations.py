@@ -318,8 +318,10 @@ def asked_before_and_after(observations: Observations) -> tuple[set[str], set[st
     claims = observations.once(_claims)
     every = observations.once(populations).every
     longer = (here for p in every for here in extensions(observations, p.rows))
+    named = observations.once(roles).of("member", "cell")  # runs that were moved by ulps, too
+    named = named[named["choice"].isin(ASKED) & ~named["results_seen"]]
     before = set(observations.once(asked).index).union(
-        claims["run_id"][~claims["results_seen"]], *(p.rows.index for p in every), *longer
+        claims["run_id"][~claims["results_seen"]], named["run_id"], *(p.rows.index for p in every), *longer
     )
     return before, set(claims["run_id"]) - before
 

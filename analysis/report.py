@@ -24,7 +24,6 @@ from grok.analysis.answers import Report, compile_report, own_studies, unfinishe
 from grok.analysis.observations import Observations
 from grok.analysis.studies import QUESTIONS, Missing
 from grok.commands.command import Parser, add_store, command, refuse_unwritable, store_of
-from grok.errors import StoreError
 from grok.store import check_path
 from grok.store.reader import is_owner_alive
 from grok.untrusted import read_json_object
@@ -36,11 +35,9 @@ if TYPE_CHECKING:
 
 EVERY: Final = 10
 """Seconds between two checks of the store."""
-FOLDERS: Final = {"runs": "*.*", "sweeps": "*.*", "search": "*.*"}
-"""Files that change when a store grows: of finished runs, planned sweeps and searches."""
+FOLDERS: Final = ("runs", "sweeps", "search")
+"""Folders of files that change when a store grows: of finished runs, planned sweeps and searches."""
 HOUR: Final = pd.Timedelta(hours=1)
-PATIENCE: Final = 3
-"""Failed reads in a row after which the error is raised."""
 
 
 def watch(store: Path, out: Path, compiled: Callable[[Observations], Report], opens: bool) -> int:
@@ -52,26 +49,17 @@ def watch(store: Path, out: Path, compiled: Callable[[Observations], Report], op
         StoreError: ``store`` is no store, or stays unreadable, or ``out`` cannot be written.
     """
     seen: object = None
-    failures = 0
     written: tuple[Report, dict[str, list[Drawing]]] | None = None
     print(f"watching {store}: checks every {EVERY} s, Ctrl-C ends it", flush=True)
     try:
         while True:
             now = state(store) if check_path(store, to_write=False) else None
             if now is not None and now != seen:
-                try:
-                    observations = Observations.read(store)
-                    report = compiled(observations)
-                except StoreError:
-                    # A compaction can remove a shard between listing and reading it.
-                    failures += 1
-                    if failures >= PATIENCE:
-                        raise
-                else:
-                    failures, seen = 0, now
-                    written = report, writing.write_answers(report, out)
-                    clock, runs = time.strftime("%H:%M:%S"), report.provenance.runs
-                    print(f"{clock}  {runs:,} runs  {out / writing.PAGE}", flush=True)
+                observations = Observations.read(store)
+                report, seen = compiled(observations), now
+                written = report, writing.write_answers(report, out)
+                clock, runs = time.strftime("%H:%M:%S"), report.provenance.runs
+                print(f"{clock}  {runs:,} runs  {out / writing.PAGE}", flush=True)
             if written and (stands := standing(store, observations)) != written[0].standing:
                 written = replace(written[0], standing=stands), written[1]
                 page = writing.write_page(*written, out, reload_seconds=EVERY)
@@ -88,15 +76,10 @@ def watch(store: Path, out: Path, compiled: Callable[[Observations], Report], op
 
 def state(store: Path) -> tuple[tuple[str, int, int], ...]:
     """Return name, size and time of every file that a new run, sweep or search adds or changes."""
-    files = []
-    for folder, pattern in FOLDERS.items():
-        for file in sorted((store / folder).glob(pattern)):
-            try:
-                stat = file.stat()
-            except FileNotFoundError:  # removed by a compaction
-                continue
-            files.append((f"{folder}/{file.name}", stat.st_size, stat.st_mtime_ns))
-    return tuple(files)
+    files = sorted(file for folder in FOLDERS for file in (store / folder).glob("*.*"))
+    with suppress(FileNotFoundError):  # removed by a compaction
+        return tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    return ()
 
 
 def standing(store: Path, observations: Observations) -> str:

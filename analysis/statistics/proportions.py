@@ -1,6 +1,6 @@
 """Shares with intervals, comparisons of two shares, paired differences, and the number of seeds for a width.
 
-Sources: Wilson 1927; Clopper and Pearson 1934; Katz et al. 1978 (ratio); Brown, Cai and DasGupta 2001
+Sources: Wilson 1927; Clopper and Pearson 1934; Donner and Zou 2012 (ratio); Brown, Cai and DasGupta 2001
 (choice of the interval); Cameron, Gelbach and Miller 2011 (multi-way clustering); Robbins 1970 and Howard et al. 2021
 (confidence sequence); Westfall and Young 1993 (many groups).
 """
@@ -79,10 +79,9 @@ def _check(hits: int, n: int) -> None:
 
 
 def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) -> Estimate:
-    """Return share a divided by share b, with Katz's interval on the log scale.
+    """Return share a divided by share b, with the interval that Donner and Zou make of both intervals.
 
-    If one group has no hit, or nothing but hits, half a hit is added to every count: else its share would have no
-    variance. Without a hit the other end of the interval is 0 or infinite.
+    Without a hit the other end of the interval is 0 or infinite.
 
     Raises:
         NotEnoughData: neither group has a hit.
@@ -91,14 +90,12 @@ def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) ->
     _check(hits_b, n_b)
     if hits_a == hits_b == 0:
         raise NotEnoughData("at least one hit in either group to compare rates")
-    extra = 0.5 if 0 in (hits_a, hits_b, n_a - hits_a, n_b - hits_b) else 0.0
-    low, high = confint_proportions_2indep(
-        hits_a + extra, n_a + 2 * extra, hits_b + extra, n_b + 2 * extra, "log", "ratio", alpha=1 - level
-    )
-    value = math.inf if hits_b == 0 else (hits_a / n_a) / (hits_b / n_b)
-    return Estimate(
-        value, float(low) if hits_a else 0.0, float(high) if hits_b else math.inf, n_a + n_b, "Katz log ratio", level
-    )
+    a, b = share(hits_a, n_a, level), share(hits_b, n_b, level)
+    product = a.value * b.value
+    (least_a, most_a), (least_b, most_b) = ([end * (2 * e.value - end) for end in (e.low, e.high)] for e in (a, b))
+    low = least_a / (product + math.sqrt(max(0.0, product**2 - least_a * most_b))) if hits_a else 0.0
+    high = (product + math.sqrt(max(0.0, product**2 - most_a * least_b))) / least_b if hits_b else math.inf
+    return Estimate(a.value / b.value if hits_b else math.inf, low, high, n_a + n_b, "Donner and Zou", level)
 
 
 def fisher(one: tuple[int, int], other: tuple[int, int]) -> float:

@@ -194,7 +194,7 @@ class Question:
 
 MOST_CARDS: Final = 6
 """Largest number of answers with a card each; of more, one card shows the range."""
-LEVEL: Final = 0.05
+ALARM: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -284,10 +284,10 @@ def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Find
     p = _p_values(parts, beside)
     if not p:
         return []
-    clear = [about for about, value in p.items() if value < LEVEL]
+    clear = [about for about, value in p.items() if value < ALARM]
     text = f"{len(clear)} of {len(p)} differ from {parts[0].about} beyond chance"
     text += f" ({'; '.join(clear)})" if clear else ""
-    text += f". Tested: {beside.meaning} as in that one, Holm-adjusted p below {LEVEL} over all {len(p)}."
+    text += f". Tested: {beside.meaning} as in that one, Holm-adjusted p below {ALARM} over all {len(p)}."
     return [Finding(f"{kind}s that differ beyond chance from {parts[0].about}:", f"{len(clear)} of {len(p)}", text)]
 
 

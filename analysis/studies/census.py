@@ -310,7 +310,9 @@ def _unequal(census: Census) -> list[Finding]:
     Ways that divide the runs alike are one. p-values are corrected for the groups and, by Holm, for the tests.
     """
     rows = census.rows
-    outcomes = {"generalised": _done(census)}
+    outcomes, half = {"generalised": _done(census)}, float(np.median(census.times.right))
+    if np.isfinite(half):
+        outcomes[f"generalised by step {half:,.0f} (half of all)"] = census.times.right <= half
     if census.population.has_diary_task:
         outcomes["super"] = (rows["label"] == "super").to_numpy()
     outcomes["diverged"] = (rows["status"] == "diverged").to_numpy()

@@ -233,7 +233,7 @@ def _shares(study: Crossed) -> None:
         words[list(shares.shares)[-1]] = (
             "all three seeds together or to chaos, which one run a cell does not tell apart"
         )
-    for name, e in shares.shares.items():
+    for name, e in sorted(shares.shares.items(), key=lambda pair: -pair[1].value):
         study.tell(
             f"{name} share",
             e.percent(),

@@ -15,7 +15,7 @@ from grok.analysis.observations import Observations, describe_task, floats, in_w
 from grok.analysis.populations import places, roles
 from grok.analysis.statistics.estimate import NotEnoughData, generator, holm
 from grok.analysis.statistics.shapley import Additivity, Attribution, additivity, attribute, p_of_no_pattern
-from grok.analysis.studies.base import Finding, Question, Study
+from grok.analysis.studies.base import ALARM, Finding, Question, Study
 from grok.streams import derive_seed
 
 # The transplants of a store: one recipient, one donor, and their runs.
@@ -152,8 +152,6 @@ def _design(
 
 ADDITIVE = 0.8
 """Least share of the variance that the layers explain one by one, by its whole interval, at which they have shares."""
-ALARM = 0.05
-"""Largest p-value at which the layers explain more one by one than those of shuffled tables."""
 MOST_TOLD = 4
 """Largest number of transplants of one set of layers that get a sentence each; more are rows of a table."""
 

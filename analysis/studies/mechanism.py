@@ -98,6 +98,8 @@ def one(observations: Observations, condition: Condition) -> Mechanism:
     )
     if len(grokked) < FEWEST:
         study.notes.append(f"What leads: not enough data, needs {FEWEST} measured runs that generalised.")
+    if rows["config.train.stop_when_generalised"].fillna(False).any():
+        study.notes.append("Some runs end when they have generalised: a total change is that up to the end of a run.")
     records = [_record(study, rows, grokked, name) for name in names]
     table = pd.DataFrame(records)
     table = table[[c for c in table if table[c].notna().any() and (table[c].astype(str) != "").any()]]
@@ -141,8 +143,9 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
             named = f"{name} ({meaning})" if meaning else name
             when = "before" if leads.low > 0.5 else "after"
             text = (
-                f"{named} makes half of its total change {when} generalisation in most runs: before it in "
-                f"{leads.percent(0)} of {leads.n}, in the median at {over.median():.2f} of the time to generalise."
+                f"{named} makes half of its total change {when} generalisation in most runs in which it "
+                f"clearly changes: in {leads.percent(0)} of {leads.n} before it, in the median at {over.median():.2f} "
+                f"of the time. Of {len(grokked)} that generalised, {len(grokked) - leads.n} show no clear change."
             )
             study.tell(f"{name} leads", leads.percent(0), text, leads, headline=leads.low > 0.5)
     return record

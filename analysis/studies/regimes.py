@@ -13,15 +13,13 @@ from grok.analysis.populations import Population
 from grok.analysis.statistics.estimate import NotEnoughData, generator, holm
 from grok.analysis.statistics.modes import p_of_one_mode
 from grok.analysis.statistics.proportions import fisher, share
-from grok.analysis.studies.base import Beside, Question, Study, Table, by_population, has_populations
+from grok.analysis.studies.base import ALARM, Beside, Question, Study, Table, by_population, has_populations
 from grok.arithmetic.outcome import NORM_FALL
 
 WATCHED = 2
 """The times of a run are compared if it was trained to this many times its step of generalisation."""
 FEWEST = 10
 """Smallest number of runs for a test of two groups."""
-ALARM = 0.05
-"""Largest p-value (Holm) at which the runs are two groups."""
 EVENTS = {"loss_peak": "loss peak", "fall": "norm first falls", "grokked": "generalised"}
 """Names of events in words, by their column."""
 BEFORE, AFTER, TOGETHER = "norm falls first", "generalises first", "at one evaluation"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
@@ -25,9 +26,9 @@ from grok.analysis.observations import (
 )
 from grok.analysis.populations import CHOSEN, Population, asked, drawn, listed, places, roles
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, median_interval
-from grok.analysis.statistics.proportions import clopper_pearson, heterogeneity
+from grok.analysis.statistics.proportions import clopper_pearson, heterogeneity, unequal_rates
 from grok.analysis.statistics.repeatability import MOST, Counts, Replication, Verdict, mean_share, replication
-from grok.analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.studies.base import ALARM, Finding, Question, Study, Table
 from grok.analysis.studies.census import judged
 from grok.records import tag_parts
 from grok.streams import RUN_STREAMS
@@ -753,8 +754,9 @@ def verdict(test: Test) -> str:
         who = f"{called} of {n} candidates {'is' if called == 1 else 'are'}" if n > 1 else "the candidate is"
         who = who if called else "together the candidates are"
         others = f"chance{f' or the new {listed(test.free)} seed' if test.free else ''} matters, too"
-        most = "most repeats are not" if result.pooled.high < MOST else "not proven to be in most repeats"
-        return f"{who} {hit} more often than other seeds, but {most}: {others}"
+        most = "but most repeats are not" if result.pooled.high < MOST else "but not proven to be in most repeats"
+        most = f"{sure} of them in most repeats" if (sure := result.count(Verdict.MOST)) else most
+        return f"{who} {hit} more often than other seeds, {most}: {others}"
     if result.verdict is Verdict.NO_SIGN:
         return f"no sign that being {hit} is a property of {streams}: most repeats are not"
     return "too few repeats to distinguish chance from a property of the seed"
@@ -769,6 +771,11 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         f"{what_repeats(kind)}: {n} candidate{'s' * (n > 1)}, {hit} again in {shown} repeats, "
         f"{result.pooled.percent(0)} for th{'ese seeds' if n > 1 else 'is seed'}; {verdict(test)}."
     )
+    with suppress(NotEnoughData):
+        purpose = generator(f"candidates {test.name}")
+        p = unequal_rates(test.units["again"].tolist(), test.units["of"].tolist(), purpose).p
+        if p <= ALARM:
+            text += f" The candidates differ (p = {p:.2g}), so this need not be the rate of any of them."
     beside: list[Finding] = []
     if kind.hit.judged is not None:  # a threshold alone does not tell a near miss from an ordinary run
         again = kind.hit.judged["accuracy"][[run for unit in kind.candidates for run in unit.repeats]]

@@ -110,12 +110,14 @@ def _best(study: Searches, result: SearchResult) -> None:
             "steps. Larger values are counts of late seeds, not times. Longer runs (train.steps) give times."
         )
     setting = ", ".join(f"{s}={_short(best[s])}" for s in result.settings)
+    ties = int((done["value"] == best["value"]).sum()) - 1
+    alike = f", as good as {ties} others," * (ties > 0)
     pruned = len(result.trials) - len(done)
     study.tell(
         f"{result.name}: best {result.objective}",
         _short(best["value"]),
-        f"{result.name}: the best of {len(done)} finished trials ({pruned} others) is trial {best['trial']} with "
-        f"{result.objective} {_short(best['value'])} ({_short(best['low'])} to {_short(best['high'])}) over "
+        f"{result.name}: the best of {len(done)} finished trials ({pruned} others) is trial {best['trial']}{alike} "
+        f"with {result.objective} {_short(best['value'])} ({_short(best['low'])} to {_short(best['high'])}) over "
         f"{best['seeds']} seeds ({setting}). It was chosen as the best on these seeds, so this number is too "
         "optimistic.",
         Estimate(float(best["value"]), float(best["low"]), float(best["high"]), int(best["seeds"]), "over seeds"),

@@ -136,7 +136,7 @@ def _answer(study: Spikes) -> None:
     text = f"{k} of {n} runs spiked"
     if k:
         back = spiked["back_after"].dropna()
-        text += f", {_rises(spiked['rise'])}. {len(back)} of the {k} came back" + (
+        text += f", {_rises(spiked['rise'])}. {len(back)} of the {k} came back before the run ended" + (
             f", after {back.median():.0f} steps in the median (at most {back.max():.0f})" if len(back) else ""
         )
     study.tell("runs that spiked", f"{k} of {n}", f"{text}.", headline=True)
@@ -270,7 +270,7 @@ def _tables(study: Spikes) -> None:
                     for rate, rising in zip(spiked["rate"], spiked["rising"], strict=True)
                 ],
                 "rise (nats)": ["not finite" if math.isinf(v) else round(v, 2) for v in spiked["rise"]],
-                "back after": ["never" if pd.isna(v) else f"{v:.0f} steps" for v in spiked["back_after"]],
+                "back after": ["not by the end" if pd.isna(v) else f"{v:.0f} steps" for v in spiked["back_after"]],
                 "gradient norm ×": spiked["gradient norm"].round(1),
                 "weights ×": spiked["weights"].round(2),
             },

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from grok.analysis import report
-from grok.errors import StoreError
 from grok.store import Purpose, Purposes, StoreWriter
 from tests.analysis.simulate import census, row, write
 
@@ -47,22 +46,6 @@ def test_a_page_follows_its_store(
     said = capsys.readouterr().out.splitlines()
     assert len(said) == 5, said  # what it does, two pages, the line that Ctrl-C breaks, the last words
     assert said[-1].startswith("stopped: 4 runs in ")
-
-
-def test_a_store_that_is_being_merged_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = write(census(2, np.random.default_rng(0)), tmp_path / "store")
-    read, failures = report.Observations.read, iter([StoreError("a shard is gone"), StoreError("a shard is gone")])
-
-    def flaky(path: Path) -> object:
-        error = next(failures, None)
-        if error:
-            raise error
-        return read(path)
-
-    monkeypatch.setattr(report.Observations, "read", flaky)
-    monkeypatch.setattr(report.time, "sleep", sleeping(lambda: None, lambda: None, lambda: None))
-    assert report.main([str(store), "--out", str(tmp_path / "out"), "--watch"]) == 0
-    assert (tmp_path / "out" / "report.html").is_file()
 
 
 def test_the_page_of_a_growing_store_has_its_standing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
