@@ -242,6 +242,9 @@ def test_the_bug_is_order_noise_unless_it_is_more() -> None:
     found = estimates(val_shuffle(0.3, 0.2, -0.8, rng))
     assert found["effect of the coupling"].high < -0.5
     assert found["size against order noise"].low > 1
+    slow = [Truth(t.overrides, t.time * (1.6 if t.overrides.get("eval.passes") == 2 else 1))
+            for t in val_shuffle(0.3, 0.05, 0.0, rng)]  # fmt: skip
+    assert estimates(slow)["size against order noise"].low > 1, "a slower way is no noise"
     # without a second way of coupling there is nothing to hold the size against
     study = ask("val_shuffle", simulate(val_shuffle(0.3, 0.2, 0.0, rng, ways=1)))
     assert not any("size against order noise" in f.label for f in study.findings)

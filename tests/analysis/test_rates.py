@@ -60,7 +60,12 @@ RATES = [
 
 @pytest.mark.parametrize(
     ("rate", "other", "n", "m"),
-    [(0.1, 0.3, 20, 20), (0.96, 0.96, 20, 200), *(pytest.param(*r, marks=pytest.mark.slow) for r in RATES)],
+    [
+        (0.1, 0.3, 20, 20),
+        (0.96, 0.96, 20, 200),
+        (0.85, 1, 12, 12),
+        *(pytest.param(*r, marks=pytest.mark.slow) for r in RATES),
+    ],
 )
 def test_a_ratio_of_rates_covers_counted_exactly(rate: float, other: float, n: int, m: int) -> None:
     assert held(rate, other, n, m) >= 0.94

@@ -181,6 +181,8 @@ def test_crossed_recovers_the_shares() -> None:
     shares = study.shares.shares
     inside = [shares[name].low <= variance / total <= shares[name].high for name, variance in truth.items()]
     assert sum(inside) >= 3  # four 95% intervals of one data set: one may miss
+    first = next(f for f in study.findings if f.label.endswith(" share"))
+    assert first.estimate.value == max(e.value for e in shares.values()), "the answer leads"
     tests = {f.label: float(f.shown.removeprefix("p = ")) for f in study.findings if f.label.startswith("outcomes")}
     assert tests["outcomes differ between init seeds"] < 0.01 < tests["outcomes differ between split seeds"]
     assert list(study.rates.groupby("stream")["cells"].first()) == [2 * 9, 2 * 9, 9 * 9]
