@@ -81,8 +81,9 @@ def _named(study: Crossed, figure: str) -> str:
 
 
 def heat_map(study: Crossed) -> Drawing | None:
-    """Draw the mean outcome of each pair of seeds of the two streams with most levels."""
-    two = sorted(study.factors, key=lambda name: -len(np.unique(study.factors[name])))[:2]
+    """Draw the mean outcome of each pair of seeds of the two streams with most levels, then with the largest shares."""
+    alone = {} if study.shares is None else {name: e.value for name, e in study.shares.shares.items()}
+    two = sorted(study.factors, key=lambda name: (-len(np.unique(study.factors[name])), -alone.get(name, 0.0)))[:2]
     if len(two) < 2:
         return None
     a, b = two
