@@ -327,8 +327,8 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
     n = len(observations.all_runs)
     models = _different(observations.gpt, describe_language_model) or _different(observations.arithmetic, describe_task)
     joined = " and " if len(models) == 2 else ", "
-    rows = observations.arithmetic
-    none = " None of them generalised." * (len(rows) > 1 and not rows["grokked_step"].notna().any())
+    done = observations.arithmetic["grokked_step"].notna()
+    none = " None of them generalised." * (observations.gpt.empty and len(done) > 1 and not done.any())
     return f"{n or 'No'} finished run{'s' * (n != 1)}{': ' * bool(models)}{_some(models, joined)}.{none} {lead}"
 
 

@@ -1,7 +1,7 @@
 """``grok compare STORE A B``: two sets of runs side by side, with intervals.
 
-A and B are filters, as ``grok list`` takes them. If enough seeds (split, init, order, but
-no stream with one seed a side) are on both sides, these are compared in pairs; otherwise all runs are, as two groups.
+A and B are filters, as ``grok list`` takes them. If enough seeds (split, init, order, but no stream with one seed a
+side) are on both sides, these are compared in pairs; otherwise all runs are, as two groups.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
     if min(map(len, sides.rows)) < 2:
         return []
     if at is None:
-        return [(f"mean {name.replace('_', ' ')}", ["no step at which all are finite", "", ""], [None] * 3)]
+        return [(f"mean {name.replace('_', ' ')}", ["no common step with finite values", "", ""], [None] * 3)]
     last, values = at
     a, b = (floats(values[rows.index]) for rows in sides.rows)
     is_loss, what = name.endswith("loss"), f"mean {name.replace('_', ' ')} at step {last:,}"

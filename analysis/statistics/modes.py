@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 LARGEST: Final = 200
 """Largest sample that is drawn for p: the dip of a larger one times the root of its size is distributed alike."""
-DRAWS: Final = 999
+DRAWS: Final = 499
 LEAST: Final = 1e-12
 """Smallest gap between neighbours: equal values have it, too."""
 

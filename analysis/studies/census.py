@@ -311,7 +311,7 @@ def _unequal(census: Census) -> list[Finding]:
     """
     rows = census.rows
     outcomes, half = {"generalised": _done(census)}, float(np.median(census.times.right))
-    if np.isfinite(half):
+    if half <= census.times.left[~census.times.seen].min(initial=np.inf):  # all were watched so long
         outcomes[f"generalised by step {half:,.0f} (half of all)"] = census.times.right <= half
     if census.population.has_diary_task:
         outcomes["super"] = (rows["label"] == "super").to_numpy()

@@ -145,7 +145,7 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
             text = (
                 f"{named} makes half of its total change {when} generalisation in most runs in which it "
                 f"clearly changes: in {leads.percent(0)} of {leads.n} before it, in the median at {over.median():.2f} "
-                f"of the time. Of {len(grokked)} that generalised, {len(grokked) - leads.n} show no clear change."
+                f"of the time. In {len(grokked) - leads.n} of {len(grokked)} that generalised no clear change is seen."
             )
             study.tell(f"{name} leads", leads.percent(0), text, leads, headline=leads.low > 0.5)
     return record
