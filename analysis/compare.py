@@ -90,14 +90,14 @@ def chosen(observations: Observations, path: Path, words: str) -> tuple[pd.DataF
     Raises:
         ConfigError: none does, or the filter names no column.
     """
-    rows, before = observations.arithmetic, observations.once(asked)
-    whole = pd.concat([before[:0], *(p.rows for p in observations.once(populations).every)])
+    rows, before = observations.arithmetic, observations.once(asked)["planned_at"]
+    whole = pd.concat([before[:0], *(p.rows["planned_at"] for p in observations.once(populations).every)])
     ids = pd.Index(filtered(observations, shlex.split(words))["run"])
     every = observations.observed.loc[ids.intersection(observations.observed.index)]
     for first in (whole, before):
         stands = every.index.isin(first.index)
         every = every[stands | ~every["trajectory_id"].isin(every["trajectory_id"][stands])]
-    when = pd.concat([whole, before])["planned_at"]
+    when = pd.concat([whole, before])
     runs = observations.measured(every.index).join(when[~when.index.duplicated()])
     runs["later"] = runs.index.isin(observations.once(asked_before_and_after)[1])
     if runs.empty:

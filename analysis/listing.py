@@ -47,17 +47,18 @@ def filtered(observations: Observations, words: Sequence[str]) -> pd.DataFrame:
     Raises:
         ConfigError: a filter names no column.
     """
-    listed = listed_runs(observations)
+    listed = observations.once(listed_runs)
     bounds = [word for word in words if is_filter(word)]
     texts = [word for word in words if not is_filter(word)]
-    return listed[matching(searched(observations, listed), bounds) & matching(listed, texts)]
+    return listed[matching(observations.once(searched), bounds) & matching(listed, texts)]
 
 
-def searched(observations: Observations, listed: pd.DataFrame) -> pd.DataFrame:
-    """Return ``listed`` with every setting, under its full name and its last part, and what else is recorded.
+def searched(observations: Observations) -> pd.DataFrame:
+    """Return ``listed_runs`` with every setting, under its full name and its last part, and what else is recorded.
 
     Of several columns of one name the first counts: those of the list, then settings that differ between runs.
     """
+    listed = observations.once(listed_runs)
     recorded = observations.all_runs.set_index("run_id").loc[listed["run"]].set_axis(listed.index)
     for name in recorded.select_dtypes(exclude="number"):
         recorded[name] = recorded[name].map(in_words, na_action=None)
@@ -127,7 +128,7 @@ def main(argv: list[str]) -> int:
     observations = Observations.read(store_of(arguments))
     chosen = filtered(observations, arguments.filters)
     if arguments.sort is not None:
-        table = searched(observations, chosen)
+        table = observations.once(searched).loc[chosen.index]
         column = table[column_named(table, arguments.sort.removeprefix("-"))]
         chosen = chosen.loc[column.sort_values(ascending=not arguments.sort.startswith("-"), kind="stable").index]
     if arguments.csv:
