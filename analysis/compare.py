@@ -24,7 +24,7 @@ from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
 from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
-from grok.analysis.populations import after_results, asked, asked_before_and_after, matched, pairing, populations
+from grok.analysis.populations import after_results, asked, asked_before_and_after, matched, mixed, pairing, populations
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
@@ -127,7 +127,8 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         if e is not None
     ]
     streams = ", ".join(column.removeprefix("seed_") for column in pairing(a, b))
-    kind = f"the same seeds ({streams}) on both sides, compared in pairs"
+    equal = "".join(f"equal {c.removeprefix('config.')}, " for c in mixed(a, b) if list(a[c]) == list(b[c]))
+    kind = f"the same seeds ({streams}) on both sides, {equal}compared in pairs"
     if not sides.paired:
         kind = f"two groups, not pairs (seeds on both sides: {sides.shared})"
     if sides.alone:
@@ -141,6 +142,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         title="Two sets of runs",
         question=f"How do A ({names[0]}) and B ({names[1]}) differ?",
         scope=f"Runs of A: {len(a):,}, of B: {len(b):,}; {kind}.",
+        summary=_confounded(a, b),
         tables=[Table("both", "Both sides and their differences or ratios, with 95% intervals", frame)],
         notes=_notes(observations, sides),
         files={f"{name}.csv": pd.DataFrame(numbers)},
@@ -157,13 +159,14 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
 def page_of(observations: Observations, study: OwnStudy, store: Path) -> Report:
     """Return the content of the comparison's page: its first sentence is the first row of its table."""
     what, change, a, b = map(str, study.tables[0].frame.iloc[0])
+    doubt = f" {study.summary}" if study.summary else ""
     first, second = study.tables[0].frame.columns[2:]
     said = f"{what[0].upper()}{what[1:]}: {a} with {first}, {b} with {second}; B minus A {change}, "
     return Report(
         store.resolve().name,
         str(store),
         study.question,
-        f"{said}with 95% intervals in brackets.",
+        f"{said}with 95% intervals in brackets.{doubt}",
         Fact("The whole store:", f"grok report {shlex.quote(str(store))} --open", is_command=True),
         heading(observations),
         provenance(observations),
@@ -229,15 +232,16 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
     return [(what, ["×" * is_loss + shown[0], *shown[1:]], three)]
 
 
+def _confounded(a: pd.DataFrame, b: pd.DataFrame) -> str:
+    """Return a sentence about settings that are mixed and not equal in each pair; empty if there is none."""
+    names = ", ".join(c.removeprefix("config.") for c in mixed(a, b) if list(a[c]) != list(b[c]))
+    return f"{names}: more than one value on a side, so the difference may come from that." if names else ""
+
+
 def _notes(observations: Observations, sides: Sides) -> list[str]:
-    notes = []
-    every = pd.concat(sides.rows)
+    notes = [text] if (text := _confounded(*sides.rows)) else []
     if any(lost := [int((rows["status"] == "diverged").sum()) for rows in sides.rows]):
         notes.append(f"Diverged: {lost[0]} runs of A, {lost[1]} of B. Means are those at the last step of all runs.")
-    mixed = [c for c in varying_columns(every) if any(rows[c].nunique(dropna=False) > 1 for rows in sides.rows)]
-    if mixed:
-        names = ", ".join(column.removeprefix("config.") for column in mixed)
-        notes.append(f"{names}: more than one value on one side, so the difference may come from that.")
     results = [name.replace(" ", "_") for name in RESULTS]
     typed = [re.split("[<>=]", word)[0].lower() for words in sides.names for word in shlex.split(words)]
     if any(name.startswith(word) for word in typed for name in results):

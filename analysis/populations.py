@@ -262,9 +262,17 @@ def pairing(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
     return [column for column in SEEDS if max(a[column].nunique(), b[column].nunique()) > 1] or SEEDS
 
 
+def mixed(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
+    """Return the columns of the settings that take more than one value on a side."""
+    return [c for c in varying_columns(pd.concat([a, b])) if max(side[c].nunique(dropna=False) for side in (a, b)) > 1]
+
+
 def matched(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows of two sides whose seeds (:func:`pairing`) are on both, row by row."""
-    by = pairing(a, b)
+    """Return the rows of two sides whose seeds (:func:`pairing`) are on both, row by row.
+
+    A pair has the same value of a setting that is mixed, if the sides have values of it in common.
+    """
+    by = pairing(a, b) + [c for c in mixed(a, b) if a[c].isin(b[c]).any()]
     ours, theirs = (dict(zip(triples(rows, by), rows.index, strict=True)) for rows in (a, b))
     both = [seeds for seeds in ours if seeds in theirs]
     return a.loc[[ours[seeds] for seeds in both]], b.loc[[theirs[seeds] for seeds in both]]

@@ -29,7 +29,7 @@ from grok.analysis.statistics.prediction import (
 from grok.analysis.statistics.proportions import difference, ratio, share
 from grok.analysis.statistics.repeatability import Verdict, replication
 from grok.analysis.statistics.shapley import additivity, attribute, p_of_no_pattern
-from grok.analysis.statistics.survival import Times, geometric_mean, growth, quantile, ratio_of_times, restricted_mean
+from grok.analysis.statistics.survival import Times, geometric_mean, growth, quantile, ratio_of_times
 
 Floats = NDArray[np.float64]
 Seen = tuple[str, float, Estimate, float]
@@ -82,8 +82,7 @@ def _late(rng: np.random.Generator, *shape: int) -> Floats:
 def times(n: int, budget: int, every: int, cut: float) -> Study:
     """Times of ``n`` seeds, evaluated every so many steps; a share ``cut`` of them ends at a random step before."""
     drawn = np.exp(_late(generator("truth of times"), LARGE))
-    median, horizon = float(np.median(drawn)), 0.6 * budget
-    mean = float(np.minimum(drawn, horizon).mean())
+    median = float(np.median(drawn))
 
     def study(rng: np.random.Generator) -> Iterator[Seen]:
         when = np.exp(_late(rng, n))
@@ -92,7 +91,6 @@ def times(n: int, budget: int, every: int, cut: float) -> Study:
         seen = right <= end
         observed = Times(np.where(seen, right - every, end), np.where(seen, right, np.inf))
         yield "median time", median, quantile(observed), 1.25 * median
-        yield "restricted mean", mean, restricted_mean(observed, horizon), 1.1 * mean
 
     return study
 

@@ -12,7 +12,7 @@ from grok.analysis.studies.base import OwnStudy, Study
 
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
     "census": (curves.seed_curves, evidence.accuracy_histogram, curves.time_histogram),
-    "survival": (survival.cumulative, evidence.qq_log_time),
+    "survival": (survival.cumulative,),
     "regimes": (curves.order_of_events,),
     "crossed": (causes.variance_bars, causes.heat_map),
     "language_crossed": (causes.variance_bars, causes.heat_map),

@@ -13,17 +13,15 @@ from typing import Final
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from grok.analysis.criteria import DIARY, UNJUDGED, usual_length
 from grok.analysis.figures import style
 from grok.analysis.figures.curves import spread, stacked
 from grok.analysis.figures.render import draw
-from grok.analysis.statistics.survival import kaplan_meier, watched_until
 from grok.analysis.studies.branching import Branching, validation_examples
 from grok.analysis.studies.census import Census
 from grok.analysis.studies.papers import Papers, Trained, parts
-from grok.analysis.studies.survival import Survival
 
 Floats = NDArray[np.float64]
 CHOSEN: Final = (style.TEAL, style.AMBER, style.BLUE)
@@ -147,61 +145,6 @@ def census_iconic(census: Census) -> style.Drawing | None:
     names = {str(run): f"seed {int(ranked.loc[run, 'seed'])} ({kinds[run]})" for run in chosen}
     ends = census.curves.groupby("run_id")["step"].max()
     return iconic(census.curves[census.curves["step"] <= usual_length(ends.to_numpy(dtype=np.int64))], names)
-
-
-def qq_log_time(study: Survival, level: float = 0.95) -> style.Drawing | None:
-    """Draw the normal quantile plot of log times, with the pointwise band of samples of one log-normal.
-
-    The line is the fitted one. Censored runs count in the fit and in the ranks (Kaplan-Meier) but have no point. Times
-    after the last step with enough runs at risk have none either: their ranks are those of a few longer runs, and the
-    band, which is that of a sample of all runs, would be far too narrow for them. None if no time is left, or none
-    was fitted.
-    """
-    if study.lognormal is None:
-        return None
-    known, centre, width = study.lognormal.times, study.lognormal.mean, study.lognormal.sd
-    n = len(known)
-    end = watched_until(known)
-    curve = kaplan_meier(known).until(end)
-    if not len(curve.times):
-        return None
-    drawn = int(curve.events.sum())
-    late = int(known.seen.sum()) - drawn
-    before = np.concatenate([[1.0], curve.survival[:-1]])
-    rank = 1 - (before + curve.survival) / 2
-    place = np.clip(rank * n + 0.5, 1, n)
-    ends = (1 - level) / 2, (1 + level) / 2
-    low, high = (np.exp(centre + width * special.ndtri(stats.beta.ppf(p, place, n - place + 1))) for p in ends)
-    z = special.ndtri(rank)
-    outside = (curve.times < low) | (curve.times > high)
-    frame = pd.DataFrame({"normal": z, "step": curve.times, "runs": curve.events, "low": low, "high": high})
-    places = frame.rename(columns={"normal": "x", "step": "y"})
-    line = places.assign(value=np.exp(centre + width * z))
-    points = [
-        style.Points(f"{name} ({int(here.sum())})", colour, places[here], 16)
-        for name, colour, here in (
-            ("points inside the band", style.BLUE, ~outside),
-            ("outside it", style.AMBER, outside),
-        )
-        if here.any()
-    ]
-    chart = style.Chart(
-        style.ChartAxis.around("standard normal quantile", z),
-        style.ChartAxis.around("step of generalisation (log)", curve.times, low, high, scale="log"),
-        (style.Band("", style.GREY, line), *points),
-        height=2.7,
-    )
-    caption = (
-        f"{drawn:,} of {n:,} seeds generalised and have a point, which equal steps share. Line: the log-normal of "
-        f"maximum likelihood, of all {n:,}. Band: {level:.0%} of samples of it have the point of that rank inside; "
-        f"{int(outside.sum())} of {len(outside)} points lie outside."
-    )
-    if late:
-        caption += (
-            f" {late} seeds that generalised after step {end:,.0f} have no point: too few were trained that long to "
-            "know their ranks."
-        )
-    return draw("qq_log_time", "Is one log-normal enough?", caption, [chart], frame, f"{style.of_all(drawn, n)} seeds")
 
 
 def accuracy_histogram(census: Census, bins: int = 40) -> style.Drawing | None:

@@ -1,10 +1,10 @@
-"""Time to generalise: censored times, log-normal fits, and ratios of few times.
+"""Time to generalise: censored times, and ratios of few times.
 
 A run's time lies in (left, right]: ``right`` is the first evaluation at which it had generalised,
 ``left`` the one before. ``right`` is infinite for a run that had not generalised when it ended
 (right-censored at ``left``).
 
-Sources: Kaplan and Meier 1958; Greenwood 1926; Fay, Brittain and Proschan 2013 (beta-product
+Sources: Kaplan and Meier 1958; Fay, Brittain and Proschan 2013 (beta-product
 bands); Brookmeyer and Crowley 1982 (interval of the median); Turnbull 1976 (interval censoring);
 Mantel 1966 (log-rank).
 """
@@ -33,8 +33,6 @@ FEWEST_WATCHED: Final = 10
 In simulated stores with many short and a few long runs, intervals covered the truth in 84% of the cases with fewer
 runs at risk, and at their nominal level otherwise.
 """
-FEWEST_EVENTS: Final = 5
-"""Smallest number of runs that generalised before the horizon of a restricted mean."""
 
 
 @dataclass(frozen=True)
@@ -230,44 +228,6 @@ def turnbull(times: Times, tolerance: float = 1e-8, iterations: int = 5000) -> T
     return Turnbull(q, r, mass)
 
 
-def restricted_mean(times: Times, horizon: float, level: float = LEVEL) -> Estimate:
-    """Return the mean of min(time, horizon) from the Kaplan-Meier curve.
-
-    The interval is that of the logarithm of the steps saved, horizon - mean: it ends before the horizon, and where few
-    runs generalise it covers the truth more often (93% instead of 89% with 5 expected, 95% instead of 91% with 10).
-
-    Raises:
-        NotEnoughData: every run ended before the horizon, too few were that long, or fewer than ``FEWEST_EVENTS`` runs
-            generalised before it.
-    """
-    curve = kaplan_meier(times, level)
-    t = times.points
-    if horizon > (end := watched_until(times)) and float(t.max()) > end:
-        raise NotEnoughData(f"more runs of {horizon:,.0f} steps (enough of them were watched up to step {end:,.0f})")
-    if float(t.max()) < horizon and (curve.survival[-1] if len(curve.times) else 1.0) > 0:
-        raise NotEnoughData(f"runs of {horizon:,.0f} steps (the longest has {t.max():,.0f})")
-    keep = curve.times < horizon
-    if (events := int(curve.events[keep].sum())) < FEWEST_EVENTS:
-        raise NotEnoughData(f"{FEWEST_EVENTS} runs that generalised before step {horizon:,.0f} (seen: {events})")
-    edges = np.concatenate([[0.0], curve.times[keep], [horizon]])
-    areas = np.diff(edges) * np.concatenate([[1.0], curve.survival[keep]])
-    value = float(areas.sum())
-    # Greenwood: variance = sum over events of (area to the right)^2 d / (Y (Y - d)).
-    right = np.cumsum(areas[::-1])[::-1][1:]
-    d, y = curve.events[keep], curve.at_risk[keep]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        terms = np.where(y > d, right**2 * d / (y * (y - d)), 0.0)
-    n = len(times)
-    half = float(stats.t.ppf(0.5 + level / 2, max(n - 1, 1))) * math.sqrt(float(terms.sum()) * n / max(n - 1, 1))
-    saved = horizon - value
-    factor = math.exp(half / saved)
-    low, high = horizon - saved * factor, horizon - saved / factor
-    # Each time is known to an evaluation only: the mean lies between those of all left and of all right ends.
-    unknown = float((times.right - times.left)[times.right <= horizon].sum()) / 2 / n
-    low, high = max(0.0, min(low, value - unknown)), min(horizon, max(high, value + unknown))
-    return Estimate(value, low, high, n, "restricted mean, Greenwood, logarithm of the steps saved", level)
-
-
 def logrank(groups: Sequence[Times]) -> float:
     """Return the p-value of Mantel's log-rank test that groups have one distribution; times are interval midpoints.
 
@@ -291,54 +251,6 @@ def logrank(groups: Sequence[Times]) -> float:
         raise NotEnoughData("two conditions with runs that had not ended when others generalised")
     # survdiff's p-value is 1 - cdf, which loses its digits below 1e-16.
     return float(stats.chi2.sf(statistic, len(groups) - 1))
-
-
-# A log-normal distribution fitted to event times, as the line of a quantile plot.
-#
-# It predicts nothing that it was not fitted to: of a true mixture it gives nearly the share of early seeds that was
-# seen.
-# There is no test of one population against two: at the sizes of a census neither a dip test nor a
-# two-component mixture decides it. In simulations they detect a second group of 7% in 2% of the cases
-# with 40 seeds and in 35% with 200, and nearly always report two groups for one population of another
-# shape.
-#
-# Source: Cox and Oakes 1984 (maximum likelihood with censored times).
-
-FEWEST: Final = 10
-"""Smallest number of generalised runs for a fit."""
-NARROWEST: Final = 1e-3
-"""Smallest fitted standard deviation of log time; it keeps the likelihood bounded."""
-
-
-@dataclass(frozen=True)
-class LogNormal:
-    """A log-normal distribution, fitted to interval-censored times."""
-
-    mean: float
-    """Mean of the natural log of the time in steps."""
-    sd: float
-    """Standard deviation of the same."""
-    times: Times
-
-
-def fit(times: Times) -> LogNormal:
-    """Fit a log-normal distribution by maximum likelihood.
-
-    Raises:
-        NotEnoughData: fewer than ``FEWEST`` runs generalised, or at fewer than three different evaluations.
-    """
-    seen = int(times.seen.sum())
-    if seen < FEWEST or len(np.unique(times.right[times.seen])) < 3:
-        raise NotEnoughData(
-            f"at least {FEWEST} runs that generalised, at three different steps or more (seen: {seen} runs)"
-        )
-    # The optimiser may try parameters of likelihood zero on its way: their warnings mean nothing.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        left, right = np.log(np.maximum(times.left, 0.0)), np.log(times.right)
-        inside = np.stack([left[times.seen], right[times.seen]], 1)
-        known: stats.CensoredData = stats.CensoredData(interval=inside, right=left[~times.seen])
-        mean, sd = stats.norm.fit(known)
-    return LogNormal(float(mean), max(float(sd), NARROWEST), times)
 
 
 # Times of a few runs: geometric mean, prediction interval, and ratios, on the assumption of log-normal times.

@@ -1,7 +1,7 @@
 """One setting at a time: weight decay, and every other intervention, each value against its reference.
 
 A family is all runs that differ in one setting only, except seeds. Each value of the setting is
-compared with the reference: the default if it was run, otherwise the value with most runs.
+compared with the reference: the default if it was run, otherwise the value with most runs in all families.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
             ordered = dict.fromkeys(map(in_words, rows[column].sort_values(na_position="last")))
             groups = {v: rows[(base == one) & (value == v)] for v in ordered if v in values}
             default = in_words(default_settings()[setting])
-            sizes_of = {value: len(runs) for value, runs in groups.items()}
+            everywhere = sizes.loc[largest].groupby(level=1).sum()
             references = [v for v in groups if v == default]
-            references += sorted((v for v in groups if v != default), key=sizes_of.__getitem__, reverse=True)
+            references += sorted((v for v in groups if v != default), key=everywhere.__getitem__, reverse=True)
             at = ", ".join(f"{c.removeprefix('config.')}={in_words(first[c])}" for c in differing)
             for reference in references:
                 matched = _matched({reference: groups[reference], **groups})
@@ -343,11 +343,14 @@ def _count(study: Comparison) -> Finding:
     clear = [(c, e) for c, e in timed if study.p[c.label] < 0.05]
     shown = f"{len(clear)} of {len(timed)}"
     text = f"{shown} values change the time to generalise beyond chance (Holm-adjusted p below 0.05 over all of them)"
-    for word, sign in (("slowest", 1), ("fastest", -1)):
+    # times of several references are not told by the ratios to them
+    one = len({str(_held(family)) for family, _ in study.families}) == 1
+    for word, sign in (("slowest" if one else "largest ratio", 1), ("fastest" if one else "smallest ratio", -1)):
         far = [(sign * np.log(e.value), c) for c, e in clear if sign * np.log(e.value) > 0]
         if far:
             _, c = max(far, key=lambda pair: pair[0])
-            text += f"; {word} at {c.label}, {slowdown_words(c)}"
+            beside = f"{c.reference} at {c.at}" if c.at else c.reference
+            text += f"; {word} at {c.setting}={c.value}, {slowdown_words(c)} of the time with {beside}"
     return Finding("values change the time beyond chance", shown, text + ".", headline=True)
 
 

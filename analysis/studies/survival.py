@@ -11,7 +11,7 @@ from grok.analysis.criteria import usual_length
 from grok.analysis.observations import Observations, floats
 from grok.analysis.populations import Population
 from grok.analysis.statistics import survival
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData
+from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.proportions import share
 from grok.analysis.studies.base import Beside, Finding, Question, Study, by_population, has_populations
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC
@@ -32,8 +32,6 @@ class Survival(Study):
     """Largest event time or time of censoring."""
     events: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Median step of each event."""
-    lognormal: survival.LogNormal | None = None
-    """The log-normal distribution fitted to the times; None if there are too few."""
 
 
 def one(observations: Observations, population: Population) -> Survival:
@@ -63,15 +61,11 @@ def one(observations: Observations, population: Population) -> Survival:
         if beyond:
             study.notes.append(
                 f"Only {beyond} of {len(rows)} seeds were still at risk after step {study.end:,.0f}, too few for a "
-                "curve: the figure, the shares and the mean end there."
+                "curve: the figure and the shares end there."
             )
-    _quantiles(study, min(longest, study.end))
+    _quantiles(study)
     _events(study, observations)
     _gap(study, rows)
-    try:
-        study.lognormal = survival.fit(study.times)  # for the quantile plot
-    except NotEnoughData as gap:
-        study.notes.append(f"Quantile plot: not enough data, needs {gap.needs}.")
     return study
 
 
@@ -129,12 +123,8 @@ def _events(study: Survival, observations: Observations) -> None:
     )
 
 
-def _quantiles(study: Survival, budget: float) -> None:
+def _quantiles(study: Survival) -> None:
     records = []
-
-    def add(label: str, estimate: Estimate, text: str, headline: bool = False) -> None:
-        study.tell(label, estimate.plain(), text, estimate, headline)
-
     for q in (0.1, 0.25, 0.5, 0.75, 0.9):
         try:
             e = survival.quantile(study.times, q)
@@ -144,18 +134,14 @@ def _quantiles(study: Survival, budget: float) -> None:
         records.append({"share of seeds": f"{q:.0%}", "by step": round(e.value), "low": round(e.low), "high": high})
         if q == 0.5:
             text = f"Half of the seeds have generalised by step {e.plain()} (with censoring, n = {e.n})."
-            add("median step of generalisation", e, text, headline=True)
-    if not any(f.headline for f in study.findings):
-        seen = int(study.times.seen.sum())
-        study.notes.append(
-            f"No median: {seen} of {len(study.times)} seeds generalised within their budget. A long census of at "
-            "least 40 seeds gives one (sweep=long_census)."
+            study.tell("median step of generalisation", e.plain(), text, e, headline=True)
+    if not study.findings:
+        seen = f"{int(study.times.seen.sum())} of {len(study.times)}"
+        text = (
+            f"{seen} seeds generalised within their budget, so half of them take longer than the runs do. A long "
+            "census of at least 40 seeds gives the median (sweep=long_census)."
         )
-    try:
-        e = survival.restricted_mean(study.times, budget)
-        add("restricted mean", e, f"Up to step {budget:,.0f} a seed takes {e.plain()} steps on average.")
-    except NotEnoughData:
-        pass
+        study.tell("generalised within the budget", seen, text, headline=True)
     study.tabulate("quantiles", "Step by which a share of the seeds has generalised", records)
 
 

@@ -62,9 +62,6 @@ def test_a_figure_says_how_many_seeds_it_draws() -> None:
         assert drawing is not None
         assert titled(drawing) == drawing.data["run_id"].nunique() < 240, drawing.name
         assert "var(" not in drawing.standalone_svg(), "programs without CSS variables draw it black"
-    quantiles = evidence.qq_log_time(ask("survival", store))
-    assert quantiles is not None
-    assert titled(quantiles) == quantiles.data["runs"].sum() < 240, "seeds that did not generalise have no point"
 
 
 def test_seeds_that_did_not_generalise_stand_where_their_runs_ended() -> None:

@@ -96,8 +96,6 @@ def test_survival_of_a_mixture(long_census: Observations) -> None:
     estimates = {f.label: f.estimate for f in study.findings}
     median = estimates["median step of generalisation"]
     assert median.low <= 10_800 <= median.high
-    assert study.lognormal is not None
-    assert not any("predicts" in finding.text for finding in study.findings), "the fitted seeds are what was seen"
 
 
 def test_seeds_that_did_not_generalise_count_in_the_ratio_of_the_two_steps() -> None:
