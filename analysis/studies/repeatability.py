@@ -133,8 +133,8 @@ class Unit:
     """One run of each other seed for comparison."""
     others_words: str
     line: str = ""
-    """Its line of descent: the first ancestor of its own run, by the records of ``grok branch --parents``. Cells of a
-    crossed design with one seed in common are one line."""
+    """Its line of descent: the first ancestor of its own run, by the records of ``grok branch --parents``. Seeds with
+    one stream's seed in common that others of the population do not have are one line."""
 
 
 @dataclass(frozen=True)
@@ -380,17 +380,30 @@ class _Condition:
         ordinary = [own is not None and bool(self.hit.flags[own] == 0) for _, own, _ in judged]
         controls = [unit for unit, o in zip(judged, ordinary, strict=True) if o and unit[1] not in self._chosen]
         control_runs = self._one_each(controls, fixed)
-        lines = self.every.dropna(subset="own").drop_duplicates("own").set_index("own")["line"].to_dict()
         flags = self.hit.flags.reindex(self.population.index)
         kind = Kind(name, fixed, change, self.name, self.hit, [], [], frozenset(flags.index[flags == 1]), self.judged)
         for (row, own, runs), is_control in zip(judged, ordinary, strict=True):
             others, words = ([], "") if is_control else self._others(name, fixed, own, control_runs)
             seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
             called = self._name(row, own, seeds)
-            unit = Unit(called, seeds, own, runs, others, words, lines.get(own) or own or called)
+            unit = Unit(called, seeds, own, runs, others, words)
             if not is_control or own not in self._chosen:  # a chosen seed that is no hit is neither
                 (kind.controls if is_control else kind.candidates).append(unit)
-        return kind
+        return replace(kind, candidates=self._in_lines(kind.candidates), controls=self._in_lines(kind.controls))
+
+    def _in_lines(self, units: list[Unit]) -> list[Unit]:
+        """Return the units with their lines: those that share a seed of a stream that varies in the population are one.
+
+        So all candidates of a split that made its seeds super are one draw.
+        """
+        known = self.every.dropna(subset="own").drop_duplicates("own").set_index("own")["line"].to_dict()
+        lines = np.array([known.get(unit.own) or unit.own or unit.name for unit in units], dtype=object)
+        seeds = self.judged.loc[[unit.own or unit.repeats[0] for unit in units]]
+        for stream in (f"seed_{stream}" for stream in RUN_STREAMS):
+            if self.population[stream].nunique() > 1:
+                for places in seeds.reset_index().groupby(stream).indices.values():
+                    lines[np.isin(lines, lines[places])] = lines[places[0]]
+        return [replace(unit, line=str(line)) for unit, line in zip(units, lines, strict=True)]
 
     def _name(self, row: pd.Series, own: str | None, seeds: dict[str, int]) -> str:
         derived = (bool(is_derived(row.to_frame().T, stream).iloc[0]) for stream in RUN_STREAMS)  # read only if needed
@@ -503,8 +516,9 @@ class Test:
 
     @property
     def name(self) -> str:
-        """The kind's name, with its condition if there are several."""
-        return self.kind.name + (f" ({self.kind.condition})" if self.kind.condition else "")
+        """The kind's name, or the streams that are kept, with its condition if there are several."""
+        kept = " kept" if self.free else ""
+        return self.kind.name + kept + (f" ({self.kind.condition})" if self.kind.condition else "")
 
     @property
     def free(self) -> tuple[str, ...]:
@@ -574,7 +588,7 @@ def _held(test: Test) -> list[Finding]:
     text = (
         f"{what_repeats(kind)}: {shown} repeats had that accuracy at an evaluation by then and at the next: "
         f"{e.percent(0)}; {int((rows['held'] == 1).sum())} more reached it at their last. {len(done)} of {len(rows)} "
-        "generalised by then" + (f", half of these by step {done.median():,.0f}." if len(done) else ".")
+        "generalised by then" + (f", half of these by step {done.median():,.0f}." if len(done) > 1 else ".")
     )
     return [Finding(f"{kind.hit.words} reached and held, {test.name}", shown, text, e, listed=not test.free)]
 
@@ -620,7 +634,7 @@ def _by_margin(test: Test) -> list[Finding]:
     units = [unit for unit in kind.candidates if unit.own is not None]
     if test.free or "=" in kind.name or judged is None or len(units) < FEWEST_MARGIN:
         return []
-    own = judged["accuracy"][[str(unit.own) for unit in units]].to_numpy(dtype=float)
+    own = judged["accuracy"][[str(unit.own) for unit in units]].to_numpy(dtype=float).round(4)  # as it is shown
     bound, groups = float(np.median(own)), Groups()
     for unit, accuracy in sorted(zip(units, own, strict=True), key=lambda pair: pair[1] > bound):
         words = f"where it was {'above' if accuracy > bound else 'up to'} {bound:.2%}"
@@ -693,13 +707,19 @@ def _between_streams(tests: Sequence[Test]) -> list[Finding]:
         flags, streams, lines = (np.array(column) for column in zip(*hits, strict=True))
         blocks = np.unique(lines, return_inverse=True)[1]
         try:
-            p = heterogeneity(flags > 0, streams, generator(f"between streams {condition}"), blocks=[blocks]).p
+            purpose = generator(f"between streams {condition}")
+            p = heterogeneity(flags > 0, streams, purpose, draws=10_000, blocks=[blocks]).p
         except NotEnoughData:
             continue
         shown = listed(
             [f"{int(t.units['again'].sum())} of {int(t.units['of'].sum())} with a new {t.free[0]}" for t in mine]
         )
         verdict = "do not tell the streams apart" if p > LEVEL_STREAMS else "differ between the streams"
+        few = len(set(lines))
+        if len(mine) ** (1.0 - few) > LEVEL_STREAMS:  # the smallest p-value, of counts that could not differ more
+            verdict = (
+                f"of {few} line{'s' * (few > 1)} of descent cannot tell the streams apart, however much they differ"
+            )
         text = f"{shown}: these counts {verdict} (permuted within lines of descent, p = {p:.2g})."
         label = "one stream redrawn" + (f" ({condition})" if condition else "")
         findings.append(Finding(label, f"p = {p:.2g}", text))
@@ -745,6 +765,8 @@ def verdict(test: Test) -> str:
     kept = list(test.kind.fixed)
     elsewhere = f" with {test.kind.name}, too" if "=" in test.kind.name else ""
     streams = "the seed's streams" if not test.free else f"the {listed(kept)} seed{'s' * (len(kept) > 1)}"
+    if result.verdict is Verdict.MOST and test.free:
+        return f"to keep {streams} is enough to be {hit} in most repeats"
     if result.verdict is Verdict.MOST:
         return f"being {hit} is a property of {streams}{elsewhere}"
     called = result.count(Verdict.MOST, Verdict.MORE)
@@ -758,7 +780,8 @@ def verdict(test: Test) -> str:
         most = f"{sure} of them in most repeats" if (sure := result.count(Verdict.MOST)) else most
         return f"{who} {hit} more often than other seeds, {most}: {others}"
     if result.verdict is Verdict.NO_SIGN:
-        return f"no sign that being {hit} is a property of {streams}: most repeats are not"
+        enough = f"to keep {streams} is enough" if test.free else f"being {hit} is a property of {streams}"
+        return f"no sign that {enough}: most repeats are not"
     return "too few repeats to distinguish chance from a property of the seed"
 
 
@@ -810,7 +833,7 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         )
     label = f"{hit} again, {test.name}"
     study.findings += [Finding(label, shown, text, result.pooled, headline=headline), *beside]
-    name = test.name.replace(" + ", "_").replace(" ", "_")
+    name = test.name.replace(" kept", "").replace(" + ", "_").replace(" ", "_")
     table = test.units.assign(**{c: (100 * test.units[c]).round(1) for c in ("share", "low", "high")})
     table = table.rename(columns={"share": "share %", "low": "low %", "high": "high %"})
     caption = f"Candidates repeated: {what_repeats(kind).lower()}"

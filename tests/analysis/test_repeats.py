@@ -236,7 +236,7 @@ def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_
     store = simulate(seeds + repeats + others, *families)
     study = ask("repeatability", store)
     ulp, order = study.tests
-    assert (ulp.name, order.name) == ("ulp", "split + init")
+    assert (ulp.name, order.name) == ("ulp", "split + init kept")
     assert (ulp.result.pooled.value, ulp.result.pooled.n) == (1, 48)
     (accuracy,) = [f.shown for f in study.findings if f.label == "accuracy of repeats, ulp"]
     lowest = min(curve(t, [3000])[0].val_acc for t in repeats)
@@ -247,6 +247,25 @@ def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_
     assert f"6 of the {len(ulp.kind.hits)} seeds that are super were repeated" in study.findings[0].text
     assert all(c.base is not None and c.base.n == 300 for c in ulp.result.candidates)
     assert "no sign" in verdict(order)
+
+
+def test_candidates_that_share_a_seed_of_a_stream_that_others_do_not_share_are_one_draw() -> None:
+    """One split makes all of its seeds super: they are good again, and say nothing of other splits."""
+    times = {(seed, split): 1000.0 if split == 1 else 9000.0 for seed in range(12) for split in range(5)}
+    given = {"train.steps": 3000, "eval.every": 250}
+    cells = {at: Truth({"seed": at[0], "seeds.split": at[1], **given}, t) for at, t in times.items()}
+    best = [truth for (_, split), truth in cells.items() if split == 1][:6]
+    twice = [Truth({**own.overrides, "perturb.ulps": 1, "seeds.perturb": k}, own.time) for own in best for k in (1, 2)]
+    study = ask(
+        "repeatability",
+        simulate(
+            [*cells.values(), *twice],
+            *(repeat(own, twice[2 * n : 2 * n + 2], choice="best") for n, own in enumerate(best)),
+        ),
+    )
+    (ulp,) = study.tests
+    assert ulp.result.mean is None and ulp.result.pooled.n == 12
+    assert "do not tell how other such seeds behave" in study.findings[0].text
 
 
 def test_chosen_seeds_under_another_setting_are_repeats_and_no_sample_of_it() -> None:
@@ -426,6 +445,10 @@ def test_streams_whose_redraws_hit_alike_are_not_told_apart() -> None:
     many[:14, 0] = True
     (said,) = _between_streams([by_hand("order", many), by_hand("split", none), by_hand("init", none)])
     assert "differ between the streams" in said.text
+    every = np.ones((4, 4), bool)
+    for n, words in ((4, "differ between the streams"), (3, "of 3 lines of descent cannot tell")):
+        clear = by_hand("split", ~every[:n]), by_hand("order", every[:n]), by_hand("init", every[:n])
+        assert words in _between_streams(clear)[0].text
     assert not _between_streams([by_hand("order", many)])
 
 
