@@ -28,7 +28,7 @@ OF_THE_SWEEP: Final = re.compile(
 
 
 def proposal(command: str, observations: Observations, any_task: bool = True) -> str:
-    """Return ``command`` for the store: with its path, and the settings of its first sweep, as they were typed.
+    """Return ``command`` for the store: with its path, and its settings.
 
     Args:
         command: the command of a question; empty: there is none.
@@ -39,15 +39,26 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
     if not words:
         return ""
     own = {word.partition("=")[0] for word in words}
-    argv: list[str] = next((sweep["argv"] for sweep in observations.sweeps if sweep.get("argv")), [])
-    typed = [word for word in argv if "=" in word and not word.startswith("-") and not OF_THE_SWEEP.match(word)]
-    words += [word for word in typed if any_task and word.partition("=")[0] not in own]
+    words += [word for word in observations.once(_typed) if any_task and word.partition("=")[0] not in own]
     path = observations.path
     if STORE_WORD in words:
         words = [str(path) if word == STORE_WORD and path is not None else word for word in words]
     else:
         words += store_words(path)
     return shlex.join(words)
+
+
+def _typed(observations: Observations) -> list[str]:
+    """Return the settings of the first sweep as they were typed, or if it took several values or was another command,
+    those of a run of the condition with most runs."""
+    argv: list[str] = next((sweep["argv"] for sweep in observations.sweeps if sweep.get("argv")), [])
+    rows = observations.arithmetic
+    words = [word for word in argv if "=" in word and not word.startswith("-") and not OF_THE_SWEEP.match(word)]
+    if argv and len(rows) and ("grok.run" not in argv or any("," in word for word in words)):
+        condition = observations.conditions(rows)
+        argv = shlex.split(rerun_command(rows[condition == condition.mode()[0]].iloc[0]))
+        words = [word for word in argv if "=" in word and not OF_THE_SWEEP.match(word)]
+    return words
 
 
 def store_words(path: Path | None) -> list[str]:

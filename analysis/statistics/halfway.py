@@ -55,9 +55,9 @@ class Halfway:
         return f"{number if 0 < value < math.inf else outside} {ends}"
 
     def lines_for(self, half: float) -> int | None:
-        """Return how many lines such as these give an interval of ± ``half``; None: more than `MOST` times these."""
+        """Return how many lines like these give an interval twice ``half`` wide; None: over `MOST` times these."""
         n = len(self._parts[0])
-        for times in 2 ** np.arange(0, math.log2(MOST) + 0.1, 0.25):
+        for times in 2 ** np.arange(0.25, math.log2(MOST) + 0.1, 0.25):
             lines = round(n * times)
             low, high = _interval(self.places, self._parts, self.apart, lines, self._rng, self.place.level)
             if high - low <= 2 * half:

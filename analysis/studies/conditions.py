@@ -28,7 +28,7 @@ from grok.analysis.populations import SEEDS, after_results, asked, extended, mat
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, holm, student
 from grok.analysis.statistics.proportions import ratio
 from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
-from grok.analysis.studies.base import Finding, Question, Study
+from grok.analysis.studies.base import ALARM, Finding, Question, Study
 from grok.analysis.studies.census import judged
 from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
@@ -342,7 +342,9 @@ def _count(study: Comparison) -> Finding:
     timed = [(c, c.slowdown) for c in study.contrasts if c.slowdown is not None]
     clear = [(c, e) for c, e in timed if study.p[c.label] < 0.05]
     shown = f"{len(clear)} of {len(timed)}"
-    text = f"{shown} values change the time to generalise beyond chance (Holm-adjusted p below 0.05 over all of them)"
+    text = (
+        f"{shown} values change the mean time to generalise beyond chance (Holm-adjusted p below 0.05 over all of them)"
+    )
     # times of several references are not told by the ratios to them
     one = len({str(_held(family)) for family, _ in study.families}) == 1
     for word, sign in (("slowest" if one else "largest ratio", 1), ("fastest" if one else "smallest ratio", -1)):
@@ -439,7 +441,9 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     """Return findings about the ratio of super seeds, with both values judged at one horizon."""
     findings = []
     if headline and c.slowdown is not None:
-        doubt = "" if c.slowdown.low > 1 or c.slowdown.high < 1 else "; no clear difference"
+        doubt = "" if c.slowdown.low > 1 or c.slowdown.high < 1 else "; no clear difference of the mean"
+        if doubt and c.logrank_p is not None and c.logrank_p <= ALARM:
+            doubt += f", but the times differ (log-rank p = {c.logrank_p:.2g})"
         text = f"Time at {c.label} over that at {c.reference} by step {c.horizon:,.0f}: {slowdown_words(c)}{doubt}."
         setting, at = c.setting.rpartition(".")[2].replace("_", " "), f" ({c.at})" if c.at else ""
         what = f"time at {setting} {c.value}, over that at {c.reference}{at}"

@@ -239,7 +239,7 @@ def _at(wide: pd.DataFrame, steps: list[int]) -> Floats:
 
 
 def _halves(study: Fate) -> None:
-    """Add the half-fate steps of both directions, and what an interval of ± ``WIDTH`` steps takes."""
+    """Add the half-fate steps of both directions, and what an interval of twice ``WIDTH`` steps takes."""
     records = []
     for measure, parents in ((measure, kind) for measure, kinds in MEASURES.items() for kind in kinds):
         rows = study.rows[(study.rows["parents"] == parents) & (study.rows["ulps"] <= 1)]
@@ -269,7 +269,7 @@ def _halves(study: Fate) -> None:
                     place = f"cannot be told: {place}"
             records.append(
                 {"parents": parents, "lines": n, "measure": measure, "change": CHANGES[change],
-                 "half-fate step": place, f"for ± {WIDTH} steps": more}
+                 "half-fate step": place, f"for a width of {2 * WIDTH} steps": more}
             )  # fmt: skip
             text = f"{label[0].upper()}{label[1:]}: {place}, over {n} lines of descent. {more}."
             study.tell(label, place, text, estimate, measure == SUPER, parents == SUPER)
@@ -278,20 +278,20 @@ def _halves(study: Fate) -> None:
 
 
 def _more(half: Halfway) -> str:
-    """Return what would make the interval of a half-fate step ± ``WIDTH`` steps."""
+    """Return what would make the interval of a half-fate step twice ``WIDTH`` steps wide."""
     if half.place.high - half.place.low <= 2 * WIDTH:
-        return f"The interval is ± {WIDTH} steps or less"
+        return f"The interval is at most {2 * WIDTH} steps wide"
     alike = half.places[~half.apart & (half.places >= half.place.low) & (half.places <= half.place.high)]
     if len(alike):
         steps = ", ".join(map("{:,.0f}".format, alike))
         return f"At steps {steps} these lines do not tell the ends apart, so any outcome may be midway; more lines may"
     lines = half.lines_for(WIDTH)
     if lines is not None:
-        return f"About {lines} such lines would make it ± {WIDTH} steps"
+        return f"Roughly {lines} such lines would make it {2 * WIDTH} steps wide"
     low, high = half.between
     closer = f"before {high:,.0f}" if not low else f"after {low:,.0f}"
     closer = f"between {low:,.0f} and {high:,.0f}" if low and math.isfinite(high) else closer
-    return f"More lines alone do not make it ± {WIDTH} steps: it takes children at steps {closer}"
+    return f"More lines alone do not make it {2 * WIDTH} steps wide: it takes children at steps {closer}"
 
 
 def _shares(study: Fate) -> None:

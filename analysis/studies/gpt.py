@@ -324,7 +324,8 @@ def shares_seeds(rows: pd.DataFrame) -> bool:
 
 def _spread(study: Gpt, rows: pd.DataFrame, asked: set[str]) -> None:
     """Tell the best perplexity of each condition: of the runs that were asked for before their results, if any were."""
-    for _, every in study.runs.groupby(["preset", "config_id", "data"], sort=True):
+    groups = [every for _, every in study.runs.groupby(["preset", "config_id", "data"], sort=True)]
+    for every in sorted(groups, key=lambda runs: float(runs["best_loss"].mean())):
         group = every[every.index.isin(list(asked))]
         others = len(every) - len(group) if len(group) else 0
         group = group if len(group) else every
@@ -358,14 +359,18 @@ def _spread(study: Gpt, rows: pd.DataFrame, asked: set[str]) -> None:
 
 
 def _one_card(study: Gpt) -> None:
-    """Tell the best perplexities of many conditions by their range on one card."""
+    """Tell the best perplexities of several conditions by their range first; of many no condition has a card."""
     cards = [finding for finding in study.findings if finding.headline]
-    if len(cards) <= MOST_CARDS:
+    if len(cards) < 2:
         return
     values = [perplexity(x) for x in study.runs.groupby(["preset", "config_id", "data"])["best_loss"].mean()]
     shown = f"{min(values):,.2f} to {max(values):,.2f}"
-    text = f"{len(cards)} conditions: the perplexity of the mean best validation loss is {shown} per token."
-    quiet = [replace(finding, headline=False) if finding in cards else finding for finding in study.findings]
+    text = (
+        f"{len(cards)} conditions: the perplexity of the mean best validation loss is {shown} per token, from "
+        f"{cards[0].label.partition(':')[0]} to {cards[-1].label.partition(':')[0]}."
+    )
+    many = len(cards) > MOST_CARDS
+    quiet = [replace(finding, headline=False) if many and finding in cards else finding for finding in study.findings]
     study.findings = [Finding(f"best perplexity, over {len(cards)} conditions", shown, text, headline=True), *quiet]
 
 

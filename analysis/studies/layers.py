@@ -297,19 +297,24 @@ def _together(same: list[Result], p: float) -> Finding:
 
     That they are not seen to add up does not show that they act together.
     """
-    n, shares = len(same), [r.additivity.share for r in same]
+    # what the layers explain is of those whose combinations differ: nothing is to be explained in the others
+    told = [r for r in same if r.clear or r.additivity.differ <= ALARM] or same
+    n, shares, rest = len(same), [r.additivity.share for r in told], len(same) - len(told)
     layers, adding = ", ".join(same[0].transplant.factors), sum(r.adds_up for r in same)
     acting = sum(r.act_together and not r.adds_up for r in same)
     whose = "" if same[0].outcome.is_time else f"recipient {'' if same[0].is_super else 'not '}super"
-    alone = shares[0].percent(0) if n == 1 else f"{np.mean([e.value for e in shares]):.0%} in the mean"
-    low, middle, high = np.quantile(np.mean([r.additivity.chance for r in same], 0), [0.025, 0.5, 0.975])
+    alone = shares[0].percent(0) if len(shares) == 1 else f"{np.mean([e.value for e in shares]):.0%} in the mean"
+    low, middle, high = np.quantile(np.mean([r.additivity.chance for r in told], 0), [0.025, 0.5, 0.975])
     who = f"{n} transplant{'s' * (n > 1)}" + (f" ({whose})" if whose else "")
     text = (
-        f"{who} exchange{'s' * (n == 1)} {layers}. One by one, the layers explain {alone} of the variance between "
-        f"combinations; shuffled tables show {100 * middle:.0f}% ({100 * low:.0f} to {100 * high:.0f}; p = {p:.2g}). "
+        f"{who} exchange{'s' * (n == 1)} {layers}"
+        + f"; the combinations of {rest} are not seen to differ by more than their repeats do" * bool(rest)
+        + f". One by one, the layers explain {alone} of the variance between combinations"
+        + " of the others" * bool(rest)
+        + f"; shuffled tables show {100 * middle:.0f}% ({100 * low:.0f} to {100 * high:.0f}; p = {p:.2g}). "
     )
     if adding:
-        text += "Their effects add up" + f" in {adding} of them, which have shares" * (n > 1) + "."
+        text += "Their effects add up" + f" in {adding} of them, with shares below" * (n > 1) + "."
     if acting:
         partly = f" in {acting} of them" * (acting < n) + " in part" * (p <= ALARM)
         text += " " * (adding > 0) + (
@@ -475,7 +480,8 @@ def _findings(study: Layers, result: Result, in_words: bool) -> None:
             parts.append(f"{f} {value:.0f}% ({min(ends):.0f} to {max(ends):.0f})")
         text += f". Of that change: {', '.join(parts)}"
     elif len(ranked) > 1:
-        text += f". With only one exchanged: {', '.join(f'{f} {result.shown([f])}' for f in result.moving)}"
+        alone = ", ".join(f"{f} {result.shown([f])}" for f in result.moving)
+        text += f". With its own weights {result.shown(())}; with only one exchanged, without intervals: {alone}"
     estimate = attribution.total if study.is_time else None
     study.tell(f"all layers, {t.name}", result.change, f"{text}.", estimate, headline=in_words, listed=in_words)
     for f in ranked if result.adds_up else []:
@@ -512,7 +518,7 @@ def _tables(study: Layers, many: list[Result]) -> None:
     if len(study.interactions):
         by_size = study.interactions["interaction"].abs().sort_values(ascending=False).index
         table = study.interactions.reindex(by_size)
-        study.tabulate("interactions", "Two-way interactions", table.round(4), open=False)
+        study.tabulate("interactions", "Two-way interactions (intervals of one each)", table.round(4), open=False)
 
 
 QUESTION = Question(

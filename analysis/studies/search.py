@@ -104,9 +104,11 @@ def _best(study: Searches, result: SearchResult) -> None:
         return
     ranked = done.sort_values(["value", "trial"], ascending=[result.minimise, True])
     best = ranked.iloc[0]
-    if result.objective == "median_time" and result.steps is not None and best["value"] > result.steps:
+    late = result.steps if result.objective == "median_time" else None
+    high = f"above {late:,}" if late is not None and best["high"] > late else _short(best["high"])
+    if late is not None and best["value"] > late:
         study.notes.append(
-            f"{result.name}: under every setting fewer than half of the seeds generalised within {result.steps:,} "
+            f"{result.name}: under every setting fewer than half of the seeds generalised within {late:,} "
             "steps. Larger values are counts of late seeds, not times. Longer runs (train.steps) give times."
         )
     setting = ", ".join(f"{s}={_short(best[s])}" for s in result.settings)
@@ -117,14 +119,17 @@ def _best(study: Searches, result: SearchResult) -> None:
         f"{result.name}: best {result.objective}",
         _short(best["value"]),
         f"{result.name}: the best of {len(done)} finished trials ({pruned} others) is trial {best['trial']}{alike} "
-        f"with {result.objective} {_short(best['value'])} ({_short(best['low'])} to {_short(best['high'])}) over "
+        f"with {result.objective} {_short(best['value'])} ({_short(best['low'])} to {high}) over "
         f"{best['seeds']} seeds ({setting}). It was chosen as the best on these seeds, so this number is too "
         "optimistic.",
         Estimate(float(best["value"]), float(best["low"]), float(best["high"]), int(best["seeds"]), "over seeds"),
         headline=True,
     )
     columns = ["trial", "value", "low", "high"]
-    frame = ranked.head(TOP)[[*columns, "seeds", *result.settings]].rename(columns={"value": result.objective})
+    frame = ranked.head(TOP)[[*columns, "seeds", *result.settings]]
+    if late is not None:  # a count of late seeds, no time
+        frame = frame.assign(**{c: frame[c].map(lambda x: f"above {late:,}" if x > late else x) for c in columns[1:]})
+    frame = frame.rename(columns={"value": result.objective})
     study.tabulate(f"trials_{result.name}", f"Best trials of {result.name}, 95% intervals over seeds", frame)
 
 

@@ -219,7 +219,7 @@ def _by_setting(study: Spikes) -> None:
         caption = (
             "Each setting: runs that spiked (95% intervals as if runs were drawn at random; p: permutation inside runs "
             "that agree in all else, Holm-adjusted), and the last validation loss: median, and mean difference of "
-            "matched runs to the first value with a t interval"
+            "matched runs to the first value with a t interval (not corrected for their number)"
         )
         study.tabulate("spikes_by_setting", caption, records)
 
