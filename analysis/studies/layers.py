@@ -481,7 +481,8 @@ def _findings(study: Layers, result: Result, in_words: bool) -> None:
         text += f". Of that change: {', '.join(parts)}"
     elif len(ranked) > 1:
         alone = ", ".join(f"{f} {result.shown([f])}" for f in result.moving)
-        text += f". With its own weights {result.shown(())}; with only one exchanged, without intervals: {alone}"
+        own = f"With its own weights {result.shown(())}; with" if study.is_time else "With"
+        text += f". {own} only one exchanged, without intervals: {alone}"
     estimate = attribution.total if study.is_time else None
     study.tell(f"all layers, {t.name}", result.change, f"{text}.", estimate, headline=in_words, listed=in_words)
     for f in ranked if result.adds_up else []:

@@ -766,7 +766,7 @@ def verdict(test: Test) -> str:
     elsewhere = f" with {test.kind.name}, too" if "=" in test.kind.name else ""
     streams = "the seed's streams" if not test.free else f"the {listed(kept)} seed{'s' * (len(kept) > 1)}"
     if result.verdict is Verdict.MOST and test.free:
-        return f"to keep {streams} is enough to be {hit} in most repeats"
+        return f"keeping {streams} is enough to be {hit} in most repeats"
     if result.verdict is Verdict.MOST:
         return f"being {hit} is a property of {streams}{elsewhere}"
     called = result.count(Verdict.MOST, Verdict.MORE)
@@ -780,7 +780,7 @@ def verdict(test: Test) -> str:
         most = f"{sure} of them in most repeats" if (sure := result.count(Verdict.MOST)) else most
         return f"{who} {hit} more often than other seeds, {most}: {others}"
     if result.verdict is Verdict.NO_SIGN:
-        enough = f"to keep {streams} is enough" if test.free else f"being {hit} is a property of {streams}"
+        enough = f"keeping {streams} is enough" if test.free else f"being {hit} is a property of {streams}"
         return f"no sign that {enough}: most repeats are not"
     return "too few repeats to distinguish chance from a property of the seed"
 
