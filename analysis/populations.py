@@ -208,7 +208,10 @@ def places(observations: Observations) -> pd.Series:
 
 
 def asked_unseen(observations: Observations) -> set[str]:
-    """Return the ``run_id`` of each language model that a design asked for before a result of its settings, seeds."""
+    """Return the ``run_id`` of each language model that a design asked for before a result of its settings, seeds.
+
+    A plan of another length counts, too, if it goes on with all that were asked for of its settings: it chooses none.
+    """
     claims = observations.once(roles).of("member", "cell")
     runs = observations.observed[observations.observed["mode"] == "gpt"]
     claims = claims[claims["choice"].isin(ASKED) & claims["run_id"].isin(runs.index)]
@@ -217,9 +220,16 @@ def asked_unseen(observations: Observations) -> set[str]:
     settings = [n for n, (_, rule) in recorded_of(GptConfig).items() if rule.role == "result"]
     seeds = [str(c) for c in runs if str(c).startswith("seed_")]
     varying = varying_columns(runs, settings)
-    place = runs.groupby([*varying, "data_hash", "own_code", "layers", *seeds], dropna=False, sort=False).ngroup()
+    condition, place = (
+        runs.groupby([*varying, "data_hash", "own_code", *more], dropna=False, sort=False).ngroup()
+        for more in ([], ["layers", *seeds])
+    )
     claims = claims.assign(place=claims["run_id"].map(place), planned_at=claims["decided"])
     seen = results_known(claims, runs.assign(place=place, run_id=runs.index))
+    named = claims["run_id"].map(condition)
+    first = claims["place"][~seen].groupby(named).agg(set)
+    for (_, of), plan in claims[seen].groupby(["design_id", named]):
+        seen[plan.index] = not first.get(of, {None}) <= set(plan["place"])
     return set(claims["run_id"][~seen])
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from grok.analysis.answers import compile_report
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
+from grok.analysis.populations import asked_unseen
 from grok.analysis.statistics.estimate import generator
 from grok.analysis.statistics.excursions import RISE, excursions, heights, smoothed, threshold
 from grok.analysis.statistics.variance_shares import seeds_needed
@@ -95,6 +96,27 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     assert table[["MFU", "peak GB"]].to_numpy().tolist() == [[0.25, 1.4]] * 5
     assert not any(t.name.startswith("published") for t in study.tables)
     assert study.steps.groupby("run_id").size().between(1, 301).tolist() == [True] * 5
+    assert [f.estimate for f in ask("gpt", store_of(asked[:1])).findings if f.headline] == [None], "one seed"
+    two = ask("gpt", store_of([asked[0], run(7, "gpt/tinystories_sample", 1.4)]))
+    several, *each = [f for f in two.findings if f.headline]
+    assert several.shown == "4.06 to 4.48" and each[0].shown == "4.06", "the best condition first"
+
+
+@pytest.mark.parametrize("many", [3, 6])
+def test_to_go_on_with_all_language_models_is_no_choice(many: int) -> None:
+    preset = {"experiment": "gpt/shakespeare_char"}
+    short, long = (
+        [language_row({**preset, "seed": s, "train": {"steps": n}}, [CurvePoint(step=n, val_loss=1)]) for s in range(6)]
+        for n in (200, 400)
+    )
+    shard, member = to_shard([*short, *long[:many]]), Purpose(role="member")
+    ids = [[row.result.run_id for row in rows] for rows in (short, long[:many])]
+    first, then = (Purposes("sweep", [member] * len(of)).named(of) for of in ids)
+    planned = to_pandas("designs", pa.concat_tables([first.table(()), then.table(set(ids[1]))]))
+    asked = asked_unseen(
+        Observations(to_pandas("runs", shard.runs), to_pandas("curves", shard.curves), designs=planned)
+    )
+    assert asked == set(ids[0] + ids[1] * (many == 6))
 
 
 def test_losses_stand_by_what_was_used() -> None:
@@ -130,12 +152,6 @@ def test_repeats_and_scans_of_one_seed_are_no_sample_of_seeds() -> None:
     assert shares_seeds(different.assign(seed_init=1)), "a scan of orders"
     assert shares_seeds(different.assign(seed_init=1, seed_order=4)), "perturbed repeats of one seed"
     assert shares_seeds(different.assign(seed_order=[4, 4, 6])), "part of a crossed design"
-
-
-def test_one_seed_has_no_interval() -> None:
-    study = ask("gpt", store_of([run(0, "gpt/shakespeare_char", 1.5)]))
-    (finding,) = [f for f in study.findings if f.headline]
-    assert finding.estimate is None
 
 
 def test_published_results_stand_beside_a_wikitext_run_and_claim_nothing_for_it(tmp_path: Path) -> None:

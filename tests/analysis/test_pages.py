@@ -342,6 +342,8 @@ def test_a_proposal_has_the_settings_that_the_first_sweep_typed() -> None:
     assert proposal(crossed, toy(*typed)) == f"{crossed} experiment=toy optim.lr=0.03 train.steps=200"
     assert proposal(f"{crossed} train.steps=50", toy(*typed)).endswith(" train.steps=50 experiment=toy optim.lr=0.03")
     assert proposal(crossed, toy(*typed), any_task=False) == crossed
+    given = sorted(shlex.split(proposal("grok sweep", toy("optim.lr=0.01,0.03"))))  # several: those of the runs
+    assert [word.partition("=")[0] for word in given if "=" in word] == sorted({*TOY} - {"experiment"})
 
 
 def test_a_command_is_given_again_for_the_store_where_it_lies() -> None:
