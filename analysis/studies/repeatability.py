@@ -398,10 +398,10 @@ class _Condition:
         """
         known = self.every.dropna(subset="own").drop_duplicates("own").set_index("own")["line"].to_dict()
         lines = np.array([known.get(unit.own) or unit.own or unit.name for unit in units], dtype=object)
-        seeds = self.judged.loc[[unit.own or unit.repeats[0] for unit in units]]
         for stream in (f"seed_{stream}" for stream in RUN_STREAMS):
-            if self.population[stream].nunique() > 1:
-                for places in seeds.reset_index().groupby(stream).indices.values():
+            if len(units) > 1 and self.population[stream].nunique() > 1:
+                seeds = self.judged[stream].loc[[unit.own or unit.repeats[0] for unit in units]].reset_index(drop=True)
+                for places in seeds.groupby(seeds).indices.values():
                     lines[np.isin(lines, lines[places])] = lines[places[0]]
         return [replace(unit, line=str(line)) for unit, line in zip(units, lines, strict=True)]
 
