@@ -328,6 +328,7 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
     lead = next((finding.text for study in studies for finding in study.headlines), "")
     n = len(observations.all_runs)
     models = _different(observations.gpt, describe_language_model) or _different(observations.arithmetic, describe_task)
+    models = models if observations.gpt.empty or len(models) <= 2 else []  # the findings name the conditions
     joined = " and " if len(models) == 2 else ", "
     done = observations.arithmetic["grokked_step"].notna()
     none = " None of them generalised." * (observations.gpt.empty and len(done) > 1 and not done.any())

@@ -138,7 +138,7 @@ def _quantiles(study: Survival) -> None:
     if not study.findings:
         seen = f"{int(study.times.seen.sum())} of {len(study.times)}"
         text = (
-            f"{seen} seeds generalised within their budget, so half of them take longer than the runs do. A long "
+            f"{seen} seeds generalised within their budget: more than half take longer than that. A long "
             "census of at least 40 seeds gives the median (sweep=long_census)."
         )
         study.tell("generalised within the budget", seen, text, headline=True)
