@@ -148,7 +148,7 @@ def repeat_kinds(study: Repeats) -> Drawing | None:
         ]
     )
     colours = [ROSE if not t.free else BLUE if len(t.kind.fixed) == 1 else AMBER for t in study.tests]
-    groups = {ROSE: "all seeds kept, rounding differs", AMBER: "one stream redrawn", BLUE: "two streams redrawn"}
+    groups = {ROSE: "all streams kept", AMBER: "one stream redrawn", BLUE: "two streams redrawn"}
     caption = (
         f"Share of the candidates' repeats that are {study.tests[0].kind.hit.words} again, with 95% intervals; "
         f"{frame['repeats'].sum():,} repeats."
