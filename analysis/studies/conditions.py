@@ -352,7 +352,7 @@ def _count(study: Comparison) -> Finding:
         if far:
             _, c = max(far, key=lambda pair: pair[0])
             beside = f"{c.reference} at {c.at}" if c.at else c.reference
-            text += f"; {word} at {c.setting}={c.value}, {slowdown_words(c)} of the time with {beside}"
+            text += f"; {word} at {c.setting}={c.value} over {beside}, {slowdown_words(c)}"
     return Finding("values change the time beyond chance", shown, text + ".", headline=True)
 
 
