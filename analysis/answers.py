@@ -322,9 +322,9 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
     """Return what was trained, how many, what came out, and how sure that is."""
     summary = next((study.summary for study in studies if study.summary), "")
     if summary:
-        asked_for = [s for s in studies if s.question == title(observations, studies) and s.summary != summary]
-        answer = [f"{f.label[0].upper()}{f.label[1:]}: {f.shown}." for s in asked_for for f in s.headlines[:1]]
-        return " ".join([summary, *answer])
+        asked_for = [s for s in studies if s.name == "repeatability" and s.question == title(observations, studies)]
+        again = [f for s in asked_for for f in s.headlines[:1]]
+        return " ".join([summary, *(f"{f.label[0].upper()}{f.label[1:]}: {f.shown}." for f in again)])
     lead = next((finding.text for study in studies for finding in study.headlines), "")
     n = len(observations.all_runs)
     models = _different(observations.gpt, describe_language_model) or _different(observations.arithmetic, describe_task)

@@ -24,7 +24,16 @@ from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
 from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
-from grok.analysis.populations import after_results, asked, asked_before_and_after, matched, mixed, pairing, populations
+from grok.analysis.populations import (
+    after_results,
+    asked,
+    asked_before_and_after,
+    matched,
+    mixed,
+    pairing,
+    populations,
+    setting_words,
+)
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
@@ -127,12 +136,13 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         if e is not None
     ]
     streams = ", ".join(column.removeprefix("seed_") for column in pairing(a, b))
-    equal = "".join(f"equal {c.removeprefix('config.')}, " for c in mixed(a, b) if list(a[c]) == list(b[c]))
+    same = [c.removeprefix("config.") for c in mixed(a, b) if setting_words(a, c) == setting_words(b, c)]
+    equal = "".join(f"equal {name}, " for name in same)
     kind = f"the same seeds ({streams}) on both sides, {equal}compared in pairs"
     if not sides.paired:
-        kind = f"two groups, not pairs (seeds on both sides: {sides.shared})"
+        kind = f"two groups, not pairs (pairs of equal seeds and settings: {sides.shared})"
     if sides.alone:
-        kind += f"; {sides.alone:,} more are left out, which repeat a seed or have none on the other side"
+        kind += f"; {sides.alone:,} more are left out, which repeat a seed or have no partner on the other side"
     if any(sides.failed):
         kind += "; {:,} of A and {:,} of B failed, maybe not by chance, and are left out".format(*sides.failed)
     words = " ".join(("compare", *names)).replace("<", " below ").replace(">", " above ")
@@ -142,7 +152,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         title="Two sets of runs",
         question=f"How do A ({names[0]}) and B ({names[1]}) differ?",
         scope=f"Runs of A: {len(a):,}, of B: {len(b):,}; {kind}.",
-        summary=_confounded(a, b),
+        summary=_confounded(sides),
         tables=[Table("both", "Both sides and their differences or ratios, with 95% intervals", frame)],
         notes=_notes(observations, sides),
         files={f"{name}.csv": pd.DataFrame(numbers)},
@@ -232,19 +242,24 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
     return [(what, ["×" * is_loss + shown[0], *shown[1:]], three)]
 
 
-def _confounded(a: pd.DataFrame, b: pd.DataFrame) -> str:
-    """Return a sentence about settings that are mixed and not equal in each pair; empty if there is none."""
-    names = ", ".join(c.removeprefix("config.") for c in mixed(a, b) if list(a[c]) != list(b[c]))
+def _typed(sides: Sides) -> list[str]:
+    return [re.split("[<>=]", word)[0].lower() for words in sides.names for word in shlex.split(words)]
+
+
+def _confounded(sides: Sides) -> str:
+    """Return a sentence about settings that are mixed, in no filter and not equal in each pair; empty: no such."""
+    (a, b), typed = sides.rows, tuple(_typed(sides))
+    found = [c.removeprefix("config.") for c in mixed(a, b) if setting_words(a, c) != setting_words(b, c)]
+    names = ", ".join(n for n in found if not n.startswith(typed) and not n.rpartition(".")[2].startswith(typed))
     return f"{names}: more than one value on a side, so the difference may come from that." if names else ""
 
 
 def _notes(observations: Observations, sides: Sides) -> list[str]:
-    notes = [text] if (text := _confounded(*sides.rows)) else []
+    notes = [text] if (text := _confounded(sides)) else []
     if any(lost := [int((rows["status"] == "diverged").sum()) for rows in sides.rows]):
         notes.append(f"Diverged: {lost[0]} runs of A, {lost[1]} of B. Means are those at the last step of all runs.")
     results = [name.replace(" ", "_") for name in RESULTS]
-    typed = [re.split("[<>=]", word)[0].lower() for words in sides.names for word in shlex.split(words)]
-    if any(name.startswith(word) for word in typed for name in results):
+    if any(name.startswith(word) for word in _typed(sides) for name in results):
         notes.append("A filter is about results: the sides differ in them because they were chosen so.")
     if sides.by_results:
         notes.append("Some seeds were listed after results of theirs: the choice can make the two sides differ.")

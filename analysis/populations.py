@@ -210,7 +210,7 @@ def places(observations: Observations) -> pd.Series:
 def asked_unseen(observations: Observations) -> set[str]:
     """Return the ``run_id`` of each language model that a design asked for before a result of its settings, seeds.
 
-    A plan of another length counts, too, if it goes on with all that were asked for of its settings: it chooses none.
+    A plan of another length counts, too, if it goes on with all that earlier ones asked for of its settings.
     """
     claims = observations.once(roles).of("member", "cell")
     runs = observations.observed[observations.observed["mode"] == "gpt"]
@@ -227,9 +227,11 @@ def asked_unseen(observations: Observations) -> set[str]:
     claims = claims.assign(place=claims["run_id"].map(place), planned_at=claims["decided"])
     seen = results_known(claims, runs.assign(place=place, run_id=runs.index))
     named = claims["run_id"].map(condition)
-    first = claims["place"][~seen].groupby(named).agg(set)
-    for (_, of), plan in claims[seen].groupby(["design_id", named]):
-        seen[plan.index] = not first.get(of, {None}) <= set(plan["place"])
+    unseen = claims[~seen]
+    for (_, of), plan in claims.groupby(["design_id", named]):
+        first = unseen[(named[unseen.index] == of) & (unseen["planned_at"] < plan["planned_at"].min())]["place"]
+        if len(first) and set(first) <= set(plan["place"]):
+            seen[plan.index] = False
     return set(claims["run_id"][~seen])
 
 
@@ -277,14 +279,25 @@ def mixed(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
     return [c for c in varying_columns(pd.concat([a, b])) if max(side[c].nunique(dropna=False) for side in (a, b)) > 1]
 
 
+def setting_words(rows: pd.DataFrame, column: str) -> list[str]:
+    """Return the values of a setting in words, of which null equals null."""
+    return list(rows[column].map(in_words, na_action=None))
+
+
 def matched(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows of two sides whose seeds (:func:`pairing`) are on both, row by row.
+    """Return the rows of two sides whose seeds (:func:`pairing`) are on both, row by row: one pair a seed.
 
     A pair has the same value of a setting that is mixed, if the sides have values of it in common.
     """
-    by = pairing(a, b) + [c for c in mixed(a, b) if a[c].isin(b[c]).any()]
-    ours, theirs = (dict(zip(triples(rows, by), rows.index, strict=True)) for rows in (a, b))
-    both = [seeds for seeds in ours if seeds in theirs]
+    by = pairing(a, b)
+    equal = [c for c in mixed(a, b) if set(setting_words(a, c)) & set(setting_words(b, c))]
+    ours, theirs = (
+        dict(
+            zip(zip(triples(rows, by), *(setting_words(rows, c) for c in equal), strict=True), rows.index, strict=True)
+        )
+        for rows in (a, b)
+    )
+    both = list({seeds: (seeds, *rest) for seeds, *rest in reversed(ours) if (seeds, *rest) in theirs}.values())[::-1]
     return a.loc[[ours[seeds] for seeds in both]], b.loc[[theirs[seeds] for seeds in both]]
 
 

@@ -49,14 +49,17 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
 
 
 def _typed(observations: Observations) -> list[str]:
-    """Return the settings of the first sweep as they were typed, or if it took several values or was another command,
-    those of a run of the condition with most runs."""
+    """Return the settings of the first sweep as they were typed.
+
+    If it took several values, or was another command, they are those of the shortest run of the commonest condition.
+    """
     argv: list[str] = next((sweep["argv"] for sweep in observations.sweeps if sweep.get("argv")), [])
     rows = observations.arithmetic
     words = [word for word in argv if "=" in word and not word.startswith("-") and not OF_THE_SWEEP.match(word)]
     if argv and len(rows) and ("grok.run" not in argv or any("," in word for word in words)):
         condition = observations.conditions(rows)
-        argv = shlex.split(rerun_command(rows[condition == condition.mode()[0]].iloc[0]))
+        usual = rows[condition == condition.mode()[0]].sort_values("config.train.steps", kind="stable")
+        argv = shlex.split(rerun_command(usual.iloc[0]))
         words = [word for word in argv if "=" in word and not OF_THE_SWEEP.match(word)]
     return words
 

@@ -58,7 +58,7 @@ class Halfway:
         """Return how many lines like these give an interval twice ``half`` wide; None: over `MOST` times these."""
         n = len(self._parts[0])
         for times in 2 ** np.arange(0.25, math.log2(MOST) + 0.1, 0.25):
-            lines = round(n * times)
+            lines = max(n + 1, round(n * times))
             low, high = _interval(self.places, self._parts, self.apart, lines, self._rng, self.place.level)
             if high - low <= 2 * half:
                 return lines

@@ -203,15 +203,18 @@ def _shares(study: Branching) -> None:
         for family in study.families
         for kind, group in family.rows.groupby("kind", sort=True)
     ]
-    of = (f"{r['super']} with a new {r['redrawn']} ({r['parents']} parents)" for r in by_kind if " and " in r["kept"])
+    of = "; ".join(
+        f"{r['super']} with a new {r['redrawn']} ({r['parents']} parents)" for r in by_kind if " and " in r["kept"]
+    )
     if len(study.census):
         base = share(int(study.census["super"].sum()), len(study.census))
         study.tell(
             "super among random seeds",
             base.percent(),
             f"Among {len(study.census):,} random seeds of the same settings {base.percent()} are super "
-            f"(validation accuracy above {DIARY.super_accuracy:.0%} at step {study.horizon:,}). Of the children these "
-            f"are: {'; '.join(of)}.",
+            f"(validation accuracy above {DIARY.super_accuracy:.0%} at step {study.horizon:,})."
+            + f" Of the children these are: {of}."
+            * bool(of),
             base,
         )
     study.tabulate("branching_shares", "Super seeds among children, 95% intervals", by_kind)

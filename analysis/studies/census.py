@@ -186,11 +186,12 @@ def analyse(observations: Observations) -> Study:
         low, high = (
             f"{_ends(part)[0].percent()} by step {_usual(part):,} with {part.about}" for part in (parts[0], parts[-1])
         )
-        medians = [(part.by_time.median, part.about) for part in parts if part.by_time]
+        chosen = f" (the lowest and the highest of {len(parts)})" * (len(parts) > 2)
+        medians = [(p.by_time.median, p.about) for p in parts if p.by_time and len(p.rows) >= FEWEST_OF_A_MEDIAN]
         if _ends(parts[0])[0].value == _ends(parts[-1])[0].value and len(medians) == len(parts):  # equal shares: times
             medians.sort(key=lambda pair: pair[0].value)
             low, high = (f"half by step {e.plain()} with {about}" for e, about in (medians[0], medians[-1]))
-        chosen = f" (the lowest and the highest of {len(parts)})" * (len(parts) > 2)
+            chosen = chosen.replace("lowest", "earliest").replace("highest", "latest")
         tasks = {f" on {part.population.task}" for part in parts}
         trained = f"{n:,} runs in {len(parts)} populations{tasks.pop() if len(tasks) == 1 else ''}"
         study.lead = "cumulative"

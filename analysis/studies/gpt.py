@@ -232,8 +232,7 @@ def analyse(observations: Observations) -> Gpt:
     )
     study.tables.append(_run_table(summary, rows))
     study.tables += further_tables(summary, curves)
-    _spread(study, rows, asked_unseen(observations))
-    _one_card(study)
+    _one_card(study, _spread(study, rows, asked_unseen(observations)))
     _events(study, observations, mine)
     _samples(study, curves)
     _references(study)
@@ -322,17 +321,22 @@ def shares_seeds(rows: pd.DataFrame) -> bool:
     return min(init, order) < len(rows) or 1 < dropout < len(rows)
 
 
-def _spread(study: Gpt, rows: pd.DataFrame, asked: set[str]) -> None:
-    """Tell the best perplexity of each condition: of the runs that were asked for before their results, if any were."""
-    groups = [every for _, every in study.runs.groupby(["preset", "config_id", "data"], sort=True)]
-    for every in sorted(groups, key=lambda runs: float(runs["best_loss"].mean())):
+def _spread(study: Gpt, rows: pd.DataFrame, asked: set[str]) -> list[float]:
+    """Tell the best perplexity of each condition: of the runs that were asked for before their results, if any were.
+
+    Return the mean best losses, lowest first, as the conditions are told.
+    """
+    groups = []
+    for _, every in study.runs.groupby(["preset", "config_id", "data"], sort=True):
         group = every[every.index.isin(list(asked))]
         others = len(every) - len(group) if len(group) else 0
         group = group if len(group) else every
+        groups.append((float(group["best_loss"].mean()), others, len(every), group))
+    for _, others, n_every, group in sorted(groups, key=lambda of: of[0]):
         best = group["best_loss"].to_numpy(dtype=float)
         n, condition, data = len(group), str(group["condition"].iloc[0]), str(group["data"].iloc[0])
         name = f"{condition} on data {data}" if data and "data=" not in condition else condition
-        left = f" Left out of {len(every)} runs: {others} that results may have chosen." if others else ""
+        left = f" Left out of {n_every} runs: {others} that results may have chosen." if others else ""
         values = np.array([perplexity(x) for x in best])
         estimate = None
         if n == 1:
@@ -356,15 +360,15 @@ def _spread(study: Gpt, rows: pd.DataFrame, asked: set[str]) -> None:
             text = f"{shown} per token over {n} seeds; standard deviation between seeds {sd}."
         text = f"{name}: best validation perplexity {text}{left}"
         study.tell(f"{condition}: best perplexity", shown, text, estimate, headline=True)
+    return sorted(loss for loss, *_ in groups)
 
 
-def _one_card(study: Gpt) -> None:
+def _one_card(study: Gpt, losses: list[float]) -> None:
     """Tell the best perplexities of several conditions by their range first; of many no condition has a card."""
     cards = [finding for finding in study.findings if finding.headline]
     if len(cards) < 2:
         return
-    values = [perplexity(x) for x in study.runs.groupby(["preset", "config_id", "data"])["best_loss"].mean()]
-    shown = f"{min(values):,.2f} to {max(values):,.2f}"
+    shown = f"{perplexity(losses[0]):,.2f} to {perplexity(losses[-1]):,.2f}"
     text = (
         f"{len(cards)} conditions: the perplexity of the mean best validation loss is {shown} per token, from "
         f"{cards[0].label.partition(':')[0]} to {cards[-1].label.partition(':')[0]}."

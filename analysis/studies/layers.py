@@ -311,7 +311,9 @@ def _together(same: list[Result], p: float) -> Finding:
         + f"; the combinations of {rest} are not seen to differ by more than their repeats do" * bool(rest)
         + f". One by one, the layers explain {alone} of the variance between combinations"
         + " of the others" * bool(rest)
-        + f"; shuffled tables show {100 * middle:.0f}% ({100 * low:.0f} to {100 * high:.0f}; p = {p:.2g}). "
+        + f"; shuffled tables show {100 * middle:.0f}% ({100 * low:.0f} to {100 * high:.0f}; p = {p:.2g}"
+        + f", of all {n} transplants" * bool(rest)
+        + "). "
     )
     if adding:
         text += "Their effects add up" + f" in {adding} of them, with shares below" * (n > 1) + "."

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
+from math import factorial
 from typing import Any, Final
 
 import numpy as np
@@ -386,24 +387,28 @@ class _Condition:
             others, words = ([], "") if is_control else self._others(name, fixed, own, control_runs)
             seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
             called = self._name(row, own, seeds)
-            unit = Unit(called, seeds, own, runs, others, words)
+            unit = Unit(called, seeds, own, runs, others, words, self._lines[own or runs[0]])
             if not is_control or own not in self._chosen:  # a chosen seed that is no hit is neither
                 (kind.controls if is_control else kind.candidates).append(unit)
-        return replace(kind, candidates=self._in_lines(kind.candidates), controls=self._in_lines(kind.controls))
+        return kind
 
-    def _in_lines(self, units: list[Unit]) -> list[Unit]:
-        """Return the units with their lines: those that share a seed of a stream that varies in the population are one.
+    @cached_property
+    def _lines(self) -> dict[str, str]:
+        """The line of each repeated seed, by its own run or its repeats.
 
-        So all candidates of a split that made its seeds super are one draw.
+        Seeds that share a seed of a stream that varies in the population are one: all candidates of a split that made
+        its seeds super are one draw.
         """
+        named = self.every["run"][self.every["own"].isna()]
+        runs = self.judged.index.intersection(pd.Index([*self.every["own"].dropna(), *named]).unique(), sort=False)
         known = self.every.dropna(subset="own").drop_duplicates("own").set_index("own")["line"].to_dict()
-        lines = np.array([known.get(unit.own) or unit.own or unit.name for unit in units], dtype=object)
+        lines = np.array([known.get(run) or run for run in runs], dtype=object)
         for stream in (f"seed_{stream}" for stream in RUN_STREAMS):
-            if len(units) > 1 and self.population[stream].nunique() > 1:
-                seeds = self.judged[stream].loc[[unit.own or unit.repeats[0] for unit in units]].reset_index(drop=True)
+            if self.population[stream].nunique() > 1:
+                seeds = self.judged[stream].loc[runs].reset_index(drop=True)
                 for places in seeds.groupby(seeds).indices.values():
                     lines[np.isin(lines, lines[places])] = lines[places[0]]
-        return [replace(unit, line=str(line)) for unit, line in zip(units, lines, strict=True)]
+        return dict(zip(map(str, runs), map(str, lines), strict=True))
 
     def _name(self, row: pd.Series, own: str | None, seeds: dict[str, int]) -> str:
         derived = (bool(is_derived(row.to_frame().T, stream).iloc[0]) for stream in RUN_STREAMS)  # read only if needed
@@ -715,8 +720,8 @@ def _between_streams(tests: Sequence[Test]) -> list[Finding]:
             [f"{int(t.units['again'].sum())} of {int(t.units['of'].sum())} with a new {t.free[0]}" for t in mine]
         )
         verdict = "do not tell the streams apart" if p > LEVEL_STREAMS else "differ between the streams"
-        few = len(set(lines))
-        if len(mine) ** (1.0 - few) > LEVEL_STREAMS:  # the smallest p-value, of counts that could not differ more
+        few = max(1, sum(len(set(streams[lines == line])) > 1 for line in set(lines)))
+        if p > LEVEL_STREAMS < factorial(len(mine)) ** (1.0 - few):  # no counts of so few lines have a smaller p-value
             verdict = (
                 f"of {few} line{'s' * (few > 1)} of descent cannot tell the streams apart, however much they differ"
             )
@@ -780,7 +785,7 @@ def verdict(test: Test) -> str:
         most = f"{sure} of them in most repeats" if (sure := result.count(Verdict.MOST)) else most
         return f"{who} {hit} more often than other seeds, {most}: {others}"
     if result.verdict is Verdict.NO_SIGN:
-        enough = f"keeping {streams} is enough" if test.free else f"being {hit} is a property of {streams}"
+        enough = f"keeping {streams} is enough to be {hit}" if test.free else f"being {hit} is a property of {streams}"
         return f"no sign that {enough}: most repeats are not"
     return "too few repeats to distinguish chance from a property of the seed"
 

@@ -105,7 +105,10 @@ def _best(study: Searches, result: SearchResult) -> None:
     ranked = done.sort_values(["value", "trial"], ascending=[result.minimise, True])
     best = ranked.iloc[0]
     late = result.steps if result.objective == "median_time" else None
-    high = f"above {late:,}" if late is not None and best["high"] > late else _short(best["high"])
+    value, low, high = (
+        f"above {late:,}" if late is not None and best[name] > late else _short(best[name])
+        for name in ("value", "low", "high")
+    )
     if late is not None and best["value"] > late:
         study.notes.append(
             f"{result.name}: under every setting fewer than half of the seeds generalised within {late:,} "
@@ -117,9 +120,9 @@ def _best(study: Searches, result: SearchResult) -> None:
     pruned = len(result.trials) - len(done)
     study.tell(
         f"{result.name}: best {result.objective}",
-        _short(best["value"]),
+        value,
         f"{result.name}: the best of {len(done)} finished trials ({pruned} others) is trial {best['trial']}{alike} "
-        f"with {result.objective} {_short(best['value'])} ({_short(best['low'])} to {high}) over "
+        f"with {result.objective} {value} ({low} to {high}) over "
         f"{best['seeds']} seeds ({setting}). It was chosen as the best on these seeds, so this number is too "
         "optimistic.",
         Estimate(float(best["value"]), float(best["low"]), float(best["high"]), int(best["seeds"]), "over seeds"),

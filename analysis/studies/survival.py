@@ -136,10 +136,11 @@ def _quantiles(study: Survival) -> None:
             text = f"Half of the seeds have generalised by step {e.plain()} (with censoring, n = {e.n})."
             study.tell("median step of generalisation", e.plain(), text, e, headline=True)
     if not study.findings:
-        seen = f"{int(study.times.seen.sum())} of {len(study.times)}"
+        end = min(study.end, study.last)
+        seen = f"{int((study.times.right <= end).sum())} of {len(study.times)}"
         text = (
-            f"{seen} seeds generalised within their budget: more than half take longer than that. A long "
-            "census of at least 40 seeds gives the median (sweep=long_census)."
+            f"Fewer than half of the seeds have generalised by step {end:,.0f} ({seen}, with censoring). A long census "
+            "of at least 40 seeds gives the median (sweep=long_census)."
         )
         study.tell("generalised within the budget", seen, text, headline=True)
     study.tabulate("quantiles", "Step by which a share of the seeds has generalised", records)

