@@ -231,7 +231,7 @@ def asked_unseen(observations: Observations) -> set[str]:
     for (_, of), plan in claims.groupby(["design_id", named]):
         first = unseen[(named[unseen.index] == of) & (unseen["planned_at"] < plan["planned_at"].min())]["place"]
         if len(first) and set(first) <= set(plan["place"]):
-            seen[plan.index] = False
+            seen[plan.index[plan["place"].isin(first)]] = False
     return set(claims["run_id"][~seen])
 
 
@@ -287,18 +287,18 @@ def setting_words(rows: pd.DataFrame, column: str) -> list[str]:
 def matched(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the rows of two sides whose seeds (:func:`pairing`) are on both, row by row: one pair a seed.
 
-    A pair has the same value of a setting that is mixed, if the sides have values of it in common.
+    A pair has the same value of a setting that is mixed, if the sides have values of it in common. Of several such
+    pairs of a seed one is drawn: the first ones would all be of one value.
     """
     by = pairing(a, b)
     equal = [c for c in mixed(a, b) if set(setting_words(a, c)) & set(setting_words(b, c))]
     ours, theirs = (
-        dict(
-            zip(zip(triples(rows, by), *(setting_words(rows, c) for c in equal), strict=True), rows.index, strict=True)
-        )
+        rows[by].assign(**{c: setting_words(rows, c) for c in equal}, run=rows.index).drop_duplicates([*by, *equal])
         for rows in (a, b)
     )
-    both = list({seeds: (seeds, *rest) for seeds, *rest in reversed(ours) if (seeds, *rest) in theirs}.values())[::-1]
-    return a.loc[[ours[seeds] for seeds in both]], b.loc[[theirs[seeds] for seeds in both]]
+    every = ours.merge(theirs, on=[*by, *equal])
+    pairs = every.sample(frac=1, random_state=0).drop_duplicates(by).sort_index()
+    return a.loc[pairs["run_x"].to_numpy()], b.loc[pairs["run_y"].to_numpy()]
 
 
 def after_results(base: pd.DataFrame, rows: pd.DataFrame) -> bool:

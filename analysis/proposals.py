@@ -39,7 +39,7 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
     if not words:
         return ""
     own = {word.partition("=")[0] for word in words}
-    words += [word for word in observations.once(_typed) if any_task and word.partition("=")[0] not in own]
+    words += [word for word in observations.once(_settings) if any_task and word.partition("=")[0] not in own]
     path = observations.path
     if STORE_WORD in words:
         words = [str(path) if word == STORE_WORD and path is not None else word for word in words]
@@ -48,7 +48,7 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
     return shlex.join(words)
 
 
-def _typed(observations: Observations) -> list[str]:
+def _settings(observations: Observations) -> list[str]:
     """Return the settings of the first sweep as they were typed.
 
     If it took several values, or was another command, they are those of the shortest run of the commonest condition.
