@@ -1,7 +1,7 @@
 """``grok compare STORE A B``: two sets of runs side by side, with intervals.
 
 A and B are filters, as ``grok list`` takes them. If enough seeds (split, init, order, but no stream with one seed a
-side) are on both sides, these are compared in pairs; otherwise all runs are, as two groups.
+side) are on both sides, these are compared in pairs; otherwise one run of each seed is, as two groups.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
 from grok.analysis.populations import (
+    SEEDS,
     after_results,
     asked,
     asked_before_and_after,
@@ -45,7 +46,7 @@ from grok.errors import ConfigError
 from grok.store.layout import Layout
 
 MEASURED: Final = ("val_acc", "val_loss", "weight_norm")
-RESULTS: Final = ("class", "early or late", "generalised", "val accuracy", "val loss", "status")
+RESULTS: Final = ("class", "early_or_late", "generalised", "val_accuracy", "val_loss", "status")
 DIFFERENCE: Final = "B against A"
 Line = tuple[str, Sequence[str], Sequence[Estimate | None]]
 """One line of the table: what it is of, and the difference (of times the ratio), A and B as texts and as numbers."""
@@ -85,9 +86,16 @@ class Sides:
         by_results = after_results(a, b) or after_results(b, a) or bool(a["later"].any() or b["later"].any())
         pairs = matched(a, b)
         shared = len(pairs[0])
-        if shared < FEWEST or by_results:
-            return cls(filters, (a, b), False, shared, (failed_a, failed_b), by_results=by_results)
-        return cls(filters, pairs, True, shared, (failed_a, failed_b), len(a) + len(b) - 2 * shared)
+        paired = shared >= FEWEST and not by_results
+        rows = pairs if paired else (one_of_each_seed(a), one_of_each_seed(b))
+        alone = len(a) + len(b) - sum(map(len, rows))
+        return cls(filters, rows, paired, shared, (failed_a, failed_b), alone, by_results)
+
+
+def one_of_each_seed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one run of each seed, drawn among those that were asked for first: runs of a seed are not independent."""
+    drawn = rows.sample(frac=1, random_state=0).sort_values("later", kind="stable")
+    return drawn.drop_duplicates([*SEEDS, "layers"]).sort_index()
 
 
 def chosen(observations: Observations, path: Path, words: str) -> tuple[pd.DataFrame, int]:
@@ -112,8 +120,8 @@ def chosen(observations: Observations, path: Path, words: str) -> tuple[pd.DataF
     if runs.empty:
         values = (f"{c.removeprefix('config.')}={in_words(v)}" for c in varying_columns(rows) for v in rows[c].unique())
         raise ConfigError(
-            f"{words!r} fits none of the {len(rows):,} arithmetic runs of {path}: expected a filter such as "
-            f"{next(values, 'class=early')}; `grok list {path}` shows the rows"
+            f"{words!r} fits none of the {len(rows):,} arithmetic runs of {path} (`grok report` compares language "
+            f"models): expected a filter such as {next(values, 'class=early')}; `grok list {path}` shows the rows"
         )
     every_run = observations.all_runs[observations.all_runs["mode"] == "arithmetic"]
     return runs, int((every_run["run_id"].isin(ids) & (every_run["status"] == "failed")).sum())
@@ -258,8 +266,7 @@ def _notes(observations: Observations, sides: Sides) -> list[str]:
     notes = [text] if (text := _confounded(sides)) else []
     if any(lost := [int((rows["status"] == "diverged").sum()) for rows in sides.rows]):
         notes.append(f"Diverged: {lost[0]} runs of A, {lost[1]} of B. Means are those at the last step of all runs.")
-    results = [name.replace(" ", "_") for name in RESULTS]
-    if any(name.startswith(word) for word in _typed(sides) for name in results):
+    if any(name.startswith(word) for word in _typed(sides) for name in RESULTS):
         notes.append("A filter is about results: the sides differ in them because they were chosen so.")
     if sides.by_results:
         notes.append("Some seeds were listed after results of theirs: the choice can make the two sides differ.")

@@ -329,10 +329,10 @@ def documents_of(chunks: Iterable[str], *, strip: bool = False) -> Iterator[Piec
     held, tail, first, begun = 0, "", True, False
 
     def clean(text: str, ends: bool, at_marker: bool) -> str:
-        if not begun:
-            text = text.lstrip() if strip else text if first else _without_first_line_end(text)
-        if ends:
-            text = text.rstrip() if strip else _without_last_line_end(text) if at_marker else text
+        if not begun and (strip or not first):
+            text = text.lstrip() if strip else text.removeprefix("\r\n" if text.startswith("\r\n") else "\n")
+        if ends and (strip or at_marker):
+            text = text.rstrip() if strip else text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")
         return text
 
     for chunk in chunks:
@@ -448,14 +448,6 @@ def _last_safe_cut(text: str, limit: int) -> int:
             behind = _SAFE_CUT.search(text, end)
             return behind.end() if behind else 0
         span *= 8
-
-
-def _without_first_line_end(text: str) -> str:
-    return text[2:] if text.startswith("\r\n") else text.removeprefix("\n")
-
-
-def _without_last_line_end(text: str) -> str:
-    return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")
 
 
 # WikiText: its articles, recognised by their headings, its word count, and its detokeniser.
