@@ -25,6 +25,7 @@ from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
 from grok.analysis.observations import Observations, floats, in_words, varying_columns
 from grok.analysis.populations import (
+    ASKED,
     SEEDS,
     after_results,
     asked,
@@ -33,6 +34,7 @@ from grok.analysis.populations import (
     mixed,
     pairing,
     populations,
+    roles,
     setting_words,
 )
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
@@ -67,7 +69,7 @@ class Sides:
     alone: int = 0
     """How many runs were left out: they repeat a seed, or the other side lacks it."""
     by_results: bool = False
-    """Whether seeds were listed after their results on the other side, or at another length."""
+    """If seeds were chosen by results on the other side, or listed after them, or after those at another length."""
 
     @classmethod
     def of(cls, observations: Observations, path: Path, filters: tuple[str, str]) -> Sides:
@@ -83,13 +85,25 @@ class Sides:
                 f"{both:,} runs are on both sides (itself, another length of it, or its repeat on one machine): "
                 "expected two filters that exclude each other"
             )
-        by_results = after_results(a, b) or after_results(b, a) or bool(a["later"].any() or b["later"].any())
+        by_results = bool(a["later"].any() or b["later"].any())
+        by_results |= any(after_results(x, y) or chosen_again(observations, x, y) for x, y in ((a, b), (b, a)))
         pairs = matched(a, b)
         shared = len(pairs[0])
         paired = shared >= FEWEST and not by_results
         rows = pairs if paired else (one_of_each_seed(a), one_of_each_seed(b))
         alone = len(a) + len(b) - sum(map(len, rows))
         return cls(filters, rows, paired, shared, (failed_a, failed_b), alone, by_results)
+
+
+def chosen_again(observations: Observations, base: pd.DataFrame, rows: pd.DataFrame) -> bool:
+    """Return whether ``rows`` has children of runs in ``base`` that a result chose: these would fall back to the mean.
+
+    Children of two kinds are both trained after the choice, so they can be compared in pairs.
+    """
+    children = observations.once(roles).of("child")
+    children = children[children["run_id"].isin(rows.index) & ~children["choice"].isin(ASKED)]
+    trajectory = observations.all_runs.set_index("run_id")["trajectory_id"]
+    return bool(children["parent_run_id"].map(trajectory).isin(base["trajectory_id"]).any())
 
 
 def one_of_each_seed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -197,9 +211,7 @@ def page_of(observations: Observations, study: OwnStudy, store: Path) -> Report:
 def _generalised(observations: Observations, sides: Sides, step: int) -> Line:
     a, b = (observations.times(rows).right <= step for rows in sides.rows)
     counts = (int(a.sum()), len(a), int(b.sum()), len(b))
-    change = difference(*counts)
-    if sides.paired:
-        change = paired_difference(int((a & ~b).sum()), int((b & ~a).sum()), len(a))
+    change = paired_difference(sum(a & ~b), sum(b & ~a), len(a)) if sides.paired else difference(*counts)
     shares = (share(*counts[:2]), share(*counts[2:]))
     shown = [f"{hits} of {n}, {e.percent()}" for hits, n, e in zip(counts[::2], counts[1::2], shares, strict=True)]
     return f"generalised by step {step:,}", [change.percent(0).replace("%", " points"), *shown], [change, *shares]
@@ -207,15 +219,11 @@ def _generalised(observations: Observations, sides: Sides, step: int) -> Line:
 
 def _times(observations: Observations, sides: Sides) -> list[Line]:
     """Return the medians, and the ratio of the geometric means of times up to a step: it is none of medians."""
-    shown: list[str] = []
-    found: list[Estimate | None] = []
-    for rows in sides.rows:
-        try:
-            found.append(median := quantile(observations.times(rows)))
-            shown.append(median.plain())
-        except NotEnoughData:
-            found.append(None)
-            shown.append("not reached by half")
+    found: list[Estimate | None] = [None, None]
+    for i, rows in enumerate(sides.rows):
+        with suppress(NotEnoughData):
+            found[i] = quantile(observations.times(rows))
+    shown = [median.plain() if median else "not reached by half" for median in found]
     lines: list[Line] = [("median step of generalising", ["", *shown], [None, *found])]
     with suppress(NotEnoughData):
         if min(map(len, sides.rows)) < 2:
@@ -269,7 +277,7 @@ def _notes(observations: Observations, sides: Sides) -> list[str]:
     if any(name.startswith(word) for word in _typed(sides) for name in RESULTS):
         notes.append("A filter is about results: the sides differ in them because they were chosen so.")
     if sides.by_results:
-        notes.append("Some seeds were listed after results of theirs: the choice can make the two sides differ.")
+        notes.append("Some seeds were chosen or listed after results: the choice can make the two sides differ.")
     others = [int((~rows.index.isin(observations.once(asked_before_and_after)[0])).sum()) for rows in sides.rows]
     if any(others):
         notes.append(
@@ -286,9 +294,7 @@ def parser() -> Parser:
         description="Two sets of runs side by side: shares, times, accuracy and loss with 95% intervals, and a page.",
         epilog="example: grok compare results/store weight_decay=0 weight_decay=1",
     )
-    made.add_argument(
-        "words", nargs="+", metavar="[STORE] A B", help="the filters of both sides, as grok list takes them"
-    )
+    made.add_argument("words", nargs="+", metavar="[STORE] A B", help="two filters, as grok list takes them")
     made.add_argument("--store", dest="named_store", metavar="STORE", help="the same as the position STORE")
     made.add_argument("--open", action="store_true", help="open the page in a browser")
     made.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: STORE/report)")

@@ -20,7 +20,7 @@ from grok.commands.words import matching
 from grok.errors import ConfigError
 from grok.store import Purpose, Purposes, StoreWriter, open_store
 from grok.store.contract import example_row, failed
-from tests.analysis.simulate import Truth, census, row, run_ids, simulate, write
+from tests.analysis.simulate import Truth, census, repeat, row, run_ids, simulate, write
 from tests.doors.conftest import TINY, Door
 
 FRAME = pd.DataFrame(
@@ -146,8 +146,7 @@ def both(tmp_path: Path, seeds: range) -> Path:
 
 @pytest.mark.parametrize(("seeds", "paired"), [(range(30), True), (range(100, 130), False)])
 def test_the_numbers_are_those_of_plain_pandas(tmp_path: Path, seeds: range, paired: bool) -> None:
-    store = both(tmp_path, seeds)
-    observations = Observations.read(store)
+    observations = Observations.read(store := both(tmp_path, seeds))
     sides = compare.Sides.of(observations, store, ("weight_decay=1", "optim.weight_decay=0"))
     assert sides.paired == paired and [len(rows) for rows in sides.rows] == [30, 30]
     table = compare.compared(observations, sides).tables[0].frame.set_index("")
@@ -164,24 +163,22 @@ def test_the_numbers_are_those_of_plain_pandas(tmp_path: Path, seeds: range, pai
     assert float(ratio.split()[0]) == pytest.approx(2, rel=0.02)
 
 
-def test_the_numbers_of_crossing_curves_are_no_bound(tmp_path: Path) -> None:
+def test_the_numbers_of_crossing_curves_are_no_bound() -> None:
     times = {1.0: [3000.0 + 10 * i for i in range(30)], 0.0: [1000.0 + 10 * i if i < 20 else 1e6 for i in range(30)]}
     settings = {decay: {"optim.weight_decay": decay, "train.steps": 4000, "eval.every": 50} for decay in times}
-    store = write([Truth({"seed": i, **settings[d]}, t) for d in times for i, t in enumerate(times[d])], tmp_path / "S")
-    observations = Observations.read(store)
-    study = compare.compared(observations, compare.Sides.of(observations, store, ("weight_decay=1", "weight_decay=0")))
+    read = simulate([Truth({"seed": i, **settings[d]}, t) for d in times for i, t in enumerate(times[d])])
+    study = compare.compared(read, compare.Sides.of(read, Path("S"), ("weight_decay=1", "weight_decay=0")))
     assert "the curves may cross" in study.tables[0].frame[compare.DIFFERENCE][2]
     ratio = next(iter(study.files.values())).query("what.str.contains('geometric mean step')").iloc[0]
     assert 0 < ratio["low"] < ratio["value"] < ratio["high"] < np.inf
 
 
-def test_a_stream_with_one_seed_a_side_is_what_differs_and_a_failed_run_is_counted(tmp_path: Path) -> None:
+def test_a_stream_with_one_seed_a_side_is_what_differs_and_a_failed_run_is_counted() -> None:
     times = {o: [(i, t * (1.2 if o == 9 else 1)) for i, t in enumerate(RNG(1).uniform(900, 3000, 20))] for o in (8, 9)}
     short = {"train.steps": 4000, "eval.every": 50}
     truths = [Truth({"seeds.init": i, "seeds.order": o, **short}, t) for o in times for i, t in times[o]]
     truths.append(Truth({"seeds.init": 20, "seeds.order": 9, **short}, 900, status="failed"))
-    store = write(truths, tmp_path / "S")
-    sides = compare.Sides.of(read := Observations.read(store), store, ("config.seeds.order=8", "config.seeds.order=9"))
+    sides = compare.Sides.of(read := simulate(truths), Path("S"), ("config.seeds.order=8", "config.seeds.order=9"))
     assert sides.paired and sides.shared == 20
     study = compare.compared(read, sides)
     assert "0 of A and 1 of B failed" in study.scope
@@ -191,7 +188,17 @@ def test_a_stream_with_one_seed_a_side_is_what_differs_and_a_failed_run_is_count
     late = simulate([*truths[:20], *best])
     chosen = late.designs["run_id"].isin(run_ids(best))
     late.designs = late.designs.assign(planned_at=np.where(chosen, "2041", "2020").astype("datetime64[us]"))
-    assert compare.Sides.of(late, store, sides.names).by_results
+    assert compare.Sides.of(late, Path("S"), sides.names).by_results
+
+
+@pytest.mark.parametrize(("choice", "paired"), [("best", False), ("drawn", True)])
+def test_repeats_of_seeds_that_a_result_chose_are_not_paired_with_it(choice: str, paired: bool) -> None:
+    first = [Truth({"seed": i, "train.steps": 4000}, t) for i, t in enumerate(RNG(1).uniform(900, 3000, 60))]
+    own = sorted(first, key=lambda t: t.time)[:12] if choice == "best" else first[:12]
+    again = [Truth({**t.overrides, "perturb.ulps": 1}, RNG(i).uniform(900, 3000)) for i, t in enumerate(own)]
+    designs = [repeat(*pair, choice=choice) for pair in zip(own, [[t] for t in again], strict=True)]
+    sides = compare.Sides.of(simulate([*first, *again], *designs), Path("S"), ("perturb.ulps=0", "perturb.ulps=1"))
+    assert (sides.paired, sides.by_results) == (paired, not paired), "the chosen ones fall back to the mean"
 
 
 def numbers_in(text: str) -> list[float]:

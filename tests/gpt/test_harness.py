@@ -26,30 +26,23 @@ from grok.text.corpus import Corpus  # noqa: E402
 from tests.gpt.conftest import prepare_text, result_of, run, stopped, text_of  # noqa: E402
 
 CONTEXT = 32
-PAGES = """task: wikitext_sample
-dataset_path: json
+DATA = """dataset_path: json
 dataset_kwargs: {{data_files: {{validation: {file}}}}}
-output_type: loglikelihood_rolling
 validation_split: validation
+"""
+PAGES = """task: wikitext_sample
+output_type: loglikelihood_rolling
 doc_to_text: ""
 doc_to_target: "{{{{page}}}}"
-metric_list:
-  - metric: word_perplexity
-  - metric: byte_perplexity
-  - metric: bits_per_byte
+metric_list: [{{metric: word_perplexity}}, {{metric: byte_perplexity}}, {{metric: bits_per_byte}}]
 """
 CHOICES = """task: choices
-dataset_path: json
-dataset_kwargs: {{data_files: {{validation: {file}}}}}
 output_type: multiple_choice
-validation_split: validation
 doc_to_text: "{{{{question}}}}"
 doc_to_choice: "{{{{answers}}}}"
 doc_to_target: "{{{{label}}}}"
 target_delimiter: " "
-metric_list:
-  - metric: acc
-  - metric: acc_norm
+metric_list: [{{metric: acc}}, {{metric: acc_norm}}]
 """
 
 
@@ -57,7 +50,7 @@ def task_file(folder: Path, text: str, documents: list[dict[str, Any]]) -> str:
     data = folder / "documents.jsonl"
     data.write_text("".join(json.dumps(d) + "\n" for d in documents), encoding="utf-8")
     file = folder / "task.yaml"
-    file.write_text(text.format(file=data), encoding="utf-8")
+    file.write_text((DATA + text).format(file=data), encoding="utf-8")
     return str(file)
 
 
