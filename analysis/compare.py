@@ -100,8 +100,9 @@ def chosen_again(observations: Observations, base: pd.DataFrame, rows: pd.DataFr
 
     Children of two kinds are both trained after the choice, so they can be compared in pairs.
     """
+    later = rows.index.difference(list(observations.once(asked_before_and_after)[0]))
     children = observations.once(roles).of("child")
-    children = children[children["run_id"].isin(rows.index) & ~children["choice"].isin(ASKED)]
+    children = children[children["run_id"].isin(later) & ~children["choice"].isin(ASKED)]
     trajectory = observations.all_runs.set_index("run_id")["trajectory_id"]
     return bool(children["parent_run_id"].map(trajectory).isin(base["trajectory_id"]).any())
 

@@ -20,7 +20,7 @@ from grok.commands.words import matching
 from grok.errors import ConfigError
 from grok.store import Purpose, Purposes, StoreWriter, open_store
 from grok.store.contract import example_row, failed
-from tests.analysis.simulate import Truth, census, repeat, row, run_ids, simulate, write
+from tests.analysis.simulate import Truth, census, repeat, row, run_ids, simulate, sweep, write
 from tests.doors.conftest import TINY, Door
 
 FRAME = pd.DataFrame(
@@ -191,12 +191,12 @@ def test_a_stream_with_one_seed_a_side_is_what_differs_and_a_failed_run_is_count
     assert compare.Sides.of(late, Path("S"), sides.names).by_results
 
 
-@pytest.mark.parametrize(("choice", "paired"), [("best", False), ("drawn", True)])
-def test_repeats_of_seeds_that_a_result_chose_are_not_paired_with_it(choice: str, paired: bool) -> None:
+@pytest.mark.parametrize(("choice", "asked", "paired"), [("best", 0, False), ("best", 1, True), ("drawn", 0, True)])
+def test_repeats_of_seeds_that_a_result_chose_are_not_paired_with_it(choice: str, asked: int, paired: bool) -> None:
     first = [Truth({"seed": i, "train.steps": 4000}, t) for i, t in enumerate(RNG(1).uniform(900, 3000, 60))]
     own = sorted(first, key=lambda t: t.time)[:12] if choice == "best" else first[:12]
     again = [Truth({**t.overrides, "perturb.ulps": 1}, RNG(i).uniform(900, 3000)) for i, t in enumerate(own)]
-    designs = [repeat(*pair, choice=choice) for pair in zip(own, [[t] for t in again], strict=True)]
+    designs = [sweep(again)] * asked + [repeat(a, [b], choice=choice) for a, b in zip(own, again, strict=True)]
     sides = compare.Sides.of(simulate([*first, *again], *designs), Path("S"), ("perturb.ulps=0", "perturb.ulps=1"))
     assert (sides.paired, sides.by_results) == (paired, not paired), "the chosen ones fall back to the mean"
 
