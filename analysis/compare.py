@@ -10,7 +10,6 @@ import math
 import re
 import shlex
 import sys
-import webbrowser
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -108,16 +107,16 @@ def chosen_again(observations: Observations, base: pd.DataFrame, rows: pd.DataFr
 
 
 def one_of_each_seed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one run of each seed, drawn among those that were asked for first: runs of a seed are not independent."""
-    drawn = rows.sample(frac=1, random_state=0).sort_values("later", kind="stable")
-    return drawn.drop_duplicates([*SEEDS, "layers"]).sort_index()
+    """Return one run of each seed, drawn: runs of a seed are not independent."""
+    return rows.sample(frac=1, random_state=0).drop_duplicates([*SEEDS, "layers"]).sort_index()
 
 
 def chosen(observations: Observations, path: Path, words: str) -> tuple[pd.DataFrame, int]:
     """Return the arithmetic runs that satisfy a filter, one of each trajectory, and how many satisfy it and failed.
 
     Of several runs it is the one that was asked for before any result, if that is among them: a longer one may have
-    been trained because of its result. ``later`` says so of the runs that are.
+    been trained because of its result. ``later`` says so of the runs that are. Repeats of a seed do not stand for it
+    either: those of the best would replace good luck by usual luck.
 
     Raises:
         ConfigError: none does, or the filter names no column.
@@ -126,12 +125,14 @@ def chosen(observations: Observations, path: Path, words: str) -> tuple[pd.DataF
     whole = pd.concat([before[:0], *(p.rows["planned_at"] for p in observations.once(populations).every)])
     ids = pd.Index(filtered(observations, shlex.split(words))["run"])
     every = observations.observed.loc[ids.intersection(observations.observed.index)]
-    for first in (whole, before):
-        stands = every.index.isin(first.index)
-        every = every[stands | ~every["trajectory_id"].isin(every["trajectory_id"][stands])]
+    of_run, of_seed = ["trajectory_id"], [*SEEDS, "layers"]
+    known, later = observations.once(asked_before_and_after)
+    for first, columns in ((whole.index, of_run), (before.index, of_run), (list(known), of_seed)):
+        stands, same = every.index.isin(first), every.groupby(columns).ngroup()
+        every = every[stands | ~same.isin(same[stands])]
     when = pd.concat([whole, before])
     runs = observations.measured(every.index).join(when[~when.index.duplicated()])
-    runs["later"] = runs.index.isin(observations.once(asked_before_and_after)[1])
+    runs["later"] = runs.index.isin(later)
     if runs.empty:
         values = (f"{c.removeprefix('config.')}={in_words(v)}" for c in varying_columns(rows) for v in rows[c].unique())
         raise ConfigError(
@@ -160,7 +161,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
     ]
     streams = ", ".join(column.removeprefix("seed_") for column in pairing(a, b))
     same = [c.removeprefix("config.") for c in mixed(a, b) if setting_words(a, c) == setting_words(b, c)]
-    equal = "".join(f"equal {name}, " for name in same)
+    equal = "".join(f"equal {name} (of several values), " for name in same)
     kind = f"the same seeds ({streams}) on both sides, {equal}compared in pairs"
     if not sides.paired:
         kind = f"two groups, not pairs (pairs of equal seeds and settings: {sides.shared})"
@@ -192,14 +193,13 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
 def page_of(observations: Observations, study: OwnStudy, store: Path) -> Report:
     """Return the content of the comparison's page: its first sentence is the first row of its table."""
     what, change, a, b = map(str, study.tables[0].frame.iloc[0])
-    doubt = f" {study.summary}" if study.summary else ""
     first, second = study.tables[0].frame.columns[2:]
     said = f"{what[0].upper()}{what[1:]}: {a} with {first}, {b} with {second}; B minus A {change}, "
     return Report(
         store.resolve().name,
         str(store),
         study.question,
-        f"{said}with 95% intervals in brackets.{doubt}",
+        f"{said}with 95% intervals in brackets. {study.summary}".rstrip(),
         Fact("The whole store:", f"grok report {shlex.quote(str(store))} --open", is_command=True),
         heading(observations),
         provenance(observations),
@@ -264,11 +264,16 @@ def _typed(sides: Sides) -> list[str]:
 
 
 def _confounded(sides: Sides) -> str:
-    """Return a sentence about settings that are mixed, in no filter and not equal in each pair; empty: no such."""
-    (a, b), typed = sides.rows, tuple(_typed(sides))
-    found = [c.removeprefix("config.") for c in mixed(a, b) if setting_words(a, c) != setting_words(b, c)]
-    names = ", ".join(n for n in found if not n.startswith(typed) and not n.rpartition(".")[2].startswith(typed))
-    return f"{names}: more than one value on a side, so the difference may come from that." if names else ""
+    """Return what else differs, in no filter and not equal in each pair, and which seeds runs of a side share."""
+    (a, b), typed, both = sides.rows, tuple(_typed(sides)), pd.concat(sides.rows)
+    columns = [*varying_columns(both), *(c for c in SEEDS if c not in pairing(a, b) and both[c].nunique() > 1)]
+    found = [c for c in columns if not sides.paired or setting_words(a, c) != setting_words(b, c)]
+    names = [column.removeprefix("config.").replace("seed_", "seeds.") for column in found]
+    names = [n for n in names if not any(x.startswith(typed) for x in (n, f"config.{n}", n.rpartition(".")[2]))]
+    said = [f"{', '.join(names)}: more than one value, so the difference may come from that."] * bool(names)
+    shared = ", ".join(c for c in SEEDS if any(1 < rows[c].nunique() < len(rows) for rows in sides.rows))
+    said += [f"Runs share {shared}: they are not independent, and the intervals are too narrow."] * bool(shared)
+    return " ".join(said)
 
 
 def _notes(observations: Observations, sides: Sides) -> list[str]:
@@ -297,7 +302,6 @@ def parser() -> Parser:
     )
     made.add_argument("words", nargs="+", metavar="[STORE] A B", help="two filters, as grok list takes them")
     made.add_argument("--store", dest="named_store", metavar="STORE", help="the same as the position STORE")
-    made.add_argument("--open", action="store_true", help="open the page in a browser")
     made.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: STORE/report)")
     return made
 
@@ -322,10 +326,7 @@ def main(argv: list[str]) -> int:
     for drawing in drawn[study.name]:
         print(f"figure: {out / FIGURES / drawing.name}.png, and its data beside it")
     print(f"numbers: {out / study.name}.csv")
-    page = write_page(page_of(observations, study, store), drawn, out, name=f"{study.name}.html")
-    print(f"page: {page}")
-    if arguments.open:
-        webbrowser.open(page.resolve().as_uri())
+    print(f"page: {write_page(page_of(observations, study, store), drawn, out, name=f'{study.name}.html')}")
     return 0
 
 

@@ -125,8 +125,6 @@ class History:
         self.stated: set[str] = set()
         self.words: list[str] = []
 
-    # What the generator knows of a run.
-
     def config(self, **settings: Any) -> ArithmeticConfig:
         return arithmetic(self.base, **settings)
 
@@ -141,8 +139,6 @@ class History:
 
     def results_at(self, place: Place) -> bool:
         return any(place_of(c) == place and not c.perturb.ulps for c in self.stored.values())
-
-    # Commands.
 
     def give(self, words: Sequence[str], configs: Sequence[ArithmeticConfig], command: Callable[[], object]) -> None:
         """Give a command that trains ``configs``."""

@@ -176,12 +176,17 @@ def test_the_numbers_of_crossing_curves_are_no_bound() -> None:
 def test_a_stream_with_one_seed_a_side_is_what_differs_and_a_failed_run_is_counted() -> None:
     times = {o: [(i, t * (1.2 if o == 9 else 1)) for i, t in enumerate(RNG(1).uniform(900, 3000, 20))] for o in (8, 9)}
     short = {"train.steps": 4000, "eval.every": 50}
-    truths = [Truth({"seeds.init": i, "seeds.order": o, **short}, t) for o in times for i, t in times[o]]
-    truths.append(Truth({"seeds.init": 20, "seeds.order": 9, **short}, 900, status="failed"))
+    by_order = {o: {"seeds.order": o, "optim.lr": o / 1000, **short} for o in times}
+    truths = [Truth({"seeds.init": i, **by_order[o]}, t) for o in times for i, t in times[o]]
+    truths.append(Truth({"seeds.init": 20, **by_order[9]}, 900, status="failed"))
     sides = compare.Sides.of(read := simulate(truths), Path("S"), ("config.seeds.order=8", "config.seeds.order=9"))
     assert sides.paired and sides.shared == 20
     study = compare.compared(read, sides)
-    assert "0 of A and 1 of B failed" in study.scope
+    assert "0 of A and 1 of B failed" in study.scope and study.summary.startswith("optim.lr: more than one value")
+    by_rate = compare.compared(read, compare.Sides.of(read, Path("S"), ("lr=0.008", "lr=0.009")))
+    assert by_rate.summary.startswith("seeds.order: more than one value"), "of a side has one, and they differ"
+    halves = compare.Sides.of(read, Path("S"), ("config.seeds.init<10", "config.seeds.init>9"))
+    assert "share seed_init, seed_order" in compare.compared(read, halves).summary
     ratio = next(iter(study.files.values())).query("what.str.contains('geometric mean step')").iloc[0]
     assert 1.15 < ratio["low"] <= 1.2 <= ratio["high"] < 1.25, "in pairs"
     best = [Truth({**t.overrides, "seeds.order": 9}, 1500) for t in sorted(truths[:20], key=lambda t: t.time)[:9]]
@@ -197,8 +202,10 @@ def test_repeats_of_seeds_that_a_result_chose_are_not_paired_with_it(choice: str
     own = sorted(first, key=lambda t: t.time)[:12] if choice == "best" else first[:12]
     again = [Truth({**t.overrides, "perturb.ulps": 1}, RNG(i).uniform(900, 3000)) for i, t in enumerate(own)]
     designs = [sweep(again)] * asked + [repeat(a, [b], choice=choice) for a, b in zip(own, again, strict=True)]
-    sides = compare.Sides.of(simulate([*first, *again], *designs), Path("S"), ("perturb.ulps=0", "perturb.ulps=1"))
+    read = simulate([*first, *again], *designs)
+    sides = compare.Sides.of(read, Path("S"), ("perturb.ulps=0", "perturb.ulps=1"))
     assert (sides.paired, sides.by_results) == (paired, not paired), "the chosen ones fall back to the mean"
+    assert asked or set(compare.chosen(read, Path("S"), "seed<60")[0].index) == set(run_ids(first)), "nor replace it"
 
 
 def numbers_in(text: str) -> list[float]:

@@ -21,14 +21,12 @@ from tests.doors.conftest import TINY, Door, Ended, command
 
 LAYER = ["-m", *TINY, "dry_run=true"]
 CASES = {
-    # unknown keys and misspelt names
     "misspelt key": (["task.modulos=97"], ["unknown setting 'task.modulos'", "did you mean 'task.modulus'?"]),
     "a named sweep": (["sweeps.layers=64"], ["unknown setting 'sweeps.layers'", "a command: grok layers --help"]),
     "misspelt mode": (["mode=arithmetics"], ["mode=arithmetics", "did you mean 'arithmetic'?", "gpt"]),
     "misspelt choice": (["model.norm=poast"], ["model.norm='poast'", "did you mean 'post'?", "post, pre, none"]),
     "a sweep without -m": (["sweep=census"], ["sweep=census", "many runs", "-m"]),
     "section as value": (["task=3"], ["task=3", "group of settings", "modulus"]),
-    # wrong types
     "fraction for whole": (["train.steps=2.5"], ["train.steps=2.5", "whole number"]),
     "number for flag": (["dry_run=1"], ["dry_run=1", "true or false"]),
     "a bare word": (["quickstart"], ["'quickstart' is no setting", "NAME=VALUE"]),
@@ -36,7 +34,6 @@ CASES = {
     "an option for a setting": (["--seed", "3"], ["unrecognized arguments: --seed", "NAME=VALUE"]),
     "a setting of the other mode": (["model.context=7"], ["model.context is a setting of mode=gpt", "mode=arithmetic"]),
     "unreadable": (["seed=[1,2"], ["seed=[1,2", "cannot be read"]),
-    # impossible combinations
     "heads": (["model.heads=3"], ["model.heads=3", "model.d_model=128", "2, 4"]),
     "fraction zero": (["task.train_fraction=0"], ["task.train_fraction=0", "above 0"]),
     "composite": (["task.modulus=100"], ["task.modulus=100", "prime", "101"]),
@@ -52,7 +49,6 @@ CASES = {
     "no experiment": (["experiment=null"], ["experiment=null is not known", "quickstart"]),
     "Hydra's folder in a file": (["hydra.run.dir=/dev/null/x"], ["/dev/null/x"]),
     "a reference to nothing": (["store.path=a/${x}/b"], ["store.path", "${x}", "none of this name"]),
-    # sweeps
     "empty range": (["-m", "seed=range(0,0)"], ["seed=range(0,0)", "is empty"]),
     "range without -m": (["seed=range(0,3)"], ["seed=range(0,3)", "-m"]),
     "bad job of a sweep": (["-m", "seed=1,2,-3"], ["seed=-3", "at least 0"]),
@@ -69,7 +65,6 @@ CASES = {
         [*LAYER, "seeds.layers={blocks.0.mlp:4}", "seeds.layers.blocks.0.mlp=5"],
         ["seeds.layers.blocks.0.mlp is given twice"],
     ),
-    # GPT
     "gpt without preset": (["mode=gpt"], ["experiment=gpt/"]),
     "gpt without data": (["mode=gpt", "experiment=gpt/shakespeare_char"], ["data.path", "grok prepare"]),
     "misspelt preset": (
