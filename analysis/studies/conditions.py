@@ -180,7 +180,7 @@ class Contrast:
     """Time to generalise divided by that of the reference (geometric means of restricted times)."""
     bound: str
     """``at least`` or ``at most`` if more runs of the slower side had not generalised by the horizon: they count with
-    it, which biases the ratio towards 1. ``crossing`` if more of the faster side had not: the ratio is no bound. ``no``
+    it, which biases the ratio towards 1. ``crossing`` if as many of the faster side had not: no bound. ``no``
     if most runs of both sides had not; empty if (nearly) all had. ``chosen`` if the seeds were
     listed after their results with the reference: then it tells nothing about the setting."""
     p: float | None
@@ -257,7 +257,7 @@ def bound_of(log: np.ndarray, log0: np.ndarray, end: float) -> str:
     if max(late, late0) <= FEW_LATE:
         return ""
     slower = bool(log.mean() > log0.mean())
-    if late != late0 and slower != (late > late0):
+    if late == late0 or slower != (late > late0):
         return CROSSING
     return "at least" if slower else "at most"
 
