@@ -196,8 +196,7 @@ def _together(candidates: Sequence[Candidate], pooled: Estimate, more: bool) -> 
 # gives a standard normal score. Children of one parent are alike through the streams that they keep. The covariance of
 # siblings is therefore the variance between parents, as a share of the variance between random seeds. It is a statement
 # about parents chosen as these were, and choosing them does not bias it. The covariance of parent and child is one
-# about
-# all seeds, and holds for unchosen parents only.
+# about all seeds, and holds for unchosen parents only.
 #
 # Sources: Galton 1886; Falconer and Mackay 1996, ch. 9 and 11 (covariance of siblings, realised heritability); Efron
 # and Stein 1981 (jackknife).
@@ -208,6 +207,8 @@ FEWEST_FAMILIES = 5
 """Smallest number of lines for a share: its interval comes from the spread between them."""
 SMALLEST: Final = 0.02
 """Smallest mean square between families, in units of that without likeness, for its logarithm."""
+LARGEST: Final = 12.0
+"""No variance of scores is larger: half of the parents at each end of a census of 2,000 seeds."""
 UNSEEN: Final = np.array([[1.0, special.ndtri(0.9) ** 2, 0.0, 1.0, 0.0]])
 """Moments of one more line, at the edge of the best or last tenth of the census, that keeps everything."""
 
@@ -302,7 +303,7 @@ def between_parents(
                 lambda s: np.log(np.maximum(covariance(s) / alone + 1, SMALLEST)), units, level
             )
             ends.append((math.exp(middle + side * half) - 1) * alone)
-        return Estimate(value, min(ends), max(ends), n, "siblings, jackknife of lines", level)
+        return Estimate(value, min(ends), min(max(ends), LARGEST), n, "siblings, jackknife of lines", level)
 
     return _kept(moments, covariance, estimate, redrawn, "siblings", level, hidden=True)
 

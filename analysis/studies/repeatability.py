@@ -49,7 +49,7 @@ class Hit:
     """The rare outcome that defines candidates, for the runs of one condition."""
 
     words: str
-    """Its name in a sentence: ``super``, ``among the fastest tenth``."""
+    """Its name in a sentence: ``super``, ``among the fastest 10%``."""
     definition: str
     flags: pd.Series
     """Per run: 1 if it is a hit, 0 if not, NaN if not known."""
@@ -101,7 +101,8 @@ def _by_time(
     if rare is not None and len(times) < FEWEST_OTHERS:
         return None
     if rare is not None:
-        words, threshold = "among the fastest tenth", float(np.sort(times.right)[max(0, int(rare * len(times)) - 1)])
+        threshold = float(np.sort(times.right)[max(0, int(rare * len(times)) - 1)])
+        words = f"among the fastest {np.mean(times.right <= threshold):.0%}"  # more than a tenth where times are equal
     else:
         try:
             speed = judge_by_time(times, floats(population["config.train.steps"]))
@@ -121,21 +122,21 @@ def _by_time(
 
 @dataclass(frozen=True)
 class Unit:
-    """One repeated seed."""
+    """One repeated seed: a combination of the kept streams' seeds."""
 
     name: str
     seeds: dict[str, int]
     """Seeds of the kept streams."""
-    own: str | None
-    """Its own run; None if it was named."""
+    owns: list[str]
+    """Its own runs, a hit first; none if it was named. Several have redrawn streams only that differ."""
     repeats: list[str]
     """Its judged repeats. No two share a redrawn seed or have equal bits."""
     others: list[str]
     """One run of each other seed for comparison."""
     others_words: str
     line: str = ""
-    """Its line of descent: the first ancestor of its own run, by the records of ``grok branch --parents``. Seeds with
-    one stream's seed in common that others of the population do not have are one line."""
+    """Its line of descent: the first ancestor of its own run, by the records of ``grok branch --parents``. Candidates
+    that share a kept seed which not all of them have are one line, and so are controls."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,21 @@ class Kind:
     """The hits of the population: the runs that could have been candidates."""
     rows: pd.DataFrame = field(repr=False)
     """All runs of the condition."""
+
+    @cached_property
+    def shared(self) -> list[str]:
+        """The kept streams whose seed all candidates have in common."""
+        several = len(self.candidates) > 1
+        return [s for s in self.fixed if several and len({unit.seeds[s] for unit in self.candidates}) == 1]
+
+
+def linked(lines: Sequence[str], *keys: Sequence[Any] | pd.Series) -> list[str]:
+    """Return ``lines`` (n,), of which those with an equal value in one of ``keys`` (n,) are one."""
+    joined = np.array(lines, dtype=object)
+    for key in keys:
+        for of in pd.Series(key).groupby(list(key)).indices.values():
+            joined[np.isin(joined, joined[of])] = joined[of[0]]
+    return [str(line) for line in joined]
 
 
 def distinct(codes: NDArray[np.int64], taken: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -290,8 +306,8 @@ def kinds(observations: Observations) -> tuple[list[Kind], dict[str, str]]:
     return result, gaps
 
 
-Repeated = tuple[pd.Series, str | None, list[str]]
-"""A run of a repeated seed, its own run, and its repeats."""
+Repeated = tuple[list[str], list[str]]
+"""The own runs of a repeated seed, and its repeats."""
 
 
 class _Condition:
@@ -342,10 +358,8 @@ class _Condition:
 
     def kinds(self) -> list[Kind]:
         """Return the kinds of repeat that have a candidate."""
-        by_kind: dict[str, list[Repeated]] = {}
         kept = self.every[self.every["fixed"] == RUN_STREAMS]
-        for kind, units in self._units(kept[~kept["kind"].str.contains("=")]).items():
-            by_kind.setdefault(kind, []).extend(units)
+        by_kind = self._units(kept[~kept["kind"].str.contains("=")])
         result = [
             self._kind(kind, RUN_STREAMS, COMPUTATIONS[kind], by_kind[kind]) for kind in COMPUTATIONS if kind in by_kind
         ]
@@ -376,46 +390,43 @@ class _Condition:
         return row
 
     def _kind(self, name: str, fixed: tuple[str, ...], change: str, repeated: list[Repeated]) -> Kind:
-        judged = [(row, own, [r for r in runs if pd.notna(self.hit.flags[r])]) for row, own, runs in repeated]
-        judged = [unit for unit in judged if unit[2]]
-        ordinary = [own is not None and bool(self.hit.flags[own] == 0) for _, own, _ in judged]
-        controls = [unit for unit, o in zip(judged, ordinary, strict=True) if o and unit[1] not in self._chosen]
-        control_runs = self._one_each(controls, fixed)
-        flags = self.hit.flags.reindex(self.population.index)
-        kind = Kind(name, fixed, change, self.name, self.hit, [], [], frozenset(flags.index[flags == 1]), self.judged)
-        for (row, own, runs), is_control in zip(judged, ordinary, strict=True):
-            others, words = ([], "") if is_control else self._others(name, fixed, own, control_runs)
+        flags = self.hit.flags
+        judged = [(owns, its) for owns, runs in repeated if (its := [r for r in runs if pd.notna(flags[r])])]
+        ordinary = [bool(owns) and bool((flags[owns] == 0).all()) for owns, _ in judged]
+        candidates = [unit for unit, o in zip(judged, ordinary, strict=True) if not o]
+        # a chosen seed that is no hit is neither
+        controls = [unit for unit, o in zip(judged, ordinary, strict=True) if o and not self._chosen & set(unit[0])]
+        once, known = self._one_each(controls, fixed), flags.reindex(self.population.index)
+        return Kind(
+            name, fixed, change, self.name, self.hit,
+            self._described(candidates, fixed, lambda owns: self._others(name, fixed, owns, once)),
+            self._described(controls, fixed, lambda _: ([], "")),
+            frozenset(known.index[known == 1]), self.judged,
+        )  # fmt: skip
+
+    def _described(
+        self, repeated: list[Repeated], fixed: tuple[str, ...], others: Callable[[list[str]], tuple[list[str], str]]
+    ) -> list[Unit]:
+        """Return repeated seeds with their names, lines and other seeds."""
+        first = [(owns or runs)[0] for owns, runs in repeated]
+        of = self.every.dropna(subset="own").drop_duplicates("own").set_index("own")["line"].to_dict()
+        kept = self.judged.loc[first, [f"seed_{stream}" for stream in fixed]]
+        varying = [kept[column] for column in kept if kept[column].nunique() > 1]
+        lines = linked([of.get(run) or run for run in first], *varying)
+        units = []
+        for (owns, runs), run, line in zip(repeated, first, lines, strict=True):
+            row = self._row(run)
             seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
-            called = self._name(row, own, seeds)
-            unit = Unit(called, seeds, own, runs, others, words, self._lines[own or runs[0]])
-            if not is_control or own not in self._chosen:  # a chosen seed that is no hit is neither
-                (kind.controls if is_control else kind.candidates).append(unit)
-        return kind
+            units.append(Unit(self._name(row, owns, seeds), seeds, owns, runs, *others(owns), str(line)))
+        return units
 
-    @cached_property
-    def _lines(self) -> dict[str, str]:
-        """The line of each repeated seed, by its own run or its repeats.
-
-        Seeds that share a seed of a stream that varies in the population are one: all candidates of a split that made
-        its seeds super are one draw.
-        """
-        named = self.every["run"][self.every["own"].isna()]
-        runs = self.judged.index.intersection(pd.Index([*self.every["own"].dropna(), *named]).unique(), sort=False)
-        known = self.every.dropna(subset="own").drop_duplicates("own").set_index("own")["line"].to_dict()
-        lines = np.array([known.get(run) or run for run in runs], dtype=object)
-        for stream in (f"seed_{stream}" for stream in RUN_STREAMS):
-            if self.population[stream].nunique() > 1:
-                seeds = self.judged[stream].loc[runs].reset_index(drop=True)
-                for places in seeds.groupby(seeds).indices.values():
-                    lines[np.isin(lines, lines[places])] = lines[places[0]]
-        return dict(zip(map(str, runs), map(str, lines), strict=True))
-
-    def _name(self, row: pd.Series, own: str | None, seeds: dict[str, int]) -> str:
-        derived = (bool(is_derived(row.to_frame().T, stream).iloc[0]) for stream in RUN_STREAMS)  # read only if needed
-        if own in self.random.index or (own is None and len(seeds) == len(RUN_STREAMS) and all(derived)):
-            return f"seed {int(row['seed'])}"
-        scan = next((scan for scan in self.scans if own in scan.rows.index), None)
-        if scan is not None and scan.from_masters:
+    def _name(self, row: pd.Series, owns: list[str], seeds: dict[str, int]) -> str:
+        scan = next((scan for scan in self.scans if owns and owns[0] in scan.rows.index), None)
+        if owns:
+            master = len(owns) == 1 and (owns[0] in self.random.index or (scan is not None and scan.from_masters))
+        else:
+            master = all(is_derived(row.to_frame().T, stream).iloc[0] for stream in RUN_STREAMS)
+        if master:
             return f"seed {int(row['seed'])}"
         named = [stream for stream in scan.varies if stream in seeds] if scan is not None else []
         # a derived seed by its first digits
@@ -423,35 +434,37 @@ class _Condition:
         return ", ".join(f"{stream} {shown[stream]}" for stream in named or seeds)
 
     def _others(
-        self, name: str, fixed: tuple[str, ...], own: str | None, control_runs: list[str]
+        self, name: str, fixed: tuple[str, ...], owns: list[str], control_runs: list[str]
     ) -> tuple[list[str], str]:
-        """Return one run of each seed for comparison with a candidate, and what they are in words."""
-        from_scan = next((scan for scan in self.scans if own in scan.rows.index), None)
-        random = (list(self.random.index), "random seeds") if len(self.random) >= FEWEST_OTHERS else ([], "")
-        controls = (control_runs, "ordinary controls") if len(control_runs) >= FEWEST_CONTROLS else ([], "")
-        if name == "precision" or "=" in name:  # another precision or setting may have another rate
-            return controls
-        if from_scan is None or own in self.random.index:
-            return random
-        if len(fixed) == len(RUN_STREAMS):
-            return list(from_scan.rows.index), f"seeds of the {listed(from_scan.varies)} scan"
-        return controls if controls[0] else random
+        """Return one run of each seed for comparison with a candidate, and what they are in words.
+
+        No one of them has all kept seeds of the candidate: runs that have are its own or its repeats.
+        """
+        scan = next((scan for scan in self.scans if owns and owns[0] in scan.rows.index), None)
+        if name != "precision" and "=" not in name:  # another precision or setting may have another rate
+            if scan is not None and owns[0] not in self.random.index and len(fixed) == len(RUN_STREAMS):
+                return list(scan.rows.index), f"seeds of the {listed(scan.varies)} scan"
+            if len(self.random) >= FEWEST_OTHERS:
+                return list(self.random.index), "random seeds"
+        if len(control_runs) >= FEWEST_CONTROLS:
+            return control_runs, "ordinary controls, one repeat of each"
+        return [], ""
 
     def _one_each(self, controls: list[Repeated], fixed: tuple[str, ...]) -> list[str]:
         """Return one repeat of each control; no two share a redrawn seed."""
         free = [f"seed_{s}" for s in RUN_STREAMS if s not in fixed]
         if not free:
-            return [runs[0] for _, _, runs in controls]
+            return [runs[0] for _, runs in controls]
         seeds = self.judged[free]
         chosen: list[str] = []
-        for _, _, runs in controls:
+        for _, runs in controls:
             taken = seeds.loc[chosen].to_numpy(dtype=np.int64)
             fresh = np.flatnonzero(distinct(seeds.loc[runs].to_numpy(dtype=np.int64), taken))
             chosen += [runs[fresh[0]]] if len(fresh) else []
         return chosen
 
     def _units(self, repeats: pd.DataFrame) -> dict[str, list[Repeated]]:
-        """Return the seeds whose streams were all kept, by what a repeat changes: a row, the own run, the repeats.
+        """Return the seeds whose streams were all kept, by what a repeat changes.
 
         Equal bits are no new evidence.
         """
@@ -470,7 +483,7 @@ class _Condition:
                     seen.add(row["weights_hash"])
                     changed.setdefault(kind if its is None else self._change(kind, row, its), []).append(str(run))
             for kind, runs in changed.items():
-                by_kind.setdefault(kind, []).append((self._row(own or runs[0]), own, runs))
+                by_kind.setdefault(kind, []).append(([own] if own else [], runs))
         return by_kind
 
     @staticmethod
@@ -487,14 +500,20 @@ class _Condition:
         return "version"
 
     def _redrawn(self, repeats: pd.DataFrame, fixed: tuple[str, ...]) -> list[Repeated]:
-        """Return the seeds that were repeated with the ``fixed`` streams kept; no two repeats share a redrawn seed."""
+        """Return the seeds of the ``fixed`` streams with their own runs; no two repeats share a redrawn seed.
+
+        In a scan of init seeds all runs have one split and order: with both kept and init redrawn, they are one.
+        """
         free = [f"seed_{s}" for s in RUN_STREAMS if s not in fixed]
+        repeats = repeats.dropna(subset="own")
+        kept = self.judged[[f"seed_{s}" for s in fixed]].loc[repeats["own"]].set_index(repeats.index)
         repeated: list[Repeated] = []
-        for own, group in repeats.dropna(subset="own").groupby("own", sort=False):
+        for _, group in repeats.groupby([kept[column] for column in kept], sort=False):
+            owns = sorted(map(str, group["own"].unique()), key=lambda own: self.hit.flags[own] != 1)
             runs = group["run"].drop_duplicates()
-            seeds, its = (self.judged.loc[ids, free].to_numpy(dtype=np.int64) for ids in (runs, [own]))
-            if len(kept := runs[distinct(seeds, its)]):
-                repeated.append((self._row(own), str(own), [str(run) for run in kept]))
+            seeds, its = (self.judged.loc[ids, free].to_numpy(dtype=np.int64) for ids in (runs, owns))
+            if len(fresh := runs[distinct(seeds, its)]):
+                repeated.append((owns, [str(run) for run in fresh]))
         return repeated
 
 
@@ -621,8 +640,8 @@ def _by_device(test: Test) -> list[Finding]:
     """Return the repeats on the device of the own run, and those on another one."""
     groups: Groups = {}
     device = test.kind.rows["device"].to_dict()
-    for unit in (unit for unit in test.kind.candidates if unit.own is not None):
-        own = device[unit.own]
+    for unit in (unit for unit in test.kind.candidates if unit.owns):
+        own = device[unit.owns[0]]
         for here in sorted({device[run] for run in unit.repeats}):
             words = f"on {own}, as before" if own == here else f"on {here} after {own}"
             groups.setdefault(words, []).append((unit, [run for run in unit.repeats if device[run] == here]))
@@ -636,10 +655,10 @@ def _by_margin(test: Test) -> list[Finding]:
     The bound is the median of the candidates' own accuracies.
     """
     kind, judged = test.kind, test.kind.hit.judged
-    units = [unit for unit in kind.candidates if unit.own is not None]
+    units = [unit for unit in kind.candidates if unit.owns]
     if test.free or "=" in kind.name or judged is None or len(units) < FEWEST_MARGIN:
         return []
-    own = judged["accuracy"][[str(unit.own) for unit in units]].to_numpy(dtype=float).round(4)  # as it is shown
+    own = judged["accuracy"][[unit.owns[0] for unit in units]].to_numpy(dtype=float).round(4)  # as it is shown
     bound, groups = float(np.median(own)), Groups()
     for unit, accuracy in sorted(zip(units, own, strict=True), key=lambda pair: pair[1] > bound):
         words = f"where it was {'above' if accuracy > bound else 'up to'} {bound:.2%}"
@@ -651,7 +670,7 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
     """Return how far runs that differ by a unit in the last place are apart, by step: candidates, controls, cells.
 
     A seed counts once, with the mean of its pairs. Only runs of one numerics tag are compared. Crossed cells share
-    streams, so they have a range and no interval. None: no seed has two runs.
+    streams, so they have a range and no interval. Diverged runs are left out. None: no seed has two runs.
     """
     runs, place = observations.observed, observations.once(places)
     cells = place.index.intersection(observations.once(roles).of("cell", kinds=("crossed",))["run_id"].tolist())
@@ -665,6 +684,7 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
     }
     curves = observations.curves_of([run for seeds in groups.values() for its in seeds for run in its])
     curves = curves[curves["val_loss"] > 0].assign(log_loss=lambda rows: np.log(floats(rows["val_loss"])))
+    curves = curves[~curves["run_id"].isin(runs.index[runs["status"] == "diverged"])]
     loss = curves.pivot_table(index="step", columns="run_id", values="log_loss").dropna()
     tag = runs["numerics"].to_dict()
     tables, shown = [], []
@@ -700,15 +720,18 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
 def _between_streams(tests: Sequence[Test]) -> list[Finding]:
     """Return whether repeats hit equally often whichever single stream is redrawn, for each condition.
 
-    The runs of one line with one stream redrawn are moved together: a few lines can have most of the hits.
+    The runs of one line with one stream redrawn are moved together: a few lines can have most of the hits. Seeds of
+    several kinds that have an own run in common are one line.
     """
     findings = []
     for condition in dict.fromkeys(test.kind.condition for test in tests):
         mine = [test for test in tests if test.kind.condition == condition and len(test.free) == 1]
-        runs = [(i, unit.line, unit.repeats, test) for i, test in enumerate(mine) for unit in test.kind.candidates]
-        hits = [(flag, i, line) for i, line, its, test in runs for flag in test.kind.hit.flags[its].dropna()]
-        if len(mine) < 2 or not hits:
+        if len(mine) < 2:
             continue
+        every = [(i, unit) for i, test in enumerate(mine) for unit in test.kind.candidates]
+        named, owns = zip(*((unit.line, own) for _, unit in every for own in unit.owns), strict=True)
+        line = dict(zip(named, linked(named, owns), strict=True))
+        hits = [(flag, i, line[unit.line]) for i, unit in every for flag in mine[i].kind.hit.flags[unit.repeats]]
         flags, streams, lines = (np.array(column) for column in zip(*hits, strict=True))
         blocks = np.unique(lines, return_inverse=True)[1]
         try:
@@ -739,7 +762,7 @@ def _test(kind: Kind) -> Test:
         {
             "candidate": unit.name,
             **{f"seed_{stream}": str(seed) for stream, seed in unit.seeds.items()},
-            "chosen by": f"run {unit.own[:10]}" if unit.own else "name",
+            "chosen by": f"run {unit.owns[0][:10]}" if unit.owns else "name",
             "again": hits,
             "of": runs,
             "share": c.again.value,
@@ -767,7 +790,9 @@ def what_repeats(kind: Kind) -> str:
 def verdict(test: Test) -> str:
     """Return the conclusion from the repeats, as a clause."""
     result, hit, n = test.result, test.kind.hit.words, len(test.kind.candidates)
-    kept = list(test.kind.fixed)
+    # other seeds with the same order seed tell nothing of the order
+    common = [s for s in test.kind.shared if any("control" in unit.others_words for unit in test.kind.candidates)]
+    kept = [s for s in test.kind.fixed if s not in common]
     elsewhere = f" with {test.kind.name}, too" if "=" in test.kind.name else ""
     streams = "the seed's streams" if not test.free else f"the {listed(kept)} seed{'s' * (len(kept) > 1)}"
     if result.verdict is Verdict.MOST and test.free:
@@ -797,7 +822,7 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
     shown = f"{hits} of {runs}"
     text = (
         f"{what_repeats(kind)}: {n} candidate{'s' * (n > 1)}, {hit} again in {shown} repeats, "
-        f"{result.pooled.percent(0)} for th{'ese seeds' if n > 1 else 'is seed'}; {verdict(test)}."
+        f"{result.pooled.percent(0)} for th{'ese candidates' if n > 1 else 'is candidate'}; {verdict(test)}."
     )
     with suppress(NotEnoughData):
         purpose = generator(f"candidates {test.name}")
@@ -822,10 +847,13 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         text += f" Fewer than {few}: the rate of other seeds is not compared."
     if result.mean is not None:
         m = result.mean
-        text += f" For all seeds chosen like these: {m.percent(0)} of a seed's repeats."
+        same = f" with this {listed(kind.shared)} seed" if kind.shared else ""
+        text += f" For all seeds{same} chosen like these: {m.percent(0)} of a seed's repeats."
     elif n > 1:
         text += " The candidates share streams, so they do not tell how other such seeds behave."
-    if (some := len(kind.hits & {unit.own for unit in kind.candidates})) < len(kind.hits) and some:
+    if any(len(unit.owns) > 1 for unit in kind.candidates):
+        text += " Runs with the same kept seeds are one candidate."
+    if (some := len(kind.hits & {own for unit in kind.candidates for own in unit.owns})) < len(kind.hits) and some:
         text += f" {some} of the {len(kind.hits)} seeds that are {hit} were repeated: others may do better or worse."
     if test.controls is not None:
         again, of = (

@@ -10,6 +10,7 @@ import pytest
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
 from grok.analysis.populations import populations
+from grok.analysis.statistics.proportions import share
 from grok.analysis.statistics.repeatability import between_parents, normal_scores, replication
 from grok.analysis.studies.branching import pairs
 from grok.analysis.studies.conditions import decay_families
@@ -140,9 +141,9 @@ def test_what_a_pair_carries_is_recovered() -> None:
     study = ask("branching", with_designs(branched(np.random.default_rng(3), 60, 4, variance, census=400)))
     truth = {"order": 0.7, "init": 0.1, "split": 0.3, "split and order": 0.2, "init and order": 0.0}
     assert list(study.kept) == ["every"]
-    for redrawn, share in truth.items():
+    for redrawn, kept in truth.items():
         found = study.kept["every"].shares[redrawn]
-        assert found.low <= share <= found.high and found.high - found.low < 0.9
+        assert found.low <= kept <= found.high and found.high - found.low < 0.9
     order_less_init = study.kept["every"].contrasts["order", "init"]
     assert order_less_init.low <= 0.6 <= order_less_init.high
     said = {f.label: f for f in study.findings}
@@ -264,8 +265,46 @@ def test_candidates_that_share_a_seed_of_a_stream_that_others_do_not_share_are_o
         ),
     )
     (ulp,) = study.tests
-    assert ulp.result.mean is None and ulp.result.pooled.n == 12
-    assert "do not tell how other such seeds behave" in study.findings[0].text
+    assert ulp.kind.shared == ["split"] and ulp.result.pooled.n == 12
+    assert "For all seeds with this split seed chosen like these: " in study.findings[0].text
+
+
+@pytest.mark.parametrize("beside", [0, 200])
+def test_runs_with_equal_kept_seeds_are_one_candidate_and_not_compared_with_themselves(beside: int) -> None:
+    """A lucky split: a third of its init seeds are super, whichever they are, and 2% of random seeds."""
+
+    def run(hit: bool, **seeds: int) -> Truth:
+        given = {name.replace("_", "."): seed for name, seed in seeds.items()}
+        return Truth({**given, **LENGTH}, 2000.0 if hit else 9000.0)
+
+    scan = [run(s % 3 == 0, seed=54, seeds_init=s) for s in range(60)]
+    random = [run(s < 4, seed=1000 + s) for s in range(beside)]
+    children: list[Truth] = []
+    designs = []
+    for n, own in enumerate([*scan[0:24:3], *scan[1:25:3]]):
+        init, choice = own.overrides["seeds.init"], "drawn" if n > 7 else "best"
+        for change, its in (
+            ("init", [run(k == 0, seed=54, seeds_init=5000 + 3 * n + k) for k in range(3)]),
+            ("split", [run(n < 8 and k == 0, seed=54, seeds_init=init, seeds_split=9 * n + k) for k in range(6)]),
+        ):
+            designs.append(repeat(own, its, change, choice))
+            children += its
+    study = ask("repeatability", simulate([*scan, *random, *children], *designs))
+    tests = {test.kind.name: test for test in study.tests}
+    same, init = tests["split + order"], tests["init + order"]
+    (unit,) = same.kind.candidates
+    assert len(unit.owns) == 16 and kept_counts(same) == [(16, 48)] and not same.kind.controls
+    assert same.result.mean is None and same.result.candidates[0].base == (share(4, 200) if beside else None)
+    assert ("more often than other seeds" in verdict(same)) == (beside > 0)
+    assert kept_counts(init) == [(1, 6)] * 8 and init.result.mean is not None and len(init.kind.controls) == 8
+    assert init.kind.shared == ["order"] and ("the init seed is" in verdict(init)) == (not beside)
+    said = next(f.text for f in study.findings if f.label.endswith("init + order kept"))
+    assert "For all seeds with this order seed chosen like these" in said
+    assert ("random seeds" if beside else "of ordinary controls, one repeat of each") in said
+
+
+def kept_counts(test: KindTest) -> list[tuple[int, int]]:
+    return [test.kind.hit.counts(unit.repeats) for unit in test.kind.candidates]
 
 
 def test_chosen_seeds_under_another_setting_are_repeats_and_no_sample_of_it() -> None:
@@ -338,15 +377,16 @@ def test_runs_a_unit_apart_are_compared_at_every_step_for_candidates_and_for_see
     rng = np.random.default_rng(21)
     seeds = [Truth({"seed": s, **LENGTH}, 2000.0 if s < 8 else 9000.0) for s in range(60)]
     repeats = again(seeds[:8], 2, 0.1, rng)
+    repeats[0].status = "diverged"  # it and its only sibling have no distance, and others keep theirs
     cells = crossed((2, 2, 2), rng, {"chaos": 1e-4})
     cells = [Truth({**t.overrides, **LENGTH}, 3 * t.time) for t in cells]
     study = ask("repeatability", simulate(seeds + repeats + cells))
     drift = next(t.frame for t in study.tables if t.name == "divergence").set_index(["seeds", "step"])
-    for name, runs in (("candidates", repeats), ("crossed cells", cells)):
+    for name, runs in (("candidates", repeats[2:]), ("crossed cells", cells)):
         for step in (1000, 2000, 3000):
-            loss = np.log([curve(t, [step])[0].val_loss for t in runs]).reshape(8, 2)
+            loss = np.log([curve(t, [step])[0].val_loss for t in runs]).reshape(-1, 2)
             assert drift.loc[(name, step), "median"] == pytest.approx(np.median(np.abs(loss[:, 0] - loss[:, 1])))
-            assert drift.loc[(name, step), "n"] == 8
+            assert drift.loc[(name, step), "n"] == len(loss)
     known = drift[["low", "high"]].notna().all(axis=1)
     assert set(known[known].index.get_level_values("seeds")) == {"candidates"}, "cells share their streams"
     assert (drift["lowest"] <= drift["median"]).all() and (drift["median"] <= drift["highest"]).all()
@@ -426,7 +466,7 @@ def by_hand(name: str, hits: np.ndarray, held: np.ndarray | None = None, own: np
     judged = pd.DataFrame({"accuracy": accuracy, "held": later, "generalised": np.where(later > 0, 2000.0, np.inf)})
     hit = Hit("super", "validation accuracy", (accuracy > 0.98).astype(float), judged)
     fixed = tuple(s for s in ("split", "init", "order") if s != name)
-    units = [Unit(o, {}, o, list(its), [], "", o) for o, its in zip(owns, runs, strict=True)]
+    units = [Unit(o, {}, [o], list(its), [], "", o) for o, its in zip(owns, runs, strict=True)]
     counts = [(int(mine.sum()), len(mine)) for mine in hits]
     table = pd.DataFrame(counts, columns=["again", "of"])
     kind = Kind(

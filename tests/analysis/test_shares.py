@@ -303,6 +303,13 @@ def test_chosen_families_keep_what_is_true_whatever_the_scale() -> None:
     assert 0.36 < np.mean([k.shares["order"].value for k in kept]) < 0.6  # 0.4, and the early loss adds to it
 
 
+def test_siblings_that_are_opposites_tell_no_more_variance_than_there_can_be() -> None:
+    scores = np.array([[d, -d] for d in (0.1, 0.2, 0.9, 1.5, 2.5)])
+    family = np.repeat(np.arange(5), 2)
+    found = between_parents(scores.ravel(), np.full(10, "order"), family, family).shares["order"]
+    assert found.value < 0 and found.high <= 12.1, "half of the parents at each end of a census of 2,000"
+
+
 def test_a_contrast_is_the_difference_on_common_lines() -> None:
     found = redraws(WORLDS[0], generator("contrast"))
     data = (found.children, found.redrawn, found.parents, found.lines)
