@@ -65,7 +65,7 @@ def heading(observations: Observations) -> list[Fact]:
             Fact("Their model and training", _some(_different(observations.gpt, describe_language_model), "; "))
         )
     if len(observations.all_runs):
-        facts += [Fact("Trained", _dates(observations)), Fact("Code", _code(observations.all_runs))]
+        facts.append(Fact("Trained", _dates(observations)))
     return facts + [Fact("Command", command, is_command=True) for command in _commands(observations)]
 
 
@@ -163,12 +163,6 @@ def _dates(observations: Observations) -> str:
     return first if first == last else f"{first} to {last}"
 
 
-def _code(runs: pd.DataFrame) -> str:
-    commits = sorted({str(c)[:10] for c in runs["git_commit"].dropna()})
-    versions = sorted({str(v) for v in runs["grok_version"].dropna()}) if "grok_version" in runs else []
-    return f"version {_some(versions)}, commit {_some(commits) or 'unknown'}"
-
-
 def _commands(observations: Observations) -> list[str]:
     """Return the commands of the latest sweeps, latest first, with the store's present path."""
     commands = [
@@ -208,7 +202,8 @@ MIXES = {
     "torch_version": "torch versions",
     "device": "devices",
     "host": "hosts",
-    "git_commit": "code versions",
+    "grok_version": "versions",
+    "git_commit": "commits",
     "own_code": "own code",
 }
 
@@ -323,8 +318,10 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
     summary = next((study.summary for study in studies if study.summary), "")
     if summary:
         asked_for = [s for s in studies if s.name == "repeatability" and s.question == title(observations, studies)]
-        again = [f for s in asked_for for f in s.headlines[:1]]
-        return " ".join([summary, *(f"{f.label[0].upper()}{f.label[1:]}: {f.shown}." for f in again)])
+        for finding in (f for s in asked_for for f in s.headlines[:1]):
+            assert finding.estimate is not None
+            summary += f" {finding.label.capitalize()}: {finding.shown}, {finding.estimate.percent(0)}."
+        return summary
     lead = next((finding.text for study in studies for finding in study.headlines), "")
     n = len(observations.all_runs)
     models = _different(observations.gpt, describe_language_model) or _different(observations.arithmetic, describe_task)

@@ -59,13 +59,13 @@ def choose(
     """Return candidates among ``runs``, and controls among the others.
 
     Candidates are the runs of ``names`` (master seeds or beginnings of run_ids), or the ``--best`` members of the
-    population. Controls are drawn from the members, of master seeds if there are any.
+    population. Controls are drawn from the members, without a scan of master seeds if there are any.
 
     Raises:
         ConfigError: a name is no run of ``runs``, or there are too few runs.
     """
     best, controls = arguments.best, arguments.controls
-    masters = choosing.are_masters(runs)
+    masters = choosing.are_masters(runs) & (arguments.scan is None)
     seeds = (runs[masters] if masters.any() else runs).sort_values("member", ascending=False, kind="stable")
     members = runs[runs["member"]]
     ordinary = seeds[seeds["member"]]

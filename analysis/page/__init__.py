@@ -304,7 +304,7 @@ def lead_of(studies: Sequence[Study], drawings: Sequence[style.Drawing]) -> styl
 
 def answers_of(study: Study, above: str) -> list[Finding]:
     """Return the finding that leads a section, or one for each of its parts; none if the text ``above`` said them."""
-    new = [f for f in study.findings if f.shown not in above]
+    new = [f for f in study.findings if (f.shown if study.of_seeds else f.text) not in above]
     shown = study.findings if study.parts and any(f.headline for f in new) else new
     leading = [f for f in shown if f.headline] or [f for f in shown if f.listed][:1]
     return leading if study.parts else leading[:1]

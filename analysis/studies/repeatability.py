@@ -152,8 +152,6 @@ class Kind:
     hit: Hit
     candidates: list[Unit]
     controls: list[Unit]
-    hits: frozenset[str]
-    """The hits of the population: the runs that could have been candidates."""
     rows: pd.DataFrame = field(repr=False)
     """All runs of the condition."""
 
@@ -306,6 +304,7 @@ def kinds(observations: Observations) -> tuple[list[Kind], dict[str, str]]:
     return result, gaps
 
 
+Seeds = dict[str, int]
 Repeated = tuple[list[str], list[str]]
 """The own runs of a repeated seed, and its repeats."""
 
@@ -342,14 +341,15 @@ class _Condition:
 
     @cached_property
     def population(self) -> pd.DataFrame:
-        """The runs that define what is rare: random seeds, else the largest scan, else all own runs, else all."""
+        """The runs that define what is rare: random seeds, else all scans, else all own runs, else all."""
         groups = [self.random] if len(self.random) >= FEWEST_OTHERS else [scan.rows for scan in self.scans]
-        if not any(map(len, groups)) and self.observations.once(roles).unknown() & set(self.rows.index):
+        found = pd.concat([self.random[:0], *groups]).index.unique()
+        if found.empty and self.observations.once(roles).unknown() & set(self.rows.index):
             raise NotEnoughData("the rows in designs/ of the census: without them nobody knows what is rare")
         own = self.rows.loc[self.rows.index.intersection([*self.asked.index, *self._first.values()])]
-        if not any(map(len, groups)) and own.empty and differing_settings(self.rows.iloc[0]):
+        if found.empty and own.empty and differing_settings(self.rows.iloc[0]):
             raise NotEnoughData("a census of random seeds: repeats of named seeds alone do not tell what is rare")
-        return self.rows.loc[max(groups, key=len, default=own if len(own) else self.rows).index]
+        return self.rows.loc[found] if len(found) else own if len(own) else self.rows
 
     @cached_property
     def hit(self) -> Hit:
@@ -396,18 +396,13 @@ class _Condition:
         candidates = [unit for unit, o in zip(judged, ordinary, strict=True) if not o]
         # a chosen seed that is no hit is neither
         controls = [unit for unit, o in zip(judged, ordinary, strict=True) if o and not self._chosen & set(unit[0])]
-        once, known = self._one_each(controls, fixed), flags.reindex(self.population.index)
-        return Kind(
-            name, fixed, change, self.name, self.hit,
-            self._described(candidates, fixed, lambda owns: self._others(name, fixed, owns, once)),
-            self._described(controls, fixed, lambda _: ([], "")),
-            frozenset(known.index[known == 1]), self.judged,
-        )  # fmt: skip
+        by_lot = [(owns, runs) for owns, runs in judged if owns and not self._chosen & set(owns)]
+        once = self._one_each(by_lot, fixed)
+        called, plain = (self._described(name, fixed, repeated, once) for repeated in (candidates, controls))
+        return Kind(name, fixed, change, self.name, self.hit, called, plain, self.judged)
 
-    def _described(
-        self, repeated: list[Repeated], fixed: tuple[str, ...], others: Callable[[list[str]], tuple[list[str], str]]
-    ) -> list[Unit]:
-        """Return repeated seeds with their names, lines and other seeds."""
+    def _described(self, name: str, fixed: tuple[str, ...], repeated: list[Repeated], once: list[str]) -> list[Unit]:
+        """Return repeated seeds with their names, lines and other seeds; ``once``: one run of each control."""
         first = [(owns or runs)[0] for owns, runs in repeated]
         of = self.every.dropna(subset="own").drop_duplicates("own").set_index("own")["line"].to_dict()
         kept = self.judged.loc[first, [f"seed_{stream}" for stream in fixed]]
@@ -415,46 +410,43 @@ class _Condition:
         lines = linked([of.get(run) or run for run in first], *varying)
         units = []
         for (owns, runs), run, line in zip(repeated, first, lines, strict=True):
-            row = self._row(run)
-            seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
-            units.append(Unit(self._name(row, owns, seeds), seeds, owns, runs, *others(owns), str(line)))
+            scan = next((scan for scan in self.scans if run in scan.rows.index), None)
+            called, seeds = self._name(run, owns, fixed, scan)
+            units.append(Unit(called, seeds, owns, runs, *self._others(name, fixed, run, scan, once), line))
         return units
 
-    def _name(self, row: pd.Series, owns: list[str], seeds: dict[str, int]) -> str:
-        scan = next((scan for scan in self.scans if owns and owns[0] in scan.rows.index), None)
-        if owns:
-            master = len(owns) == 1 and (owns[0] in self.random.index or (scan is not None and scan.from_masters))
-        else:
-            master = all(is_derived(row.to_frame().T, stream).iloc[0] for stream in RUN_STREAMS)
-        if master:
-            return f"seed {int(row['seed'])}"
+    def _name(self, run: str, owns: list[str], fixed: Sequence[str], scan: Population | None) -> tuple[str, Seeds]:
+        """Return a repeated seed's name, and the seeds of its kept streams. ``run`` is its own run, or a repeat."""
+        row = self._row(run)
+        seeds = {stream: int(row[f"seed_{stream}"]) for stream in fixed}
+        derived = (is_derived(row.to_frame().T, stream).iloc[0] for stream in RUN_STREAMS)  # read only if needed
+        of_master = run in self.random.index or (scan is not None and scan.from_masters)
+        if (of_master and len(owns) == 1) or (not owns and all(derived)):
+            return f"seed {int(row['seed'])}", seeds
         named = [stream for stream in scan.varies if stream in seeds] if scan is not None else []
         # a derived seed by its first digits
         shown = {stream: str(seed) if seed < 10**9 else f"{str(seed)[:6]}…" for stream, seed in seeds.items()}
-        return ", ".join(f"{stream} {shown[stream]}" for stream in named or seeds)
+        return ", ".join(f"{stream} {shown[stream]}" for stream in named or seeds), seeds
 
     def _others(
-        self, name: str, fixed: tuple[str, ...], owns: list[str], control_runs: list[str]
+        self, name: str, fixed: Sequence[str], run: str, scan: Population | None, once: list[str]
     ) -> tuple[list[str], str]:
         """Return one run of each seed for comparison with a candidate, and what they are in words.
 
         No one of them has all kept seeds of the candidate: runs that have are its own or its repeats.
         """
-        scan = next((scan for scan in self.scans if owns and owns[0] in scan.rows.index), None)
         if name != "precision" and "=" not in name:  # another precision or setting may have another rate
-            if scan is not None and owns[0] not in self.random.index and len(fixed) == len(RUN_STREAMS):
+            if scan is not None and run not in self.random.index and len(fixed) == len(RUN_STREAMS):
                 return list(scan.rows.index), f"seeds of the {listed(scan.varies)} scan"
             if len(self.random) >= FEWEST_OTHERS:
                 return list(self.random.index), "random seeds"
-        if len(control_runs) >= FEWEST_CONTROLS:
-            return control_runs, "ordinary controls, one repeat of each"
+        if len(once) >= FEWEST_CONTROLS:
+            return once, "seeds drawn by lot, one repeat of each"
         return [], ""
 
     def _one_each(self, controls: list[Repeated], fixed: tuple[str, ...]) -> list[str]:
         """Return one repeat of each control; no two share a redrawn seed."""
         free = [f"seed_{s}" for s in RUN_STREAMS if s not in fixed]
-        if not free:
-            return [runs[0] for _, runs in controls]
         seeds = self.judged[free]
         chosen: list[str] = []
         for _, runs in controls:
@@ -502,13 +494,15 @@ class _Condition:
     def _redrawn(self, repeats: pd.DataFrame, fixed: tuple[str, ...]) -> list[Repeated]:
         """Return the seeds of the ``fixed`` streams with their own runs; no two repeats share a redrawn seed.
 
-        In a scan of init seeds all runs have one split and order: with both kept and init redrawn, they are one.
+        In a scan of init seeds all runs have one split and order: with both kept and init redrawn, they are one. A
+        repeat that was repeated in turn is an own run apart: it may have been chosen among its siblings.
         """
         free = [f"seed_{s}" for s in RUN_STREAMS if s not in fixed]
         repeats = repeats.dropna(subset="own")
         kept = self.judged[[f"seed_{s}" for s in fixed]].loc[repeats["own"]].set_index(repeats.index)
         repeated: list[Repeated] = []
-        for _, group in repeats.groupby([kept[column] for column in kept], sort=False):
+        again = repeats["own"].where(repeats["own"].isin(repeats["run"]), "")
+        for _, group in repeats.groupby([again, *(kept[column] for column in kept)], sort=False):
             owns = sorted(map(str, group["own"].unique()), key=lambda own: self.hit.flags[own] != 1)
             runs = group["run"].drop_duplicates()
             seeds, its = (self.judged.loc[ids, free].to_numpy(dtype=np.int64) for ids in (runs, owns))
@@ -523,8 +517,6 @@ FEWEST_MARGIN = 6
 """Smallest number of candidates that are divided by the accuracy of their own run."""
 LEVEL_STREAMS = 0.05
 """Largest p-value by which the counts of redrawn streams differ."""
-MOST_KINDS = 12
-"""Largest number of kinds of repeat with a card."""
 
 
 @dataclass(frozen=True)
@@ -567,7 +559,8 @@ def analyse(observations: Observations) -> Repeats:
     if not every and left:
         raise NotEnoughData(f"the rows in designs/ of the own runs of {left:,} repeats")
     if not every:
-        raise NotEnoughData("repeats of a seed whose own run is super, or named seeds repeated with perturb.ulps=1")
+        n = observations.once(repeats)["own"].nunique()
+        raise NotEnoughData(f"repeats, of other bits, of a seed that is super or as rare; of {n} repeated ones none is")
     about = ""
     if len({kind.condition for kind in every}) == 1:  # the study is about one condition: no kind has to name it
         about = every[0].condition
@@ -576,7 +569,7 @@ def analyse(observations: Observations) -> Repeats:
     study = Repeats(about=about, tests=tests)
     hits = dict.fromkeys(f"{t.kind.hit.words}: {t.kind.hit.definition}" for t in tests)
     tasks = dict.fromkeys(describe_task(t.kind.rows.iloc[0]) for t in tests)
-    study.notes.append(f"Task: {'; '.join(tasks)}. Definition: {'; '.join(hits)}.")
+    study.notes.append(f"Task: {'; '.join([*tasks, *[about] * bool(about)])}. Definition: {'; '.join(hits)}.")
     study.notes.append(
         "The run that made a seed a candidate is never counted among its repeats. Two tests judge candidates: Fisher's "
         "exact test of its repeats against other seeds (more often than others), and the exact binomial test against "
@@ -588,8 +581,8 @@ def analyse(observations: Observations) -> Repeats:
     study.notes += [f"Repeats at {name} are left out. They need {needs}." for name, needs in gaps.items()]
     if left:
         study.notes.append(f"Repeats left out because no row says what their seed's own run was for: {left:,}.")
-    for i, test in enumerate(tests):
-        _findings(study, test, headline=i < MOST_KINDS)
+    for test in tests:
+        _findings(study, test)
     study.findings += _between_streams(tests)
     for test in tests:
         if test.kind.name == "ulp" and (seen := _divergence(observations, test.kind)) is not None:
@@ -709,7 +702,7 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
         return None
     text = (
         "Median distance of two runs of a seed that start a unit in the last place apart, in the log of the validation "
-        f"loss: {'; '.join(shown)}. So shares of repeats that hit again, and of chaos, hold at one step only."
+        f"loss{f' ({kind.condition})' if kind.condition else ''}: {'; '.join(shown)}."
     )
     caption = "Distance of runs that start a unit in the last place apart, by step (log of the validation loss)"
     order = ["step", "seeds", "n", "median", "low", "high", "lowest", "highest"]
@@ -746,7 +739,7 @@ def _between_streams(tests: Sequence[Test]) -> list[Finding]:
         few = max(1, sum(len(set(streams[lines == line])) > 1 for line in set(lines)))
         if p > LEVEL_STREAMS < factorial(len(mine)) ** (1.0 - few):  # no counts of so few lines have a smaller p-value
             verdict = (
-                f"of {few} line{'s' * (few > 1)} of descent cannot tell the streams apart, however much they differ"
+                f"are of {few} line{'s' * (few > 1)} of seeds that share streams, too few to speak for other seeds"
             )
         text = f"{shown}: these counts {verdict} (permuted within lines of descent, p = {p:.2g})."
         label = "one stream redrawn" + (f" ({condition})" if condition else "")
@@ -782,23 +775,30 @@ def _test(kind: Kind) -> Test:
 
 def what_repeats(kind: Kind) -> str:
     """Return which seeds a repeat keeps and what it changes, in words."""
+    at = f" ({kind.condition})" if kind.condition else ""
     if len(kind.fixed) == len(RUN_STREAMS):
-        return f"All seeds kept, {kind.change}"
-    return f"{listed(kind.fixed).capitalize()} seed{'s' * (len(kind.fixed) > 1)} kept, {kind.change}"
+        return f"All seeds kept, {kind.change}{at}"
+    return f"{listed(kind.fixed).capitalize()} seed{'s' * (len(kind.fixed) > 1)} kept, {kind.change}{at}"
 
 
 def verdict(test: Test) -> str:
     """Return the conclusion from the repeats, as a clause."""
     result, hit, n = test.result, test.kind.hit.words, len(test.kind.candidates)
     # other seeds with the same order seed tell nothing of the order
-    common = [s for s in test.kind.shared if any("control" in unit.others_words for unit in test.kind.candidates)]
+    common = [s for s in test.kind.shared if any("by lot" in unit.others_words for unit in test.kind.candidates)]
     kept = [s for s in test.kind.fixed if s not in common]
     elsewhere = f" with {test.kind.name}, too" if "=" in test.kind.name else ""
     streams = "the seed's streams" if not test.free else f"the {listed(kept)} seed{'s' * (len(kept) > 1)}"
-    if result.verdict is Verdict.MOST and test.free:
-        return f"keeping {streams} is enough to be {hit} in most repeats"
     if result.verdict is Verdict.MOST:
-        return f"being {hit} is a property of {streams}{elsewhere}"
+        sure = result.count(Verdict.MOST)
+        if 2 * sure <= n:
+            return f"together most of their repeats are {hit}, which is clear for {sure} of {n} candidates alone"
+        which = f" for {sure} of {n} candidates" if sure < n else ""
+        if test.free:
+            return f"keeping {streams} is enough to be {hit} in most repeats{which}"
+        return f"being {hit} is a property of {streams}{elsewhere}{which}"
+    if all(c.base is not None and c.base.low > MOST for c in result.candidates):
+        return f"most other seeds are {hit}, too, so repeats cannot tell"
     called = result.count(Verdict.MOST, Verdict.MORE)
     if not called and result.pooled.low > MOST:
         return f"each candidate has too few repeats to be judged alone, but together most of their repeats are {hit}"
@@ -812,10 +812,12 @@ def verdict(test: Test) -> str:
     if result.verdict is Verdict.NO_SIGN:
         enough = f"keeping {streams} is enough to be {hit}" if test.free else f"being {hit} is a property of {streams}"
         return f"no sign that {enough}: most repeats are not"
+    if all(c.base is None for c in result.candidates):
+        return "without the rate of other seeds repeats cannot tell chance from a property of the seed"
     return "too few repeats to distinguish chance from a property of the seed"
 
 
-def _findings(study: Repeats, test: Test, headline: bool) -> None:
+def _findings(study: Repeats, test: Test) -> None:
     kind, result = test.kind, test.result
     hits, runs = int(test.units["again"].sum()), int(test.units["of"].sum())
     hit, n = kind.hit.words, len(kind.candidates)
@@ -829,22 +831,25 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         p = unequal_rates(test.units["again"].tolist(), test.units["of"].tolist(), purpose).p
         if p <= ALARM:
             text += f" The candidates differ (p = {p:.2g}), so this need not be the rate of any of them."
+    if lost := int((kind.rows["status"][[run for u in kind.candidates for run in u.repeats]] == "diverged").sum()):
+        text += f" {lost} of these repeats diverged, and have no accuracy."
     beside: list[Finding] = []
     if kind.hit.judged is not None:  # a threshold alone does not tell a near miss from an ordinary run
         again = kind.hit.judged["accuracy"][[run for unit in kind.candidates for run in unit.repeats]]
-        value = f"{again.median():.1%} in the median, {again.min():.1%} at least"
-        about = f"The validation accuracy of these repeats is {value}."
-        text += f" {about}"
-        beside.append(Finding(f"accuracy of repeats, {test.name}", value, about, listed=False))
-        beside += [*_held(test), *_by_device(test), *_by_margin(test)]
+        if again.notna().any():
+            text += f" The accuracy of these repeats is {again.median():.1%} in the median, {again.min():.1%} at least."
+        beside = [*_held(test), *_by_device(test), *_by_margin(test)]
     judged = zip(result.candidates, kind.candidates, strict=True)
     bases = sorted({(c.base.percent(), unit.others_words) for c, unit in judged if c.base is not None})
     if bases:
-        text += " Other seeds: " + "; ".join(f"{share} of {words}" for share, words in bases) + "."
+        other = f"random seeds with another {listed(kind.shared)} seed" if kind.shared and test.free else "random seeds"
+        said = "; ".join(f"{share} of {words.replace('random seeds', other)}" for share, words in bases)
+        text += f" Other seeds: {said}."
     else:
-        where = {"precision": " in this precision"}.get(kind.name, " with this setting" if "=" in kind.name else "")
-        few = f"{FEWEST_CONTROLS} ordinary controls were repeated{where}" if where else f"{FEWEST_OTHERS} random seeds"
-        text += f" Fewer than {few}: the rate of other seeds is not compared."
+        text += (
+            f" The rate of other seeds is not compared: that takes {FEWEST_OTHERS} random seeds of these settings, or "
+            f"{FEWEST_CONTROLS} drawn by lot and repeated the same way."
+        )
     if result.mean is not None:
         m = result.mean
         same = f" with this {listed(kind.shared)} seed" if kind.shared else ""
@@ -853,19 +858,15 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
         text += " The candidates share streams, so they do not tell how other such seeds behave."
     if any(len(unit.owns) > 1 for unit in kind.candidates):
         text += " Runs with the same kept seeds are one candidate."
-    if (some := len(kind.hits & {own for unit in kind.candidates for own in unit.owns})) < len(kind.hits) and some:
-        text += f" {some} of the {len(kind.hits)} seeds that are {hit} were repeated: others may do better or worse."
     if test.controls is not None:
-        again, of = (
-            sum(column) for column in zip(*[kind.hit.counts(unit.repeats) for unit in kind.controls], strict=True)
-        )
-        ordinary = len(kind.controls)
+        counts = [kind.hit.counts(unit.repeats) for unit in kind.controls]
+        again, of = (sum(column) for column in zip(*counts, strict=True))
         text += (
-            f" Ordinary controls: {again} of {of} repeats of {ordinary} seed{'s' * (ordinary > 1)}; all seeds chosen "
-            f"like these: {test.controls.percent(0)}."
+            f" Ordinary controls: {again} of {of} repeats of {len(counts)} seed{'s' * (len(counts) > 1)}; all seeds "
         )
+        text += f"chosen like these: {test.controls.percent(0)}."
     label = f"{hit} again, {test.name}"
-    study.findings += [Finding(label, shown, text, result.pooled, headline=headline), *beside]
+    study.findings += [Finding(label, shown, text, result.pooled, headline=True), *beside]
     name = test.name.replace(" kept", "").replace(" + ", "_").replace(" ", "_")
     table = test.units.assign(**{c: (100 * test.units[c]).round(1) for c in ("share", "low", "high")})
     table = table.rename(columns={"share": "share %", "low": "low %", "high": "high %"})
@@ -875,20 +876,13 @@ def _findings(study: Repeats, test: Test, headline: bool) -> None:
     )
 
 
-def _begun(observations: Observations) -> bool:
-    try:
-        return bool(observations.once(kinds)[0])
-    except NotEnoughData:  # there are repeats, and what is rare is not known
-        return True
-
-
 QUESTION = Question(
     "repeatability",
     "Is it the seed?",
     "Are the best seeds good again when they are repeated?",
     "grok repeat --best 12",
     analyse,
-    _begun,
+    lambda observations: len(observations.once(repeats)) > 0,
     reads_designs=True,
     any_task=False,
 )

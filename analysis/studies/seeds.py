@@ -33,7 +33,7 @@ from grok.analysis.studies.regimes import events_of
 from grok.config import MODES
 from grok.config.fields import recorded_of
 from grok.store.designs import with_purposes
-from grok.streams import OTHER_STREAMS, RUN_STREAMS, STREAMS, derive_seed
+from grok.streams import RUN_STREAMS, STREAMS
 
 FILE: Final = "seeds.csv"
 MOST_LAYERS: Final = 24
@@ -52,7 +52,7 @@ def seed_table(observations: Observations) -> pd.DataFrame:
     runs = observations.all_runs.set_index("run_id")
     table = pd.DataFrame({"mode": runs["mode"], "status": runs["status"], "condition": conditions(runs)})
     table["seed"] = runs["seed"]
-    for stream in (*RUN_STREAMS, *_used(runs)):
+    for stream in STREAMS:
         table[f"seed_{stream}"] = runs[f"seed_{stream}"]
     if (runs["replicate"] > 0).any():
         table["replicate"] = runs["replicate"]
@@ -89,24 +89,6 @@ def conditions(runs: pd.DataFrame) -> pd.Series:
 
 def _in_words(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name}={in_words(settings[name])}" for name in without_repetition(settings))
-
-
-def _used(runs: pd.DataFrame) -> list[str]:
-    """Return the optional streams that a run draws from or has its own seed for."""
-    drawn = {
-        "dropout": [str(c) for c in runs if str(c).startswith("config.model.dropout")],
-        "eval": [c for c in ("config.eval.shuffle", "config.eval.couple_order") if c in runs],
-        "sample": [c for c in ("config.eval.sample_tokens",) if c in runs],
-        "perturb": [c for c in ("config.perturb.ulps",) if c in runs],
-    }
-    masters = runs["seed"].unique()
-    streams = []
-    for stream in OTHER_STREAMS:
-        derived = runs["seed"].map({seed: derive_seed(int(seed), stream) for seed in masters})
-        reads = any((floats(runs[column]) > 0).any() for column in drawn.get(stream, ()))
-        if reads or (derived != runs[f"seed_{stream}"].fillna(derived)).any():
-            streams.append(stream)
-    return streams
 
 
 def _layers(runs: pd.DataFrame) -> pd.DataFrame:

@@ -94,12 +94,9 @@ def test_the_iconic_figure_picks_out_the_chosen_and_keeps_all_others() -> None:
     times = store.arithmetic["grokked_step"].astype(float).sort_values()
     chosen = {str(times.index[0]): "super", str(times.index[3]): "fast"}
     drawing = evidence.iconic(curves, chosen)
-    assert drawing.png().startswith(b"\x89PNG")
     assert drawing.data["run_id"].nunique() == 24
     assert set(drawing.data["name"]) == {"super", "fast", "other"}
     assert (drawing.data["step"] > 0).all()
-    assert drawing.figure.axes[0].get_xscale() == "log"
-    assert titled(drawing) == 24
     with pytest.raises(ValueError, match="without a curve"):
         evidence.iconic(curves, {"nobody": "nobody"})
 

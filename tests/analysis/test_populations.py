@@ -77,11 +77,7 @@ def test_a_layers_seed_is_a_stream_of_its_own() -> None:
 def test_every_value_of_a_setting_is_a_population_the_default_first() -> None:
     truths = [Truth({"seed": i, "optim.weight_decay": wd}, 900) for wd in (0.0, 1.0, 0.1) for i in range(6)]
     found = of(truths)
-    assert [p.name for p in found.every] == [
-        "optim.weight_decay=0.1 (default)",
-        "optim.weight_decay=0",
-        "optim.weight_decay=1",
-    ]
+    assert [p.name for p in found.every] == [f"optim.weight_decay={v}" for v in ("0.1 (default)", "0", "1")]
     assert found.settings == ("optim.weight_decay",)
 
 

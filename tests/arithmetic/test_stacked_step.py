@@ -94,20 +94,15 @@ def test_a_step_never_speaks_to_the_host(variant: str) -> None:
             function()
         assert seen.devices == {"meta"}
         assert not WAITS & set(seen.names)
-    for function in parts(tiny(**VARIANTS[variant]), "cpu"):  # once more with numbers, inside our own operations too
-        with Recorder() as seen:
-            function()
-        assert not WAITS & set(seen.names)
 
 
 @pytest.mark.parametrize("variant", FEW)
-def test_no_sum_is_atomic_and_nothing_is_drawn(variant: str) -> None:
-    for function in parts(tiny(**VARIANTS[variant]), "cpu"):
-        with Recorder() as seen:
-            function()
-        assert not (ATOMIC | RANDOM) & set(seen.names)
+def test_no_sum_is_atomic_nothing_is_drawn_and_nothing_waits(variant: str) -> None:
+    functions = parts(tiny(**VARIANTS[variant]), "cpu")
     with Recorder() as seen:
-        parts(tiny(**VARIANTS[variant]), "cpu")[0]()
+        for function in functions:
+            function()
+    assert not (ATOMIC | RANDOM | WAITS) & set(seen.names)
     assert {"group_rows", "sum_grouped_rows", "segment_reduce"} <= set(seen.names)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,16 @@ from tests.docs.pages import ROOT
 
 PYTHON = Path(os.environ.get("GROK_CUDA_PYTHON", ROOT / ".venv-cuda/bin/python"))
 
-needs_cuda_build = pytest.mark.skipif(
-    not PYTHON.exists(),
-    reason=f"needs torch's CUDA build (not a device), and {PYTHON} is missing: `make cuda-environment`, "
-    "or name another Python by GROK_CUDA_PYTHON",
+MISSING = (
+    f"needs torch's CUDA build (not a device), and {PYTHON} is missing: `make cuda-environment`, "
+    "or name another Python by GROK_CUDA_PYTHON"
 )
+
+
+def needs_cuda_build(test: Callable[[], None]) -> Callable[[], None]:
+    for mark in (pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.skipif(not PYTHON.exists(), reason=MISSING)):
+        test = mark(test)
+    return test
 
 
 @cache
@@ -46,9 +52,7 @@ def generated(what: str) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.slow
 @needs_cuda_build
-@pytest.mark.timeout(3600)
 def test_the_step_has_the_kernels_operations_and_bytes_that_were_counted() -> None:
     counts, committed = generated("count"), json.loads(COUNT.read_text())
     if counts["torch"] != committed["torch"]:
@@ -56,18 +60,14 @@ def test_the_step_has_the_kernels_operations_and_bytes_that_were_counted() -> No
     assert counts["graphs"] == committed["graphs"]
 
 
-@pytest.mark.slow
 @needs_cuda_build
-@pytest.mark.timeout(3600)
 def test_every_kernel_compiles_for_the_device_in_one_way_and_without_spills() -> None:
     for part in generated("cubins").values():
         assert part["cubins"] == part["kernels"] > 0
         assert part["failed"] == part["spilled"] == part["several"] == []
 
 
-@pytest.mark.slow
 @needs_cuda_build
-@pytest.mark.timeout(3600)
 def test_the_generated_step_has_the_numbers_of_the_plain_one() -> None:
     result, real = generated("interpret"), json.loads(COUNT.read_text())["graphs"]
     for precision, bound in {"float32": 1e-6, "float64": 1e-9}.items():
