@@ -349,8 +349,10 @@ def asked_before_and_after(observations: Observations) -> tuple[set[str], set[st
     claims = observations.once(_claims)
     every = observations.once(populations).every
     longer = (here for p in every for here in extensions(observations, p.rows))
-    named = observations.once(roles).of("member", "cell")  # runs that were moved by ulps, too
-    named = named[named["choice"].isin(ASKED) & ~named["results_seen"]]
+    named = observations.once(roles).of("member", "cell", "child")  # runs that were moved by ulps, too
+    # a repeat of a stored run may follow from its result
+    own = named["parent_run_id"].notna() | named["run_id"].map(observations.once(places)).isin(claims["place"])
+    named = named[named["choice"].isin(ASKED) & ~named["results_seen"] & ~(own & (named["role"] == "child"))]
     before = set(observations.once(asked).index).union(
         claims["run_id"][~claims["results_seen"]], named["run_id"], *(p.rows.index for p in every), *longer
     )

@@ -126,6 +126,8 @@ def test_going_on_with_every_seed_chooses_nothing() -> None:
     middle = [Truth({**t.overrides, "train.steps": 20_000}, t.time) for t in seeds]
     twice = simulate([*seeds, *middle, *longer], sweep(middle, "extend"), sweep(longer, "extend"))
     assert not asked_before_and_after(twice)[1], "every seed went on, twice"
+    moved = simulate([Truth({"seed": s, "perturb.ulps": 1}, 900) for s in range(6)])
+    assert len(asked_before_and_after(moved)[0]) == 6, "nothing was known of these seeds"
     # one more plan trains half of them and as many new seeds: only the new ones are asked for without results
     new = [Truth({"seed": s, "train.steps": 60_000, "eval.every": 500}, 9000.0) for s in range(200, 230)]
     half = longer[:100]

@@ -447,18 +447,16 @@ def by_hand(name: str, hits: np.ndarray, own: np.ndarray | None = None) -> KindT
     runs = np.array([[f"{name} {u} {r}" for r in range(hits.shape[1])] for u in range(len(hits))])
     owns = [f"own {u}" for u in range(len(hits))]
     index = pd.Index([*runs.ravel(), *owns])
-    accuracy = pd.Series(
-        np.r_[np.where(hits, 0.99, 0.1).ravel(), np.full(len(owns), 0.99) if own is None else own], index
-    )
+    own = np.full(len(owns), 0.99) if own is None else own
+    accuracy = pd.Series(np.r_[np.where(hits, 0.99, 0.1).ravel(), own], index)
     later = pd.Series(np.r_[hits.ravel(), np.ones(len(owns))].astype(float), index)
     judged = pd.DataFrame({"accuracy": accuracy, "held": later, "generalised": np.where(later > 0, 2000.0, np.inf)})
     hit = Hit("super", "validation accuracy", (accuracy > 0.98).astype(float), judged)
     fixed = tuple(s for s in ("split", "init", "order") if s != name)
-    kept = [dict.fromkeys(STREAMS, u) for u in range(len(owns))]
-    units = [Unit(o, k, [o], list(its), [], "", o) for o, k, its in zip(owns, kept, runs, strict=True)]
-    counts = [(int(mine.sum()), len(mine)) for mine in hits]
-    table = pd.DataFrame(counts, columns=["again", "of"])
+    units = [Unit(o, dict.fromkeys(STREAMS, u), [o], list(runs[u]), [], "", o) for u, o in enumerate(owns)]
+    table = pd.DataFrame({"again": hits.sum(1), "of": hits.shape[1]})
     kind = Kind("ulp" if name == "ulp" else " + ".join(fixed), fixed, name, "", hit, units, [], pd.DataFrame())
+    counts = [(int(again), int(of)) for again, of in table.to_numpy()]
     return KindTest(kind, replication(counts, [None] * len(counts)), table, None)
 
 
