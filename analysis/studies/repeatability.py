@@ -26,7 +26,7 @@ from grok.analysis.observations import (
     varying_columns,
 )
 from grok.analysis.populations import CHOSEN, Population, asked, drawn, listed, places, roles
-from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, median_interval
+from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, NotEnoughData, generator, median_interval
 from grok.analysis.statistics.proportions import clopper_pearson, heterogeneity, unequal_rates
 from grok.analysis.statistics.repeatability import MOST, Counts, Replication, Verdict, mean_share, replication
 from grok.analysis.studies.base import ALARM, Finding, Question, Study, Table
@@ -433,7 +433,8 @@ class _Condition:
     ) -> tuple[list[str], str]:
         """Return one run of each seed for comparison with a candidate, and what they are in words.
 
-        No one of them has all kept seeds of the candidate: runs that have are its own or its repeats.
+        Those with all kept seeds of the candidate are its own runs or repeats, and not taken, but for a candidate that
+        was drawn by lot itself.
         """
         if name != "precision" and "=" not in name:  # another precision or setting may have another rate
             if scan is not None and run not in self.random.index and len(fixed) == len(RUN_STREAMS):
@@ -441,7 +442,7 @@ class _Condition:
             if len(self.random) >= FEWEST_OTHERS:
                 return list(self.random.index), "random seeds"
         if len(once) >= FEWEST_CONTROLS:
-            return once, "seeds drawn by lot, one repeat of each"
+            return once, "seeds drawn by lot from the rest, one repeat of each"
         return [], ""
 
     def _one_each(self, controls: list[Repeated], fixed: tuple[str, ...]) -> list[str]:
@@ -495,16 +496,20 @@ class _Condition:
         """Return the seeds of the ``fixed`` streams with their own runs; no two repeats share a redrawn seed.
 
         In a scan of init seeds all runs have one split and order: with both kept and init redrawn, they are one. A
-        repeat that was repeated in turn is an own run apart: it may have been chosen among its siblings.
+        repeat that was repeated in turn stays a repeat. If the first own runs were chosen and are no hits, it is an own
+        run itself, and its siblings count nowhere: it was chosen among them.
         """
         free = [f"seed_{s}" for s in RUN_STREAMS if s not in fixed]
         repeats = repeats.dropna(subset="own")
         kept = self.judged[[f"seed_{s}" for s in fixed]].loc[repeats["own"]].set_index(repeats.index)
         repeated: list[Repeated] = []
-        again = repeats["own"].where(repeats["own"].isin(repeats["run"]), "")
-        for _, group in repeats.groupby([again, *(kept[column] for column in kept)], sort=False):
-            owns = sorted(map(str, group["own"].unique()), key=lambda own: self.hit.flags[own] != 1)
-            runs = group["run"].drop_duplicates()
+        neither = self._chosen & set(self.hit.flags.index[self.hit.flags == 0])
+        for _, group in repeats.groupby([kept[column] for column in kept], sort=False):
+            later = group["own"].isin(group["run"])
+            siblings = bool(later.any()) and set(group["own"][~later]) <= neither
+            its_own = group["own"][later == siblings].unique().tolist()
+            owns = sorted(its_own, key=lambda own: self.hit.flags[own] != 1)
+            runs = (group["run"][later] if siblings else group["run"]).drop_duplicates()
             seeds, its = (self.judged.loc[ids, free].to_numpy(dtype=np.int64) for ids in (runs, owns))
             if len(fresh := runs[distinct(seeds, its)]):
                 repeated.append((owns, [str(run) for run in fresh]))
@@ -527,8 +532,6 @@ class Test:
     result: Replication
     units: pd.DataFrame
     """Per candidate: seeds, hits, runs, share with interval, p, verdict."""
-    controls: Estimate | None
-    """Mean share of hits among the controls' repeats."""
 
     @property
     def name(self) -> str:
@@ -622,7 +625,7 @@ def _apart(test: Test, name: str, by: str, groups: Groups) -> list[Finding]:
         hits, runs = (sum(column) for column in zip(*counts, strict=True))
         shown.append(f"{hits} of {runs} {words}")
         mean = mean_share(counts, [unit.line for unit, _ in its])
-        text.append(f"{shown[-1]} ({mean.percent(0)} for all seeds chosen like these)")
+        text.append(f"{shown[-1]} ({mean.percent(0)} with the seed as the unit)")
     label = f"{kind.hit.words} again by {name}, {test.name}"
     return [
         Finding(label, "; ".join(shown), f"{what_repeats(kind)}, by {by}: {'; '.join(text)}.", listed=not test.free)
@@ -738,9 +741,7 @@ def _between_streams(tests: Sequence[Test]) -> list[Finding]:
         verdict = "do not tell the streams apart" if p > LEVEL_STREAMS else "differ between the streams"
         few = max(1, sum(len(set(streams[lines == line])) > 1 for line in set(lines)))
         if p > LEVEL_STREAMS < factorial(len(mine)) ** (1.0 - few):  # no counts of so few lines have a smaller p-value
-            verdict = (
-                f"are of {few} line{'s' * (few > 1)} of seeds that share streams, too few to speak for other seeds"
-            )
+            verdict = "cannot tell the streams apart: too few seeds without a common stream had several redrawn"
         text = f"{shown}: these counts {verdict} (permuted within lines of descent, p = {p:.2g})."
         label = "one stream redrawn" + (f" ({condition})" if condition else "")
         findings.append(Finding(label, f"p = {p:.2g}", text))
@@ -768,9 +769,7 @@ def _test(kind: Kind) -> Test:
         for unit, (hits, runs), c in zip(kind.candidates, counts, result.candidates, strict=True)
     ]
     units = pd.DataFrame(records).sort_values(["share", "of"], ascending=False, kind="stable").reset_index(drop=True)
-    ordinary = [kind.hit.counts(unit.repeats) for unit in kind.controls]
-    controls = mean_share(ordinary, [unit.line for unit in kind.controls]) if ordinary else None
-    return Test(kind, result, units, controls)
+    return Test(kind, result, units)
 
 
 def what_repeats(kind: Kind) -> str:
@@ -784,19 +783,23 @@ def what_repeats(kind: Kind) -> str:
 def verdict(test: Test) -> str:
     """Return the conclusion from the repeats, as a clause."""
     result, hit, n = test.result, test.kind.hit.words, len(test.kind.candidates)
-    # other seeds with the same order seed tell nothing of the order
-    common = [s for s in test.kind.shared if any("by lot" in unit.others_words for unit in test.kind.candidates)]
+    # if all other seeds have the same order seed, they tell nothing of the order
+    units = test.kind.candidates
+    compared = test.kind.rows.loc[list({run for unit in units for run in unit.others})]
+    common = [s for s in test.kind.shared if set(compared[f"seed_{s}"]) == {units[0].seeds[s]}]
     kept = [s for s in test.kind.fixed if s not in common]
+    unknown = all(c.base is None for c in result.candidates)
     elsewhere = f" with {test.kind.name}, too" if "=" in test.kind.name else ""
     streams = "the seed's streams" if not test.free else f"the {listed(kept)} seed{'s' * (len(kept) > 1)}"
+    enough = f"keeping {streams} is enough to be {hit}" if test.free else f"being {hit} is a property of {streams}"
+    sure = result.count(Verdict.MOST)
     if result.verdict is Verdict.MOST:
-        sure = result.count(Verdict.MOST)
+        if unknown:
+            return f"most of their repeats are {hit}; without the rate of other seeds that may be so of any seed"
         if 2 * sure <= n:
             return f"together most of their repeats are {hit}, which is clear for {sure} of {n} candidates alone"
         which = f" for {sure} of {n} candidates" if sure < n else ""
-        if test.free:
-            return f"keeping {streams} is enough to be {hit} in most repeats{which}"
-        return f"being {hit} is a property of {streams}{elsewhere}{which}"
+        return f"{enough}{' in most repeats' if test.free else elsewhere}{which}"
     if all(c.base is not None and c.base.low > MOST for c in result.candidates):
         return f"most other seeds are {hit}, too, so repeats cannot tell"
     called = result.count(Verdict.MOST, Verdict.MORE)
@@ -807,12 +810,11 @@ def verdict(test: Test) -> str:
         who = who if called else "together the candidates are"
         others = f"chance{f' or the new {listed(test.free)} seed' if test.free else ''} matters, too"
         most = "but most repeats are not" if result.pooled.high < MOST else "but not proven to be in most repeats"
-        most = f"{sure} of them in most repeats" if (sure := result.count(Verdict.MOST)) else most
+        most = f"{sure} of them in most repeats" if sure else most
         return f"{who} {hit} more often than other seeds, {most}: {others}"
     if result.verdict is Verdict.NO_SIGN:
-        enough = f"keeping {streams} is enough to be {hit}" if test.free else f"being {hit} is a property of {streams}"
         return f"no sign that {enough}: most repeats are not"
-    if all(c.base is None for c in result.candidates):
+    if unknown:
         return "without the rate of other seeds repeats cannot tell chance from a property of the seed"
     return "too few repeats to distinguish chance from a property of the seed"
 
@@ -858,13 +860,11 @@ def _findings(study: Repeats, test: Test) -> None:
         text += " The candidates share streams, so they do not tell how other such seeds behave."
     if any(len(unit.owns) > 1 for unit in kind.candidates):
         text += " Runs with the same kept seeds are one candidate."
-    if test.controls is not None:
+    if kind.controls:
         counts = [kind.hit.counts(unit.repeats) for unit in kind.controls]
         again, of = (sum(column) for column in zip(*counts, strict=True))
-        text += (
-            f" Ordinary controls: {again} of {of} repeats of {len(counts)} seed{'s' * (len(counts) > 1)}; all seeds "
-        )
-        text += f"chosen like these: {test.controls.percent(0)}."
+        text += f" Ordinary controls: {again} of {of} repeats of {len(counts)} seed{'s' * (len(counts) > 1)}, "
+        text += f"{mean_share(counts, [unit.line for unit in kind.controls]).percent(0)} with the seed as the unit."
     label = f"{hit} again, {test.name}"
     study.findings += [Finding(label, shown, text, result.pooled, headline=True), *beside]
     name = test.name.replace(" kept", "").replace(" + ", "_").replace(" ", "_")

@@ -11,7 +11,7 @@ from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
 from grok.analysis.populations import populations
 from grok.analysis.statistics.proportions import share
-from grok.analysis.statistics.repeatability import between_parents, normal_scores, replication
+from grok.analysis.statistics.repeatability import between_parents, mean_share, normal_scores, replication
 from grok.analysis.studies.branching import pairs
 from grok.analysis.studies.conditions import decay_families
 from grok.analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_margin, repeats, verdict
@@ -115,10 +115,10 @@ def test_a_second_generation_has_lines_and_a_class_of_its_own() -> None:
     assert len(test.kind.candidates) == 3 and test.result.mean is None
     assert {unit.line for unit in test.kind.candidates} == {first}
     more = [Truth({"seed": 0, **streams, "seeds.order": 60 + k, **LENGTH}, 9000) for k in range(2)]
-    repeated = branch({1: more}, truths, "named", lines)  # a repeat, chosen among its siblings, is another candidate
+    repeated = branch({1: more}, truths, "named", lines)  # the same kept seeds: one candidate
     study = ask("repeatability", simulate([*truths, *more], *designs, repeated))
     (test,) = (test for test in study.tests if test.kind.name == "split + init")
-    assert test.units[["again", "of"]].to_numpy().tolist() == [[4, 4], [0, 2]] and test.result.mean is None
+    assert test.units[["again", "of"]].to_numpy().tolist() == [[4, 6]] and test.result.mean is None
 
 
 def test_a_child_counts_once_in_the_first_class_by_which_a_design_asked_for_it() -> None:
@@ -246,16 +246,18 @@ def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_
     assert (ulp.result.pooled.value, ulp.result.pooled.n) == (1, 48)
     lowest = min(curve(t, [3000])[0].val_acc for t in repeats)
     assert f"{lowest:.1%} at least" in study.findings[0].text
-    assert ulp.controls is not None and (ulp.controls.value, ulp.controls.n) == (0, 6)
-    controls = f"0 of 48 repeats of 6 seeds; all seeds chosen like these: {ulp.controls.percent(0)}"
+    controls = f"0 of 48 repeats of 6 seeds, {mean_share([(0, 8)] * 6).percent(0)} with the seed as the unit"
     assert controls in study.findings[0].text, "the count, and which of its two intervals this is"
     assert all(c.base is not None and c.base.n == 300 for c in ulp.result.candidates)
     assert "no sign" in verdict(order)
 
 
-@pytest.mark.parametrize("beside", [0, 200])
-def test_runs_with_equal_kept_seeds_are_one_candidate_and_not_compared_with_themselves(beside: int) -> None:
-    """A lucky split: a third of its init seeds are super, whichever they are, and 2% of random seeds."""
+@pytest.mark.parametrize(("beside", "elsewhere"), [(0, 0), (200, 0), (0, 2)])
+def test_runs_with_equal_kept_seeds_are_one_candidate_and_not_their_own_comparison(beside: int, elsewhere: int) -> None:
+    """A lucky split: a third of its init seeds are super, whichever they are, and 2% of random seeds.
+
+    ``elsewhere``: number of controls of another scan, so that not all other seeds have the candidates' order.
+    """
 
     def run(hit: bool, **seeds: int) -> Truth:
         given = {name.replace("_", "."): seed for name, seed in seeds.items()}
@@ -266,11 +268,11 @@ def test_runs_with_equal_kept_seeds_are_one_candidate_and_not_compared_with_them
     larger = [run(False, seed=55, seeds_init=s) for s in range(0 if beside else 61)]
     children: list[Truth] = []
     designs = []
-    for n, own in enumerate([*scan[0:24:3], *scan[1:25:3]]):
-        init, choice = own.overrides["seeds.init"], "drawn" if n > 7 else "best"
+    for n, own in enumerate([*scan[0:24:3], *scan[1:25:3], *larger[:elsewhere]]):
+        (seed, init), choice = (own.overrides[name] for name in ("seed", "seeds.init")), "drawn" if n > 7 else "best"
         for change, its in (
-            ("init", [run(k == 0, seed=54, seeds_init=5000 + 3 * n + k) for k in range(3)]),
-            ("split", [run(n < 8 and k == 0, seed=54, seeds_init=init, seeds_split=9 * n + k) for k in range(6)]),
+            ("init", [run(k == 0, seed=seed, seeds_init=5000 + 3 * n + k) for k in range(3)]),
+            ("split", [run(n < 8 and k == 0, seed=seed, seeds_init=init, seeds_split=9 * n + k) for k in range(6)]),
         ):
             designs.append(repeat(own, its, change, choice))
             children += its
@@ -278,18 +280,15 @@ def test_runs_with_equal_kept_seeds_are_one_candidate_and_not_compared_with_them
     tests = {test.kind.name: test for test in study.tests}
     same, init = tests["split + order"], tests["init + order"]
     (unit,) = same.kind.candidates
-    assert (
-        len(unit.owns) == 16
-        and same.units[["again", "of"]].to_numpy().tolist() == [[16, 48]]
-        and not same.kind.controls
-    )
+    assert len(unit.owns) == 16 and len(same.kind.controls) == elsewhere / 2
+    assert same.units[["again", "of"]].to_numpy().tolist() == [[16, 48]]
     assert same.result.mean is None and same.result.candidates[0].base == (share(4, 200) if beside else None)
     assert ("more often than other seeds" in verdict(same)) == (beside > 0)
-    assert init.units["again"].tolist() == [1] * 8 and len(init.kind.controls) == 8
-    assert init.kind.shared == ["order"] and ("the init seed is" in verdict(init)) == (not beside)
+    assert init.units["again"].tolist() == [1] * 8 and len(init.kind.controls) == 8 + elsewhere
+    assert init.kind.shared == ["order"] and ("the init seed is" in verdict(init)) == (not beside + elsewhere)
     said = next(f.text for f in study.findings if f.label.endswith("init + order kept"))
     assert "For all seeds with this order seed chosen like these" in said
-    assert ("random seeds" if beside else "of seeds drawn by lot, one repeat of each") in said
+    assert ("random seeds" if beside else "of seeds drawn by lot from the rest, one repeat of each") in said
 
 
 def test_chosen_seeds_under_another_setting_are_repeats_and_no_sample_of_it() -> None:
@@ -457,7 +456,7 @@ def by_hand(name: str, hits: np.ndarray, own: np.ndarray | None = None) -> KindT
     table = pd.DataFrame({"again": hits.sum(1), "of": hits.shape[1]})
     kind = Kind("ulp" if name == "ulp" else " + ".join(fixed), fixed, name, "", hit, units, [], pd.DataFrame())
     counts = [(int(again), int(of)) for again, of in table.to_numpy()]
-    return KindTest(kind, replication(counts, [None] * len(counts)), table, None)
+    return KindTest(kind, replication(counts, [(18, 2073)] * len(counts)), table)
 
 
 def test_streams_whose_redraws_hit_alike_are_not_told_apart() -> None:
@@ -471,7 +470,7 @@ def test_streams_whose_redraws_hit_alike_are_not_told_apart() -> None:
     (said,) = _between_streams([by_hand("order", many), by_hand("split", none), by_hand("init", none)])
     assert "differ between the streams" in said.text
     every = np.ones((4, 4), bool)
-    for n, words in ((4, "differ between the streams"), (2, "too few to speak for other seeds")):
+    for n, words in ((4, "differ between the streams"), (2, "cannot tell the streams apart")):
         clear = by_hand("split", ~every[:n]), by_hand("order", every[:n]), by_hand("init", every[:n])
         assert words in _between_streams(clear)[0].text
     assert not _between_streams([by_hand("order", many)])
