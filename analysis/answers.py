@@ -318,9 +318,9 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
     summary = next((study.summary for study in studies if study.summary), "")
     if summary:
         asked_for = [s for s in studies if s.name == "repeatability" and s.question == title(observations, studies)]
-        for finding in (f for s in asked_for for f in s.headlines[:1]):
-            assert finding.estimate is not None
-            summary += f" {finding.label.capitalize()}: {finding.shown}, {finding.estimate.percent(0)}."
+        for f in (f for s in asked_for for f in s.headlines[:1]):
+            assert f.estimate is not None
+            summary += f" {f.label[0].upper()}{f.label[1:]}: {f.shown}, {f.estimate.percent(0)}."
         return summary
     lead = next((finding.text for study in studies for finding in study.headlines), "")
     n = len(observations.all_runs)

@@ -790,7 +790,8 @@ def verdict(test: Test) -> str:
     kept = [s for s in test.kind.fixed if s not in common]
     unknown = all(c.base is None for c in result.candidates)
     elsewhere = f" with {test.kind.name}, too" if "=" in test.kind.name else ""
-    streams = "the seed's streams" if not test.free else f"the {listed(kept)} seed{'s' * (len(kept) > 1)}"
+    at = f" (with this {listed(common)} seed)" if common else ""
+    streams = "the seed's streams" if not test.free else f"the {listed(kept)} seed{'s' * (len(kept) > 1)}{at}"
     enough = f"keeping {streams} is enough to be {hit}" if test.free else f"being {hit} is a property of {streams}"
     sure = result.count(Verdict.MOST)
     if result.verdict is Verdict.MOST:
