@@ -83,8 +83,9 @@ def choose(
     others = ordinary.drop(index=candidates.index, errors="ignore").sort_index()
     wanted = min(len(candidates), len(others)) if controls is None else controls
     if (not names and len(members) < best) or len(others) < wanted:
+        scan = f" that differ in {arguments.scan} alone" if arguments.scan else ""
         further = len(runs) - len(members)
-        more = f" ({further} more {choosing.NO_MEMBERS})" if further else ""
+        more = f"{scan} ({further} more {choosing.NO_MEMBERS})" if further else scan
         raise ConfigError(f"the store has {len(members)} runs to choose from{more}: ask for fewer (--best, --controls)")
     drawn = Stream("sweep", 0).at("repeat", "controls", str(candidates.index[0])).permutation(len(others))[:wanted]
     return candidates, others.iloc[np.sort(drawn)]

@@ -158,8 +158,7 @@ class Kind:
     @cached_property
     def shared(self) -> list[str]:
         """The kept streams whose seed all candidates have in common."""
-        several = len(self.candidates) > 1
-        return [s for s in self.fixed if several and len({unit.seeds[s] for unit in self.candidates}) == 1]
+        return [s for s in self.fixed if len({unit.seeds[s] for unit in self.candidates}) == 1 < len(self.candidates)]
 
 
 def linked(lines: Sequence[str], *keys: Sequence[Any] | pd.Series) -> list[str]:
@@ -742,7 +741,7 @@ def _between_streams(tests: Sequence[Test]) -> list[Finding]:
         few = max(1, sum(len(set(streams[lines == line])) > 1 for line in set(lines)))
         if p > LEVEL_STREAMS < factorial(len(mine)) ** (1.0 - few):  # no counts of so few lines have a smaller p-value
             verdict = "cannot tell the streams apart: too few seeds without a common stream had several redrawn"
-        text = f"{shown}: these counts {verdict} (permuted within lines of descent, p = {p:.2g})."
+        text = f"{condition and condition + ': '}{shown}: these counts {verdict} (permuted within lines, p = {p:.2g})."
         label = "one stream redrawn" + (f" ({condition})" if condition else "")
         findings.append(Finding(label, f"p = {p:.2g}", text))
     return findings
