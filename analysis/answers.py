@@ -202,7 +202,7 @@ MIXES = {
     "torch_version": "torch versions",
     "device": "devices",
     "host": "hosts",
-    "grok_version": "versions",
+    "grok_version": "grok versions",
     "git_commit": "commits",
     "own_code": "own code",
 }

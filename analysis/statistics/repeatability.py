@@ -303,7 +303,7 @@ def between_parents(
                 lambda s: np.log(np.maximum(covariance(s) / alone + 1, SMALLEST)), units, level
             )
             ends.append((math.exp(middle + side * half) - 1) * alone)
-        return Estimate(value, min(ends), min(max(ends), LARGEST), n, "siblings, jackknife of lines", level)
+        return Estimate(value, min(ends), min(max(ends), max(value, LARGEST)), n, "siblings, jackknife of lines", level)
 
     return _kept(moments, covariance, estimate, redrawn, "siblings", level, hidden=True)
 
