@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
 from grok.analysis.criteria import last_common
@@ -29,12 +30,14 @@ from grok.analysis.populations import (
     after_results,
     asked,
     asked_before_and_after,
+    listed,
     matched,
     mixed,
     pairing,
     populations,
     roles,
     setting_words,
+    shared_seeds,
 )
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
@@ -213,9 +216,23 @@ def _generalised(observations: Observations, sides: Sides, step: int) -> Line:
     a, b = (observations.times(rows).right <= step for rows in sides.rows)
     counts = (int(a.sum()), len(a), int(b.sum()), len(b))
     change = paired_difference(sum(a & ~b), sum(b & ~a), len(a)) if sides.paired else difference(*counts)
-    shares = (share(*counts[:2]), share(*counts[2:]))
-    shown = [f"{hits} of {n}, {e.percent()}" for hits, n, e in zip(counts[::2], counts[1::2], shares, strict=True)]
-    return f"generalised by step {step:,}", [change.percent(0).replace("%", " points"), *shown], [change, *shares]
+    three = [change, share(*counts[:2]), share(*counts[2:])]
+    if shared_seeds(*sides.rows):  # but few seeds without a hit show no spread
+        means, ends = _means(sides, a.astype(float), b.astype(float)), (-1.0, 0.0, 0.0)
+        three = [
+            replace(e, low=max(end, min(e.low, mean.low)), high=min(1.0, max(e.high, mean.high)))
+            for e, mean, end in zip(three, means, ends, strict=True)
+        ]
+    shown = [f"{hits} of {n}, {e.percent()}" for hits, n, e in zip(counts[::2], counts[1::2], three[1:], strict=True)]
+    return f"generalised by step {step:,}", [three[0].percent(0).replace("%", " points"), *shown], three
+
+
+def _means(sides: Sides, a: NDArray[np.float64], b: NDArray[np.float64]) -> list[Estimate]:
+    """Return the mean of ``b`` (n,) less that of ``a`` (m,), and both means, by the spread between shared seeds."""
+    both = sides.rows[:1] if sides.paired else sides.rows[::-1]
+    shared = [[*shared_seeds(*of).values()] for of in (both, sides.rows[:1], sides.rows[1:])]
+    change = mean(b - a, shared=shared[0]) if sides.paired else mean(b, a, shared=shared[0])
+    return [change, mean(a, shared=shared[1]), mean(b, shared=shared[2])]
 
 
 def _times(observations: Observations, sides: Sides) -> list[Line]:
@@ -250,9 +267,9 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
     is_loss, what = name.endswith("loss"), f"mean {name.replace('_', ' ')} at step {last:,}"
     if is_loss:
         a, b, what = np.log(np.maximum(a, 1e-12)), np.log(np.maximum(b, 1e-12)), f"geometric {what}; B over A"
-    change = mean(b - a) if sides.paired else mean(b, a)
+    change, *ours = _means(sides, a, b)
     top = 1.0 if name.endswith("acc") else math.inf  # an accuracy is at most 1, and a norm at least 0
-    ours = [e if is_loss else replace(e, low=max(e.low, 0.0), high=min(e.high, top)) for e in (mean(a), mean(b))]
+    ours = [e if is_loss else replace(e, low=max(e.low, 0.0), high=min(e.high, top)) for e in ours]
     three = [exponential(e) if is_loss else e for e in (change, *ours)]
     widths = [max(e.high - e.low, 1e-3 * abs(e.value)) or 1.0 for e in three]
     shown = [e.plain(max(0, 1 - math.floor(math.log10(width)))) for e, width in zip(three, widths, strict=True)]
@@ -266,13 +283,14 @@ def _typed(sides: Sides) -> list[str]:
 def _confounded(sides: Sides) -> str:
     """Return what else differs, in no filter and not equal in each pair, and which seeds runs of a side share."""
     (a, b), typed, both = sides.rows, tuple(_typed(sides)), pd.concat(sides.rows)
-    columns = [*varying_columns(both), *(c for c in SEEDS if c not in pairing(a, b) and both[c].nunique() > 1)]
+    columns = varying_columns(both)
+    columns += [c for c in SEEDS if min(a[c].nunique(), b[c].nunique()) == 1 < both[c].nunique()]
     found = [c for c in columns if not sides.paired or setting_words(a, c) != setting_words(b, c)]
     names = [column.removeprefix("config.").replace("seed_", "seeds.") for column in found]
     names = [n for n in names if not any(x.startswith(typed) for x in (n, f"config.{n}", n.rpartition(".")[2]))]
     said = [f"{', '.join(names)}: more than one value, so the difference may come from that."] * bool(names)
-    shared = ", ".join(c for c in SEEDS if any(1 < rows[c].nunique() < len(rows) for rows in sides.rows))
-    said += [f"Runs share {shared}: they are not independent, and the intervals are too narrow."] * bool(shared)
+    by = "intervals are by the spread between these seeds (not those of medians, which are too narrow)"
+    said += [f"Runs share {listed(shared)} seeds: {by}."] if (shared := [*shared_seeds(a, b)]) else []
     return " ".join(said)
 
 

@@ -66,7 +66,8 @@ def searched(observations: Observations) -> pd.DataFrame:
     settings.sort(key=lambda column: recorded[column].nunique(dropna=False) < 2)
     full = recorded[settings].rename(columns=lambda name: name.removeprefix("config."))
     last = full.rename(columns=lambda name: name.rpartition(".")[2])
-    table = pd.concat([listed, full, last, recorded.drop(columns=settings)], axis=1)
+    seeds = recorded.filter(like="seed_").rename(columns=lambda name: name.replace("seed_", "seeds."))
+    table = pd.concat([listed, full, last, seeds, recorded.drop(columns=settings)], axis=1)
     return table.loc[:, ~table.columns.duplicated()]
 
 

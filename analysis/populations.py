@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from grok.analysis.observations import (
     COUNTED,
@@ -272,6 +273,15 @@ def pairing(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
     That stream may be what the sides differ in.
     """
     return [column for column in SEEDS if max(a[column].nunique(), b[column].nunique()) > 1] or SEEDS
+
+
+def shared_seeds(*sides: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
+    """Return the seeds (n,) of all sides' runs in a row, by stream, where several runs of a side have one and not all.
+
+    These runs depend on each other.
+    """
+    found = [c for c in SEEDS if any(1 < side[c].nunique() < len(side) for side in sides)]
+    return {c.removeprefix("seed_"): pd.concat(sides)[c].to_numpy() for c in found}
 
 
 def mixed(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:

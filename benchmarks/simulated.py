@@ -7,7 +7,7 @@ times are known up to their evaluations and cut by budgets, as in the committed 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from typing import Final
@@ -30,6 +30,7 @@ from grok.analysis.statistics.proportions import difference, ratio, share
 from grok.analysis.statistics.repeatability import Verdict, replication
 from grok.analysis.statistics.shapley import additivity, attribute, p_of_no_pattern
 from grok.analysis.statistics.survival import Times, geometric_mean, growth, quantile, ratio_of_times
+from grok.analysis.studies import conditions
 
 Floats = NDArray[np.float64]
 Seen = tuple[str, float, Estimate, float]
@@ -122,6 +123,19 @@ def rates(n: int, m: int, rate: float, other: float) -> Study:
         yield "difference", other - rate, difference(a, n, b, m), 0.0
         if a + b:
             yield "ratio", rate / other, ratio(a, n, b, m), 1.0
+
+    return study
+
+
+def sharing(sizes: Sequence[int], paired: bool) -> Study:
+    """Two values of a setting on so many seeds of each split; what the setting changes depends on the split."""
+    split = np.repeat(np.arange(len(sizes)), sizes)
+    labels = [split if paired else np.tile(split, 2)]
+
+    def study(rng: np.random.Generator) -> Iterator[Seen]:
+        of_split, of_run = rng.normal(0, 0.5, (2, len(sizes))), 0.3 * rng.standard_t(4, (2, len(split)))
+        log, log0 = of_split[:, split] + of_run
+        yield "ratio of times", 1.0, conditions.ratio_of_times(log, log0, paired, labels)[0], 2.0
 
     return study
 
@@ -252,6 +266,9 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Study]]]:
         (20, 200, 0.96, 0.96),
     ):
         yield "rates", f"{rate:.0%} of {n:,} and {other:.0%} of {m}", partial(rates, n, m, rate, other)
+    for sizes, paired in product(((20,) * 5, (10,) * 10, (40, 20, 10, 5, 3, 2)), (True, False)):
+        case = f"{len(sizes)} splits, {max(sizes)} to {min(sizes)} runs each, {'pairs' if paired else 'two groups'}"
+        yield "shared seeds", case, partial(sharing, sizes, paired)
     for candidates, alike in product((6, 19), (0.0, 0.2, 0.9)):
         yield (
             "repeats",

@@ -41,7 +41,6 @@ PAGES: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
 
 
 BESIDE: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
-    "census": (survival.super_shares,),
     "survival": (survival.cumulative_of_populations,),
 }
 """By the study's name: figures of a study that has parts (populations, conditions)."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from grok.analysis.figures.causes import rows_chart, share_axis
+from grok.analysis.figures.causes import rows_chart
 from grok.analysis.figures.render import draw
 from grok.analysis.figures.style import AMBER, BLUE, GREY, SERIES, TEAL, Band, Chart, ChartAxis, Drawing, Rule
 from grok.analysis.statistics.survival import SurvivalCurve, kaplan_meier
@@ -90,7 +90,7 @@ def slowdowns(study: Comparison) -> Drawing | None:
         [
             {
                 "name": c.label,
-                "against": c.reference,
+                "against": c.family.reference,
                 "value": c.slowdown.value,
                 "low": c.slowdown.low,
                 "high": c.slowdown.high,
@@ -139,26 +139,6 @@ def family_curves(study: Comparison) -> list[Drawing]:
 
 
 # Figures that compare the populations of a store.
-
-
-def super_shares(study: Study) -> Drawing | None:
-    """Draw each population's leading share with its interval."""
-    leads = [(part.about, next((f for f in part.findings if f.headline), None)) for part in study.parts]
-    shown = [(about, lead) for about, lead in leads if lead is not None and lead.estimate is not None]
-    labels = {lead.label for _, lead in shown}
-    if len(shown) < 2 or len(labels) > 1:
-        return None
-    frame = pd.DataFrame(
-        [
-            {"name": about, "value": e.value, "low": e.low, "high": e.high, "n": e.n}
-            for about, lead in shown
-            if (e := lead.estimate) is not None
-        ]
-    )
-    (label,) = labels
-    caption = f"Share of {label} in each population, with 95% intervals."
-    chart = rows_chart(frame, [BLUE] * len(frame), share_axis("share", frame), {})
-    return draw("shares_by_population", "Every population", caption, [chart], frame, f"{len(frame)} populations")
 
 
 def cumulative_of_populations(study: Study) -> Drawing:

@@ -1,8 +1,8 @@
 """Shares with intervals, comparisons of two shares, paired differences, and the number of seeds for a width.
 
 Sources: Wilson 1927; Clopper and Pearson 1934; Donner and Zou 2012 (ratio); Brown, Cai and DasGupta 2001
-(choice of the interval); Cameron, Gelbach and Miller 2011 (multi-way clustering); Robbins 1970 and Howard et al. 2021
-(confidence sequence); Westfall and Young 1993 (many groups).
+(choice of the interval); Robbins 1970 and Howard et al. 2021 (confidence sequence); Westfall and Young 1993 (many
+groups).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from scipy import optimize, special, stats
 from statsmodels.stats.proportion import confint_proportions_2indep
 
-from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData
+from grok.analysis.statistics.estimate import LEVEL, Estimate, Labels, NotEnoughData, student
 
 RARE: Final = 5
 """Below this number of hits or of misses a share has the exact interval."""
@@ -234,37 +234,24 @@ def unequal_rates(
     return Unequal(float(adjusted.min()), tuple(adjusted.tolist()), shares)
 
 
-def clustered_ratio(
-    hits: np.ndarray, chosen: np.ndarray, clusterings: Sequence[np.ndarray], level: float = LEVEL
-) -> Estimate:
+def clustered_ratio(hits: np.ndarray, chosen: np.ndarray, clusterings: Labels, level: float = LEVEL) -> Estimate:
     """Return the rate of boolean ``hits`` among the ``chosen`` runs divided by the rate among the others.
 
     The interval is on the log scale, by linearisation, from the spread between clusters of dependent
-    runs. Each of ``clusterings`` (n,) labels the runs by one factor that they can share (multi-way
-    clustering; Cameron, Gelbach and Miller 2011).
+    runs (`student`). Each of ``clusterings`` (n,) labels the runs by one factor that they can share.
 
     Raises:
         NotEnoughData: a clustering has fewer than four clusters, or a group has no hit.
     """
-    kinds = [np.unique(labels, return_inverse=True)[1] for labels in clusterings]
-    fewest = min(int(kind.max()) + 1 for kind in kinds)
+    fewest = min(len(np.unique(labels)) for labels in clusterings)
     a, b = int(hits[chosen].sum()), int(hits[~chosen].sum())
     if fewest < 4 or not a or not b:
         raise NotEnoughData("hits in both groups, and four seeds or more to see their spread over")
     n, m = int(chosen.sum()), int((~chosen).sum())
     # Influence of one run on log(rate): (hit - rate) / (rate n).
-    part = np.where(chosen, (hits - a / n) / a, -(hits - b / m) / b)
-
-    def variance(kind: np.ndarray) -> float:
-        k = int(kind.max()) + 1
-        return k / (k - 1) * float((np.bincount(kind, weights=part, minlength=k) ** 2).sum())
-
-    variances = [variance(kind) for kind in kinds]
-    cells = np.unique(np.stack(kinds, 1), axis=0, return_inverse=True)[1].reshape(-1)
-    together = sum(variances) - (len(variances) - 1) * variance(cells)
-    # Two fitted rates cost two degrees of freedom.
-    half = float(stats.t.ppf(0.5 + level / 2, fewest - 2)) * math.sqrt(max(*variances, together, 0.0))
-    value = (a / n) / (b / m)
+    labels = [np.concatenate([kind[chosen], kind[~chosen]]) for kind in clusterings]
+    _, error, freedom = student(hits[chosen] * n / a, hits[~chosen] * m / b, labels)
+    half, value = float(stats.t.ppf(0.5 + level / 2, freedom)) * error, (a / n) / (b / m)
     low, high = value * math.exp(-half), value * math.exp(half)
     return Estimate(value, low, high, n + m, "log ratio, between clusters", level)
 

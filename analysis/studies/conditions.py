@@ -6,6 +6,7 @@ compared with the reference: the default if it was run, otherwise the value with
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,9 +25,9 @@ from grok.analysis.observations import (
     in_words,
     varying_columns,
 )
-from grok.analysis.populations import SEEDS, after_results, asked, extended, matched, triples
-from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, holm, student
-from grok.analysis.statistics.proportions import ratio
+from grok.analysis.populations import SEEDS, after_results, asked, extended, listed, matched, shared_seeds, triples
+from grok.analysis.statistics.estimate import LEVEL, Estimate, Labels, NotEnoughData, holm, student
+from grok.analysis.statistics.proportions import clustered_ratio, ratio
 from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
 from grok.analysis.studies.base import ALARM, Finding, Question, Study
 from grok.analysis.studies.census import judged
@@ -167,9 +168,8 @@ FLAT = 1e-9
 class Contrast:
     """One value of a setting against the reference."""
 
-    setting: str
+    family: Family
     value: str
-    reference: str
     rows: pd.DataFrame
     base: pd.DataFrame
     """The runs of the reference; if ``paired``, of the same seeds, row by row."""
@@ -187,15 +187,13 @@ class Contrast:
     """Two-sided p-value of: the slowdown is 1. None without a slowdown."""
     logrank_p: float | None
     """p-value of the log-rank test; None if no run generalised."""
-    timed: pd.DataFrame
-    """The runs whose times are compared: all, or those with the longest budget if the others end too early."""
-    at: str = ""
-    """Values of other settings, if the setting has several families."""
+    shared: tuple[str, ...] = ()
+    """Streams of which several runs share a seed: intervals are by the spread between these seeds."""
 
     @property
     def label(self) -> str:
-        """``setting=value``, followed by ``at`` in parentheses."""
-        return f"{self.setting}={self.value}{f' ({self.at})' if self.at else ''}"
+        """``setting=value``, followed in parentheses by values of other settings, if it has several families."""
+        return f"{self.family.setting}={self.value}{f' ({self.family.at})' if self.family.at else ''}"
 
 
 def contrast(observations: Observations, family: Family, value: str) -> Contrast:
@@ -206,35 +204,18 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
     paired = len(pairs[0]) >= FEWEST and not by_results
     if paired:
         rows, base = pairs
-    timed = rows
     log, log0, horizon, bound = _restricted_pair(observations, rows, base)
-    if bound and paired and (longest := _longest(rows, base)) is not None:
-        timed = longest[0]
-        log, log0, horizon, bound = _restricted_pair(observations, *longest)
-    try:
-        logrank_p = logrank([observations.times(base), observations.times(rows)])
-    except NotEnoughData:
-        logrank_p = None
-    if by_results:
-        bound, logrank_p = CHOSEN, None
-    slowdown, p = (None, None) if bound in ("no", CHOSEN) else ratio_of_times(log, log0, paired)
+    bound = CHOSEN if by_results else bound
+    shared = shared_seeds(rows) if paired else shared_seeds(rows, base)
+    logrank_p = None
+    if not by_results and not shared:  # it takes runs for independent
+        with suppress(NotEnoughData):
+            logrank_p = logrank([observations.times(base), observations.times(rows)])
+    found = ratio_of_times(log, log0, paired, [*shared.values()]) if bound not in ("no", CHOSEN) else (None, None)
+    slowdown, p = found
     if slowdown is not None and bound != CROSSING and bound:
         slowdown = replace(slowdown, high=np.inf) if bound == "at least" else replace(slowdown, low=0.0)
-    return Contrast(
-        family.setting,
-        value,
-        family.reference,
-        rows,
-        base,
-        paired,
-        horizon,
-        slowdown,
-        bound,
-        p,
-        logrank_p,
-        timed,
-        family.at,
-    )
+    return Contrast(family, value, rows, base, paired, horizon, slowdown, bound, p, logrank_p, tuple(shared))
 
 
 def _restricted_pair(
@@ -262,28 +243,24 @@ def bound_of(log: np.ndarray, log0: np.ndarray, end: float) -> str:
     return "at least" if slower else "at most"
 
 
-def _longest(rows: pd.DataFrame, base: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame] | None:
-    """Return the pairs with the longest budget; None if all pairs have it, or too few."""
-    budgets = np.minimum(*(floats(r["config.train.steps"]) for r in (rows, base)))
-    kept = budgets == budgets.max()
-    return (rows[kept], base[kept]) if FEWEST <= kept.sum() < len(kept) else None
-
-
 def restricted(times: Times, horizon: float) -> np.ndarray:
     """Return ln(min(time, horizon)) of each run (n,)."""
     late = ~times.seen | (times.right > horizon)
     return np.asarray(np.log(np.where(late, horizon, np.maximum(times.points, 1.0))))
 
 
-def ratio_of_times(log: np.ndarray, log0: np.ndarray, paired: bool) -> tuple[Estimate, float]:
-    """Return the ratio of geometric means and its p-value, by Student's t on the log scale (Welch's if not paired)."""
+def ratio_of_times(log: np.ndarray, log0: np.ndarray, paired: bool, shared: Labels = ()) -> tuple[Estimate, float]:
+    """Return the ratio of geometric means and its p-value, by Student's t on the log scale (Welch's if not paired).
+
+    ``shared``: as in `student`.
+    """
     method = "paired t on log time" if paired else "Welch's t on log time"
     n = len(log) if paired else len(log) + len(log0)
-    mean, se, dof = student(log - log0) if paired else student(log, log0)
+    mean, se, dof = student(log - log0, shared=shared) if paired else student(log, log0, shared)
     spread = np.ptp(log - log0) if paired else max(np.ptp(log), np.ptp(log0))
     if spread < FLAT:
         # Without spread the t test is undefined; the sign test remains.
-        p = 1.0 if abs(mean) < FLAT else 2 * 0.5 ** min(len(log), len(log0))
+        p = 1.0 if abs(mean) < FLAT else 2 * 0.5 ** min(len(log), len(log0), dof + 1)
         return Estimate(float(np.exp(mean)), float(np.exp(mean)), float(np.exp(mean)), n, method), p
     half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * se
     p = 2 * float(stats.t.sf(abs(mean) / se, dof))
@@ -320,7 +297,7 @@ def analyse_settings(observations: Observations, families: list[Family]) -> Comp
     docs = settings_of(ArithmeticConfig)
     records = []
     for family in families:
-        mine = [c for c in contrasts if (c.setting, c.at) == (family.setting, family.at)]
+        mine = [c for c in contrasts if c.family is family]
         study.findings.append(_sentence(study, family, mine, docs[family.setting][1].doc))
         records.append(_record(observations, study, family, None))
         records += [_record(observations, study, family, c) for c in mine]
@@ -351,8 +328,8 @@ def _count(study: Comparison) -> Finding:
         far = [(sign * np.log(e.value), c) for c, e in clear if sign * np.log(e.value) > 0]
         if far:
             _, c = max(far, key=lambda pair: pair[0])
-            beside = f"{c.reference} at {c.at}" if c.at else c.reference
-            text += f"; {word} at {c.setting}={c.value} over {beside}, {slowdown_words(c)}"
+            beside = f"{c.family.reference} at {c.family.at}" if c.family.at else c.family.reference
+            text += f"; {word} at {c.family.setting}={c.value} over {beside}, {slowdown_words(c)}"
     return Finding("values change the time beyond chance", shown, text + ".", headline=True)
 
 
@@ -439,14 +416,14 @@ def _median(times: Times) -> str:
 
 def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Finding]:
     """Return findings about the ratio of super seeds, with both values judged at one horizon."""
-    findings = []
+    findings, base = [], c.family.reference
     if headline and c.slowdown is not None:
         doubt = "" if c.slowdown.low > 1 or c.slowdown.high < 1 else "; no clear difference of the mean"
         if doubt and c.logrank_p is not None and c.logrank_p <= ALARM:
             doubt += f", but the times differ (log-rank p = {c.logrank_p:.2g})"
-        text = f"Time at {c.label} over that at {c.reference} by step {c.horizon:,.0f}: {slowdown_words(c)}{doubt}."
-        setting, at = c.setting.rpartition(".")[2].replace("_", " "), f" ({c.at})" if c.at else ""
-        what = f"time at {setting} {c.value}, over that at {c.reference}{at}"
+        text = f"Time at {c.label} over that at {base} by step {c.horizon:,.0f}: {slowdown_words(c)}{doubt}."
+        setting, at = c.family.setting.rpartition(".")[2].replace("_", " "), f" ({c.family.at})" if c.family.at else ""
+        what = f"time at {setting} {c.value}, over that at {base}{at}"
         findings.append(Finding(what, slowdown_words(c), text, c.slowdown, headline=True, listed=False))
     labelled, horizon = judged(observations, pd.concat([c.rows, c.base]))
     known = labelled[labelled["label"] != UNJUDGED]
@@ -456,8 +433,13 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     if c.bound == CHOSEN or not n or not m or not a + b:
         return findings
     e = ratio(a, n, b, m)
-    counts = f"{a} of {n} at {c.value}, {b} of {m} at {c.reference}, judged at step {horizon:,}"
-    others = set(differing_settings(c.base.iloc[0])) - {c.setting}
+    if c.shared:
+        try:
+            e = clustered_ratio(hit.to_numpy(), mine, [known[f"seed_{stream}"].to_numpy() for stream in c.shared])
+        except NotEnoughData:
+            return findings
+    counts = f"{a} of {n} at {c.value}, {b} of {m} at {base}, judged at step {horizon:,}"
+    others = set(differing_settings(c.base.iloc[0])) - {c.family.setting}
     seeds = f"seeds above {DIARY.super_accuracy:.0%}" if others else "super seeds"  # the thresholds are the diary's
     what = seeds[0].upper() + seeds[1:]
     if not b:
@@ -473,7 +455,7 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     clear = e.low > 1 or e.high < 1
     if headline and a and b and e.high < 1:
         text += f" That is {1 / e.value:.3g} times rarer ({1 / e.high:.3g} to {1 / e.low:.3g})."
-    label = f"{seeds} at {c.label}, over those at {c.reference}"
+    label = f"{seeds} at {c.label}, over those at {base}"
     return [*findings, Finding(label, shown, text, e, headline=headline, listed=headline or clear)]
 
 
@@ -491,10 +473,10 @@ def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:
         if family.apart
     ]
     notes += [
-        f"{c.label}: times are those of the {len(c.timed)} of {len(c.rows)} seeds with the longest runs, up to step "
-        f"{c.horizon:,.0f}; rates are those of all seeds."
+        f"{c.label}: runs share {listed(c.shared)} seeds, so the interval of the ratio is by the spread between these "
+        "seeds; that of a median takes runs for independent."
         for c in contrasts
-        if len(c.timed) < len(c.rows)
+        if c.shared
     ]
     held: dict[str, list[str]] = {}
     largest = max(families, key=lambda f: sum(map(len, f.groups.values())))

@@ -232,7 +232,7 @@ class Log:
     def _step(self, point: StepPoint) -> None:
         """Send the log of one step to the sinks; after the first few steps print an estimate of the run's time."""
         if self.sinks:
-            self._tell("step", point, self.used.add(point), self.used.axes())
+            self._tell("step", point, self.used.add(point))
         done = point.step - self.from_step
         if done == 1:
             self.began = time.perf_counter()  # the first step also compiles
@@ -247,7 +247,7 @@ class Log:
 
     def evaluation(self, point: CurvePoint, *, best: bool, tokens_per_second: float) -> None:
         """Print an evaluation; ``best``: no earlier validation loss was lower."""
-        self._tell("evaluation", point, self.used.axes())
+        self._tell("evaluation", point)
         further = "".join(
             f", {name.removeprefix(VAL_LOSS)} {value:.4f}" for name, value in point.metrics.items() if VAL_LOSS in name
         )

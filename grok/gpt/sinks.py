@@ -37,7 +37,7 @@ FURTHER: Final = {"val_loss": "loss", "val_acc": "accuracy"}
 
 @dataclass(slots=True)
 class Used:
-    """What a run has used after a step: x axes of its losses beside the step."""
+    """What a run has used after a step."""
 
     config: GptConfig
     vocab_size: int
@@ -70,11 +70,6 @@ class Used:
         }
         return {USED_NAMES[name]: value for name, value in values.items() if math.isfinite(value)}
 
-    def axes(self) -> dict[str, int]:
-        """Return the whole numbers that TensorBoard draws a loss by, by name."""
-        known = {} if math.isnan(self.flops) else {"gflops": round(self.flops / 1e9)}
-        return {"tokens": self.tokens, "samples": self.samples, "seconds": round(self.seconds), **known}
-
 
 class Sink(ABC):
     """A place for records beside the store. Its step may not go back: after a rollback names have the branch before."""
@@ -82,17 +77,12 @@ class Sink(ABC):
     number = 0
     """Of the branch."""
 
-    def step(self, point: StepPoint, used: dict[str, float], axes: dict[str, int]) -> None:
-        """Log a step: its numbers, what was ``used`` until then, and the loss by each of the ``axes``."""
+    def step(self, point: StepPoint, used: dict[str, float]) -> None:
+        """Log a step: its numbers, and what was ``used`` until then."""
         self.write(numbers(point, STEP_NAMES) | used, point.step)
-        self.by("train/loss", point.train_loss, axes)
 
-    def evaluation(self, point: CurvePoint, axes: dict[str, int]) -> None:
+    def evaluation(self, point: CurvePoint) -> None:
         self.write(evaluation_numbers(point), point.step)
-        self.by("val/loss", point.val_loss, axes)
-
-    def by(self, name: str, loss: float, axes: dict[str, int]) -> None:  # noqa: B027  (others choose an axis themselves)
-        """Write a loss by each of the ``axes``."""
 
     def branch(self, number: int) -> None:
         self.number = number
@@ -182,42 +172,32 @@ class TensorBoard(Sink):
         from torch.utils.tensorboard import SummaryWriter
 
         self.folder, self.open = folder, SummaryWriter
-        self.where = folder / f"branch-{branch}" if branch else folder
+        where = folder / f"branch-{branch}" if branch else folder
         # TensorBoard then hides what a killed process wrote beyond its last checkpoint.
-        self.writer = self.open(str(self.where), purge_step=from_step + 1 if from_step else 0)
-        self.beside: dict[str, Any] = {}
-        """Writers of the losses by other axes than the step."""
+        self.writer = self.open(str(where), purge_step=from_step + 1 if from_step else 0)
         known = {name: value for name, value in without_secrets(dict(settings)).items() if value is not None}
         self.outcome = {name: value for name, value in known.items() if name.startswith("outcome.")}
         if not from_step and not branch:
             described = {name: value for name, value in known.items() if name not in self.outcome}
             self.writer.add_text("run/settings", _as_table(described), 0)
 
-    def by(self, name: str, loss: float, axes: dict[str, int]) -> None:
-        for axis, place in axes.items() if math.isfinite(loss) else ():
-            if axis not in self.beside:  # a folder of its own: what is hidden after a kill is counted in its steps
-                self.beside[axis] = self.open(str(self.where / f"by_{axis}"), purge_step=place)
-            self.beside[axis].add_scalar(f"by_{axis}/{name}", loss, place)
-
-    def step(self, point: StepPoint, used: dict[str, float], axes: dict[str, int]) -> None:
-        super().step(point, used, axes)
+    def step(self, point: StepPoint, used: dict[str, float]) -> None:
+        super().step(point, used)
         if point.event is not None:
             self.writer.add_text("train/event", f"{point.event}: {EVENTS[point.event]}", point.step)
 
-    def evaluation(self, point: CurvePoint, axes: dict[str, int]) -> None:
-        super().evaluation(point, axes)
+    def evaluation(self, point: CurvePoint) -> None:
+        super().evaluation(point)
         if point.sample is not None:
             self.writer.add_text("val/sample", point.sample, point.step)
 
     def branch(self, number: int) -> None:
         self.close()
-        self.beside, self.where = {}, self.folder / f"branch-{number}"
         # a killed process that went on from an earlier step may have made this branch, too
-        self.writer = self.open(str(self.where), purge_step=0)
+        self.writer = self.open(str(self.folder / f"branch-{number}"), purge_step=0)
 
     def flush(self) -> None:
-        for writer in (self.writer, *self.beside.values()):
-            writer.flush()
+        self.writer.flush()
 
     def finish(self, result: RunResult) -> None:
         ended = {"status": result.status, "stop_reason": result.stop_reason, "steps": result.steps}
@@ -227,8 +207,7 @@ class TensorBoard(Sink):
         self.flush()
 
     def close(self) -> None:
-        for writer in (self.writer, *self.beside.values()):
-            writer.close()
+        self.writer.close()
 
     def write(self, values: dict[str, float], step: int) -> None:
         """Write numbers by name at a step."""
