@@ -391,11 +391,10 @@ class _Condition:
     def _kind(self, name: str, fixed: tuple[str, ...], change: str, repeated: list[Repeated]) -> Kind:
         flags = self.hit.flags
         judged = [(owns, its) for owns, runs in repeated if (its := [r for r in runs if pd.notna(flags[r])])]
-        ordinary = [bool(owns) and bool((flags[owns] == 0).all()) for owns, _ in judged]
-        candidates = [unit for unit, o in zip(judged, ordinary, strict=True) if not o]
-        # a chosen seed that is no hit is neither
-        controls = [unit for unit, o in zip(judged, ordinary, strict=True) if o and not self._chosen & set(unit[0])]
+        candidates = [(owns, runs) for owns, runs in judged if not owns or (flags[owns] == 1).any()]
+        # a chosen seed that is no hit is neither, and so is one that cannot be judged
         by_lot = [(owns, runs) for owns, runs in judged if owns and not self._chosen & set(owns)]
+        controls = [(owns, runs) for owns, runs in by_lot if (flags[owns] == 0).all()]
         once = self._one_each(by_lot, fixed)
         called, plain = (self._described(name, fixed, repeated, once) for repeated in (candidates, controls))
         return Kind(name, fixed, change, self.name, self.hit, called, plain, self.judged)
@@ -437,7 +436,8 @@ class _Condition:
         """
         if name != "precision" and "=" not in name:  # another precision or setting may have another rate
             if scan is not None and run not in self.random.index and len(fixed) == len(RUN_STREAMS):
-                return list(scan.rows.index), f"seeds of the {listed(scan.varies)} scan"
+                words = f"seeds of the {listed(scan.varies)} scan" + f" ({scan.held})" * (len(self.scans) > 1)
+                return list(scan.rows.index), words
             if len(self.random) >= FEWEST_OTHERS:
                 return list(self.random.index), "random seeds"
         if len(once) >= FEWEST_CONTROLS:
@@ -596,8 +596,7 @@ def analyse(observations: Observations) -> Repeats:
 def _held(test: Test) -> list[Finding]:
     """Return how many repeats reached the accuracy and held it, and when they generalised: one step can be a dip."""
     kind = test.kind
-    if kind.hit.judged is None:
-        return []
+    assert kind.hit.judged is not None  # or nobody asks
     rows = kind.hit.judged.loc[[run for unit in kind.candidates for run in unit.repeats]]
     held, done = rows["held"].dropna() == 2, rows["generalised"][np.isfinite(rows["generalised"])]
     if held.empty:
@@ -855,7 +854,8 @@ def _findings(study: Repeats, test: Test) -> None:
     if result.mean is not None:
         m = result.mean
         same = f" with this {listed(kind.shared)} seed" if kind.shared else ""
-        text += f" For all seeds{same} chosen like these: {m.percent(0)} of a seed's repeats."
+        lines = f" ({m.n} lines: those that share a seed are one)" if m.n < n else ""
+        text += f" For all seeds{same} chosen like these: {m.percent(0)} of a seed's repeats{lines}."
     elif n > 1:
         text += " The candidates share streams, so they do not tell how other such seeds behave."
     if any(len(unit.owns) > 1 for unit in kind.candidates):
