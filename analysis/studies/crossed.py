@@ -188,7 +188,7 @@ def one(observations: Observations, condition: Condition, subject: Subject) -> C
     how_full = "every cell filled" if cells == possible else f"{cells:,} of {possible:,} cells filled"
     study.scope = (
         f"{len(rows):,} runs of {subject.describe(rows.iloc[0])}: {sizes} seeds, "
-        f"{how_full}, {len(rows) / cells:.2g} runs a cell. Outcome: {result.name}."
+        f"{how_full}, {len(rows) / cells:.2g} run{'s' * (len(rows) > cells)} a cell. Outcome: {result.name}."
     )
     for streams in crossing.factors.values():
         if len(streams) > 1:
@@ -214,7 +214,7 @@ def one(observations: Observations, condition: Condition, subject: Subject) -> C
 
 def _shares(study: Crossed) -> None:
     y = study.rows["y"].to_numpy(dtype=float)
-    merged = len(study.factors) > 2 and study.single
+    merged = len(study.factors) > 1 and study.single
     try:
         study.shares = shares = variance_shares(
             y, study.factors, generator("variance shares"), sums=MODEL_SEED, merged=merged
@@ -230,9 +230,8 @@ def _shares(study: Crossed) -> None:
     by = f"{'up to' if study.outcome.is_time else 'at'} step {study.outcome.horizon:,.0f}"
     words = alone | {CHAOS: f"chaos, {by} (equal seeds, weights moved by a unit in the last place)"}
     if merged:  # the last component
-        words[list(shares.shares)[-1]] = (
-            "all three seeds together or to chaos, which one run a cell does not tell apart"
-        )
+        every = "all three" if len(study.factors) > 2 else "both"
+        words[[*shares.shares][-1]] = f"{every} seeds together or to chaos, which one run a cell does not tell apart"
     for name, e in sorted(shares.shares.items(), key=lambda pair: -pair[1].value):
         study.tell(
             f"{name} share",

@@ -20,7 +20,6 @@ LONG = ("learning", "redraws")
 def test_the_page_has_every_case_of_the_command() -> None:
     assert {line[:2] for line in COMMITTED} == {(section, case) for section, case, _ in cases()}
     told = {(line[0], int(cells[-1].replace(",", ""))) for line, cells in COMMITTED.items()}
-    # some studies of few lines or seeds cannot tell
     assert all(n == STUDIES or (section in ("half-fate", "times") and n > 0.75 * STUDIES) for section, n in told)
 
 

@@ -158,18 +158,21 @@ def test_only_times_of_many_that_were_watched_long_enough_are_compared(n: int, s
 
 def test_crossed_recovers_the_shares() -> None:
     truth = {"init": 0.10, "order": 0.05, "init × order": 0.03, "chaos": 0.06}
-    found = simulate(crossed((2, 9, 9), np.random.default_rng(6), truth) + census(20, np.random.default_rng(7)))
-    study = ask("crossed", found)
+    rng, other = np.random.default_rng(6), np.random.default_rng(7)
+    study = ask("crossed", simulate(crossed((2, 9, 9), rng, truth) + census(20, other)))
     assert len(study.rows) == 2 * 9 * 9 * 2  # the census is no part of the design
-    total = sum(truth.values())
     shares = study.shares.shares
-    inside = [shares[name].low <= variance / total <= shares[name].high for name, variance in truth.items()]
+    inside = [shares[name].low <= variance / 0.24 <= shares[name].high for name, variance in truth.items()]
     assert sum(inside) >= 3  # four 95% intervals of one data set: one may miss
     first = next(f for f in study.findings if f.label.endswith(" share"))
     assert first.estimate.value == max(e.value for e in shares.values()), "the answer leads"
     tests = {f.label: float(f.shown.removeprefix("p = ")) for f in study.findings if f.label.startswith("outcomes")}
     assert tests["outcomes differ between init seeds"] < 0.01 < tests["outcomes differ between split seeds"]
     assert list(study.rates.groupby("stream")["cells"].first()) == [2 * 9, 2 * 9, 9 * 9]
+    once = ask("crossed", simulate(crossed((6, 15, 1), rng, {"split": 0.3, "chaos": 0.1}, replicates=1)))
+    shares = once.shares.shares
+    assert list(shares) == ["split", "init", "split × init and chaos"]
+    assert shares["split"].low <= 0.75 <= shares["split"].high and shares["init"].high < 0.5
 
 
 def test_ranks_find_a_share_that_the_best_quarter_misses() -> None:
