@@ -43,7 +43,7 @@ from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
 from grok.analysis.studies.base import OwnStudy, Table
-from grok.analysis.studies.conditions import CHOSEN, FEWEST, Family, contrast, slowdown_words
+from grok.analysis.studies.conditions import CHOSEN, FEWEST, Family, contrast, held_fixed, slowdown_words
 from grok.analysis.writing import FIGURES, default_folder, study_text, write_page, write_studies
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.errors import ConfigError
@@ -165,9 +165,12 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
     streams = ", ".join(column.removeprefix("seed_") for column in pairing(a, b))
     same = [c.removeprefix("config.") for c in mixed(a, b) if setting_words(a, c) == setting_words(b, c)]
     equal = "".join(f"equal {name} (of several values), " for name in same)
+    held = ", ".join(column.removeprefix("seed_") for column in held_fixed(pd.concat(sides.rows)))
     kind = f"the same seeds ({streams}) on both sides, {equal}compared in pairs"
     if not sides.paired:
         kind = f"two groups, not pairs (pairs of equal seeds and settings: {sides.shared})"
+    if held:
+        kind += f"; all have one {held} seed, and another may give another difference"
     if sides.alone:
         kind += f"; {sides.alone:,} more are left out, which repeat a seed or have no partner on the other side"
     if any(sides.failed):
@@ -216,8 +219,11 @@ def _generalised(observations: Observations, sides: Sides, step: int) -> Line:
     a, b = (observations.times(rows).right <= step for rows in sides.rows)
     counts = (int(a.sum()), len(a), int(b.sum()), len(b))
     change = paired_difference(sum(a & ~b), sum(b & ~a), len(a)) if sides.paired else difference(*counts)
-    three = [change, share(*counts[:2]), share(*counts[2:])]
-    if shared_seeds(*sides.rows):  # but few seeds without a hit show no spread
+    three = [change]
+    for hits, n, rows in zip(counts[::2], counts[1::2], sides.rows, strict=True):
+        seeds = min((len(set(of)) for of in shared_seeds(rows).values()), default=n)
+        three.append(share(hits, n) if 0 < hits < n else share(seeds * (hits > 0), seeds))  # these show no spread
+    if shared_seeds(*sides.rows):
         means, ends = _means(sides, a.astype(float), b.astype(float)), (-1.0, 0.0, 0.0)
         three = [
             replace(e, low=max(end, min(e.low, mean.low)), high=min(1.0, max(e.high, mean.high)))

@@ -31,8 +31,6 @@ from grok.analysis.statistics.proportions import clustered_ratio, ratio
 from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
 from grok.analysis.studies.base import ALARM, Finding, Question, Study
 from grok.analysis.studies.census import judged
-from grok.config import ArithmeticConfig
-from grok.config.fields import settings_of
 
 MOST = 6
 """Largest number of families of one setting; the largest are kept."""
@@ -124,7 +122,7 @@ def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     others = [
         (value, kept[value] if len(kept[value]) >= FEWEST else rows)
         for value, rows in others
-        if len(kept[value]) >= FEWEST or _held_fixed(rows) == _held_fixed(base)
+        if len(kept[value]) >= FEWEST or held_fixed(rows) == held_fixed(base)
     ]
     shared = set().union(*(set(triples(rows)) for _, rows in others))
     mine = base[[t in shared for t in triples(base)]]
@@ -132,8 +130,8 @@ def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     return {reference: mine if narrowed else base, **dict(others)}
 
 
-def _held_fixed(rows: pd.DataFrame) -> dict[str, int]:
-    """Return the streams that all runs hold at one seed."""
+def held_fixed(rows: pd.DataFrame) -> dict[str, int]:
+    """Return the streams (columns) that all runs hold at one seed."""
     return {stream: int(rows[stream].iloc[0]) for stream in SEEDS if rows[stream].nunique() == 1}
 
 
@@ -189,6 +187,17 @@ class Contrast:
     """p-value of the log-rank test; None if no run generalised."""
     shared: tuple[str, ...] = ()
     """Streams of which several runs share a seed: intervals are by the spread between these seeds."""
+
+    @property
+    def about(self) -> str:
+        """What the ratio is of besides: seeds that all runs have in common, and runs that diverged, in words."""
+        both = (self.rows, self.base)
+        held = [stream.removeprefix("seed_") for stream in held_fixed(pd.concat(both))]
+        here, there = (int((side["status"] == "diverged").sum()) for side in both)
+        text = f", at one {listed(held)} seed" if held else ""
+        if here + there:
+            text += f"; runs that diverged count as late ones ({here} here and {there} at {self.family.reference})"
+        return text
 
     @property
     def label(self) -> str:
@@ -294,11 +303,10 @@ def analyse_settings(observations: Observations, families: list[Family]) -> Comp
         contrasts=contrasts,
         p={c.label: float(p) for c, p in zip(tested, adjusted, strict=True)},
     )
-    docs = settings_of(ArithmeticConfig)
     records = []
     for family in families:
         mine = [c for c in contrasts if c.family is family]
-        study.findings.append(_sentence(study, family, mine, docs[family.setting][1].doc))
+        study.findings.append(_sentence(study, family, mine))
         records.append(_record(observations, study, family, None))
         records += [_record(observations, study, family, c) for c in mine]
     if len(families) > 1:
@@ -306,8 +314,6 @@ def analyse_settings(observations: Observations, families: list[Family]) -> Comp
     study.findings += [f for c in contrasts for f in _rates(observations, c, len(families) == 1)]
     caption = "Each value against its reference; p (Holm): that the geometric means are equal, over all rows"
     table = pd.DataFrame(records)
-    if all(c.paired for c in contrasts):
-        table = table.drop(columns="same seeds")  # a note says it for all
     table = table[[c for c in table if (table[c].astype(str) != "").any()]]
     study.tabulate("values", caption, table)
     study.notes += _notes(families, contrasts)
@@ -329,7 +335,7 @@ def _count(study: Comparison) -> Finding:
         if far:
             _, c = max(far, key=lambda pair: pair[0])
             beside = f"{c.family.reference} at {c.family.at}" if c.family.at else c.family.reference
-            text += f"; {word} at {c.family.setting}={c.value} over {beside}, {slowdown_words(c)}"
+            text += f"; {word} at {c.family.setting}={c.value} over {beside}, {slowdown_words(c)}{c.about}"
     return Finding("values change the time beyond chance", shown, text + ".", headline=True)
 
 
@@ -339,13 +345,9 @@ def _curve(observations: Observations, rows: pd.DataFrame) -> tuple[SurvivalCurv
     return kaplan_meier(times), min(last, watched_until(times))
 
 
-def _sentence(study: Comparison, family: Family, contrasts: list[Contrast], doc: str) -> Finding:
-    values = []
-    for c in contrasts:
-        values.append(f"{c.value}: {slowdown_words(c)}{_verdict(study, c)}")
-    doc = doc.rstrip(".")
-    meaning = doc[0].lower() + doc[1:] if doc[1:2].islower() else doc
-    text = f"{family.title} ({meaning}), time to generalise relative to {family.reference}: " + "; ".join(values) + "."
+def _sentence(study: Comparison, family: Family, contrasts: list[Contrast]) -> Finding:
+    values = "; ".join(f"{c.value}: {slowdown_words(c)}{c.about}{_verdict(study, c)}" for c in contrasts)
+    text = f"{family.title}, time to generalise relative to {family.reference}: {values}."
     return Finding(family.title, f"{len(contrasts) + 1} values", text)
 
 
@@ -421,7 +423,7 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
         doubt = "" if c.slowdown.low > 1 or c.slowdown.high < 1 else "; no clear difference of the mean"
         if doubt and c.logrank_p is not None and c.logrank_p <= ALARM:
             doubt += f", but the times differ (log-rank p = {c.logrank_p:.2g})"
-        text = f"Time at {c.label} over that at {base} by step {c.horizon:,.0f}: {slowdown_words(c)}{doubt}."
+        text = f"Time at {c.label} over that at {base} by step {c.horizon:,.0f}: {slowdown_words(c)}{c.about}{doubt}."
         setting, at = c.family.setting.rpartition(".")[2].replace("_", " "), f" ({c.family.at})" if c.family.at else ""
         what = f"time at {setting} {c.value}, over that at {base}{at}"
         findings.append(Finding(what, slowdown_words(c), text, c.slowdown, headline=True, listed=False))
@@ -442,12 +444,10 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     others = set(differing_settings(c.base.iloc[0])) - {c.family.setting}
     seeds = f"seeds above {DIARY.super_accuracy:.0%}" if others else "super seeds"  # the thresholds are the diary's
     what = seeds[0].upper() + seeds[1:]
-    if not b:
-        shown = f"only at {c.value}"
-        text = f"{what} only at {c.label}: {counts} (interval of the ratio: {e.low:.2g} and above)."
-    elif not a:
-        shown = f"none at {c.value}"
-        text = f"No {seeds} at {c.label}: {counts} (interval of the ratio: up to {e.high:.2g})."
+    if not (a and b):
+        shown, which = (f"only at {c.value}", f"{what} only") if a else (f"none at {c.value}", f"No {seeds}")
+        ends = f"{e.low:.2g} and above" if a else f"up to {e.high:.2g}"
+        text = f"{which} at {c.label}: {counts} (interval of the ratio: {ends})."
     else:
         shown = f"×{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
         text = f"{what} at {c.label} are {e.value:.2f} times as frequent ({e.low:.2f} to {e.high:.2f}): {counts}."
@@ -464,8 +464,6 @@ def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:
         "Times are geometric means up to the step in the table; runs that take longer count with that step. If more "
         "than 5% of them do, the ratio is a bound (“at least” or “at most”), and its interval has only one end."
     ]
-    if all(c.paired for c in contrasts):
-        notes.append("Each value is compared with the reference over the same seeds.")
     notes += [
         f"{family.title}: {', '.join(family.apart)} left out, because the runs hold other seeds fixed than those at "
         f"{family.reference}, and a fixed seed may make the difference."

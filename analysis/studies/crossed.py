@@ -232,16 +232,18 @@ def _shares(study: Crossed) -> None:
     if merged:  # the last component
         every = "all three" if len(study.factors) > 2 else "both"
         words[[*shares.shares][-1]] = f"{every} seeds together or to chaos, which one run a cell does not tell apart"
+    leads = [*words, max(shares.shares, key=lambda name: shares.shares[name].value)]
     for name, e in sorted(shares.shares.items(), key=lambda pair: -pair[1].value):
+        shown = e.percent() if e.high - e.low >= NO_WIDTH else f"{e.value:.1%}"
         study.tell(
             f"{name} share",
-            e.percent(),
-            f"{e.percent()} of the variance belongs to {words.get(name, f'the interaction {name}')}"
+            shown,
+            f"{shown} of the variance belongs to {words.get(name, f'the interaction {name}')}"
             f"{': these data cannot tell' if e.high - e.low > UNKNOWN else ''}"
             f"{': beyond what normal effects give, so without an interval' if e.high - e.low < NO_WIDTH else ''}.",
             e,
-            headline=name in words,
-            listed=name in words,
+            headline=name in leads,
+            listed=name in leads,
         )
     if shares.together is not None:
         e = shares.together

@@ -146,10 +146,10 @@ def one(observations: Observations, population: Population) -> Prediction:
     )
     if meaning.startswith("super at"):
         wide = curves.pivot(index="run_id", columns="step", values=["val_loss", "val_acc"]).reindex(rows.index)
+        end = DIARY.horizon_of(rows)  # where super is decided: nobody has to train longer
+        steps = [s for s in steps if s < end]
         few = steps[:: -(-len(steps) // MOST_STEPS)]
-        # each run's steps without a screen, at most the most frequent budget
-        lengths = np.minimum(floats(rows["steps"]), float(rows["config.train.steps"].mode().iloc[0]))
-        _recognised(study, wide, floats(rows["accuracy"].fillna(-1)), hit, few, lengths)
+        _recognised(study, wide, floats(rows["accuracy"].fillna(-1)), hit, few, np.minimum(floats(rows["steps"]), end))
     return study
 
 
@@ -189,10 +189,8 @@ def _recognised(
         for pick in (half, ~half)
     ]
     trained, hits = (sum(numbers) for numbers in list(zip(*measured, strict=True))[2:])
-    blind, screened_by_loss = (
-        _price(float(steps_trained), int(k), len(hit))
-        for steps_trained, k in ((lengths.sum(), hit.sum()), (trained, hits))
-    )
+    blind = _price(float(lengths.sum()), int(hit.sum()), len(hit))
+    screened_by_loss = _price(float(trained), int(hits), len(hit))
     chosen = " and ".join(f"{kept:.0%} at step {step:,}" for step, kept, *_ in measured)
     text = (
         f"A blind search trains {blind} steps for each super seed. If only a share with the lowest validation loss "
@@ -212,13 +210,8 @@ def _price(trained: float, hits: int, n: int) -> str:
 def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: float) -> None:
     early = looks[(looks["already there"] < 0.05) & (np.isfinite(arrival) | (looks["step"] <= looks["step"].max() / 2))]
     row = (early if len(early) else looks).iloc[-1]
-    e = Estimate(
-        float(row["auroc"]),
-        float(row["low"]),
-        float(row["high"]),
-        len(hit),
-        "Newcombe's fifth, widened for 5-fold cross-validation",
-    )
+    value, low, high = row[["auroc", "low", "high"]].astype(float)
+    e = Estimate(value, low, high, len(hit), "Newcombe's fifth, widened for 5-fold cross-validation")
     shown = f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
     text = (
         f"At step {row['step']:,.0f} a logistic regression on loss, accuracy and weight norm "

@@ -646,14 +646,14 @@ def _by_device(test: Test) -> list[Finding]:
 def _by_margin(test: Test) -> list[Finding]:
     """Return the repeats of candidates whose own run was just above the threshold, and of those far above it.
 
-    The bound is the median of the candidates' own accuracies.
+    The bound is the median of the candidates' own accuracies, cut to the digits that are shown.
     """
     kind, judged = test.kind, test.kind.hit.judged
     units = [unit for unit in kind.candidates if unit.owns]
     if test.free or "=" in kind.name or judged is None or len(units) < FEWEST_MARGIN:
         return []
     own = judged["accuracy"][[unit.owns[0] for unit in units]].to_numpy(dtype=float).round(4)  # as it is shown
-    bound, groups = float(np.median(own)), Groups()
+    bound, groups = float(np.floor(1e4 * np.median(own) + 1e-6) / 1e4), Groups()
     for unit, accuracy in sorted(zip(units, own, strict=True), key=lambda pair: pair[1] > bound):
         words = f"where it was {'above' if accuracy > bound else 'up to'} {bound:.2%}"
         groups.setdefault(words, []).append((unit, unit.repeats))
@@ -736,13 +736,15 @@ def _between_streams(tests: Sequence[Test]) -> list[Finding]:
         shown = listed(
             [f"{int(t.units['again'].sum())} of {int(t.units['of'].sum())} with a new {t.free[0]}" for t in mine]
         )
+        test = f"p = {p:.2g}"
         verdict = "do not tell the streams apart" if p > LEVEL_STREAMS else "differ between the streams"
         few = max(1, sum(len(set(streams[lines == line])) > 1 for line in set(lines)))
         if p > LEVEL_STREAMS < factorial(len(mine)) ** (1.0 - few):  # no counts of so few lines have a smaller p-value
             verdict = "cannot tell the streams apart: too few seeds without a common stream had several redrawn"
-        text = f"{condition and condition + ': '}{shown}: these counts {verdict} (permuted within lines, p = {p:.2g})."
+            test = "no test"
+        text = f"{condition and condition + ': '}{shown}: these counts {verdict} (permuted within lines, {test})."
         label = "one stream redrawn" + (f" ({condition})" if condition else "")
-        findings.append(Finding(label, f"p = {p:.2g}", text))
+        findings.append(Finding(label, test, text))
     return findings
 
 

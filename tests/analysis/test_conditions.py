@@ -192,7 +192,9 @@ def test_runs_that_share_seeds_are_compared_by_the_spread_between_these() -> Non
         given = {"seeds.split": split, "seeds.init": 4 * init + split, "train.steps": 4000, "eval.every": 20}
         truths.append(Truth({**given, "optim.weight_decay": decay}, time))
     (contrast,) = settings_study("weight_decay", "optim.weight_decay", truths).contrasts
-    assert contrast.shared == ("split",) and contrast.logrank_p is None
+    assert contrast.shared == ("split",) and contrast.logrank_p is None and contrast.about == ", at one order seed"
+    lost = simulate([*truths[:-1], Truth(truths[-1].overrides, 1e9, status="diverged")])
+    assert "count as late ones (1 here and 0 at 0.5)" in ask("weight_decay", lost).contrasts[0].about
     found = simulate(truths)
     for sides in (
         ("weight_decay=0.5", "weight_decay=2"),
@@ -201,6 +203,7 @@ def test_runs_that_share_seeds_are_compared_by_the_spread_between_these() -> Non
         (numbers,) = compared(found, Sides.of(found, found.path, sides)).files.values()
         told = numbers[(numbers["of"] == DIFFERENCE) & numbers["what"].str.contains("over A")]
         assert len(told) == 2 and (told["low"] <= 1).all() and (told["high"] >= 1).all()
+        assert numbers[numbers["of"] == sides[1]]["low"].iloc[0] < 0.5, "4 of 4 splits, and not 40 of 40 runs"
     assert mean(np.full(7, 0.1) * 3).low == mean(np.full(7, 0.1) * 3).high, "all equal"
 
 
@@ -269,9 +272,8 @@ def test_the_bug_is_order_noise_unless_it_is_more() -> None:
     slow = [Truth(t.overrides, t.time * (1.6 if t.overrides.get("eval.passes") == 2 else 1))
             for t in val_shuffle(0.3, 0.05, 0.0, rng)]  # fmt: skip
     assert estimates(slow)["size against order noise"].low > 1, "a slower way is no noise"
-    # without a second way of coupling there is nothing to hold the size against
-    study = ask("val_shuffle", simulate(val_shuffle(0.3, 0.2, 0.0, rng, ways=1)))
-    assert not any("size against order noise" in f.label for f in study.findings)
+    alone = ask("val_shuffle", simulate(val_shuffle(0.3, 0.2, 0.0, rng, ways=1)))  # nothing to hold the size against
+    assert not any("size against order noise" in f.label for f in alone.findings)
 
 
 @pytest.mark.slow
