@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 # interval covers it).
 
 RATE: Final = 0.05
-"""False-discovery rate of the verdicts about single candidates."""
+"""False-discovery rate of the verdicts about single candidates of all kinds of repeat."""
 MOST: Final = 0.5
 """Share of hits above which a candidate hits in most of its repeats."""
 
@@ -116,7 +116,7 @@ def mean_share(counts: Sequence[Counts], lines: Sequence[str] | None = None, lev
 
 
 def replication(
-    counts: Sequence[Counts], bases: Sequence[Counts | None], lines: Sequence[str] | None = None
+    counts: Sequence[Counts], bases: Sequence[Counts | None], lines: Sequence[str] | None = None, rate: float = RATE
 ) -> Replication:
     """Compare each candidate's hits with those of other seeds.
 
@@ -124,6 +124,7 @@ def replication(
         counts: each candidate's hits and repeats.
         bases: the hits and runs of the other seeds that it is compared with; None: too few of them.
         lines: each candidate's line of descent, as in `mean_share`.
+        rate: false-discovery rate over the candidates, and level of the test of all of them.
 
     Raises:
         NotEnoughData: no candidate.
@@ -142,10 +143,10 @@ def replication(
     candidates = []
     for i, (count, base) in enumerate(zip(counts, bases, strict=True)):
         again = clopper_pearson(*count)
-        verdict = _verdict(again, base is not None, bool(q_more[i] <= RATE), bool(q_most[i] <= RATE))
+        verdict = _verdict(again, base is not None, bool(q_more[i] <= rate), bool(q_most[i] <= rate))
         candidates.append(Candidate(again, others.get(base) if base else None, p_more[i], verdict))
     pooled = clopper_pearson(int(hits.sum()), int(runs.sum()))
-    more = together_more_often(counts, bases) <= RATE
+    more = together_more_often(counts, bases) <= rate
     related = len(counts) if lines is None else len(set(lines))
     mean = mean_share(counts, lines) if related > 1 else None
     return Replication(tuple(candidates), pooled, mean, _together(candidates, pooled, more))

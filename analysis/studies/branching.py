@@ -286,6 +286,7 @@ def _kept(study: Branching) -> None:
                     f"parents, through {family.kept}. It is about {about} ({who}; 0: siblings are no more "
                     "alike than any two children, 1: as much as random seeds; chosen parents can differ by more)."
                 )
+                text += " These data cannot tell." * (e.low <= 0 and e.high >= 1)
             study.tell(
                 f"{_WORDS[name]}, {family.name} redrawn",
                 e.plain(2),

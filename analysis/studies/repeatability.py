@@ -28,7 +28,7 @@ from grok.analysis.observations import (
 from grok.analysis.populations import CHOSEN, Population, asked, drawn, listed, places, roles
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, NotEnoughData, generator, median_interval
 from grok.analysis.statistics.proportions import clopper_pearson, heterogeneity, unequal_rates
-from grok.analysis.statistics.repeatability import MOST, Counts, Replication, Verdict, mean_share, replication
+from grok.analysis.statistics.repeatability import MOST, RATE, Counts, Replication, Verdict, mean_share, replication
 from grok.analysis.studies.base import ALARM, Finding, Question, Study, Table
 from grok.analysis.studies.census import judged
 from grok.records import tag_parts
@@ -567,7 +567,7 @@ def analyse(observations: Observations) -> Repeats:
     if len({kind.condition for kind in every}) == 1:  # the study is about one condition: no kind has to name it
         about = every[0].condition
         every = [replace(kind, condition="") for kind in every]
-    tests = [_test(kind) for kind in every]
+    tests = [_test(kind, RATE / len(every)) for kind in every]  # of chance alone one store in twenty has a sign
     study = Repeats(about=about, tests=tests)
     hits = dict.fromkeys(f"{t.kind.hit.words}: {t.kind.hit.definition}" for t in tests)
     tasks = dict.fromkeys(describe_task(t.kind.rows.iloc[0]) for t in tests)
@@ -575,8 +575,8 @@ def analyse(observations: Observations) -> Repeats:
     study.notes.append(
         "The run that made a seed a candidate is never counted among its repeats. Two tests judge candidates: Fisher's "
         "exact test of its repeats against other seeds (more often than others), and the exact binomial test against "
-        "one half (in most repeats). Both use a false-discovery rate of 5% over the candidates of one kind of repeat. "
-        "Fisher's test of all of them together has a level of 5%. Several kinds are not corrected for their number."
+        "one half (in most repeats). Both use a false-discovery rate of 5%, and Fisher's test of all of them together "
+        "a level of 5%, which the kinds of repeat share out among them."
     )
     if any(len(test.free) > 1 for test in tests):
         study.notes.append("If two streams are redrawn, the counted repeats share no seed of either stream.")
@@ -736,22 +736,22 @@ def _between_streams(tests: Sequence[Test]) -> list[Finding]:
         shown = listed(
             [f"{int(t.units['again'].sum())} of {int(t.units['of'].sum())} with a new {t.free[0]}" for t in mine]
         )
-        test = f"p = {p:.2g}"
+        test = f" (permuted within lines, p = {p:.2g})"
         verdict = "do not tell the streams apart" if p > LEVEL_STREAMS else "differ between the streams"
         few = max(1, sum(len(set(streams[lines == line])) > 1 for line in set(lines)))
         if p > LEVEL_STREAMS < factorial(len(mine)) ** (1.0 - few):  # no counts of so few lines have a smaller p-value
             verdict = "cannot tell the streams apart: too few seeds without a common stream had several redrawn"
-            test = "no test"
-        text = f"{condition and condition + ': '}{shown}: these counts {verdict} (permuted within lines, {test})."
+            test = ""
+        text = f"{condition and condition + ': '}{shown}: these counts {verdict}{test}."
         label = "one stream redrawn" + (f" ({condition})" if condition else "")
-        findings.append(Finding(label, test, text))
+        findings.append(Finding(label, f"p = {p:.2g}" if test else "no test", text))
     return findings
 
 
-def _test(kind: Kind) -> Test:
+def _test(kind: Kind, rate: float) -> Test:
     counts = [kind.hit.counts(unit.repeats) for unit in kind.candidates]
     bases = [kind.hit.counts(unit.others) if unit.others else None for unit in kind.candidates]
-    result = replication(counts, bases, [unit.line for unit in kind.candidates])
+    result = replication(counts, bases, [unit.line for unit in kind.candidates], rate)
     records = [
         {
             "candidate": unit.name,

@@ -117,8 +117,8 @@ def _events(study: Survival, observations: Observations) -> None:
         "generalised for good",
         f"{good} of {reached}",
         f"Of the {reached} seeds that generalised, {fell} fell below {GENERALISED_VAL_ACC:.0%} again at a later "
-        f"evaluation, and {reached - good} ended below it; {good} generalised for good. The times above are those "
-        "of the first event. More frequent evaluations would show more falls.",
+        f"evaluation, and {reached - good} ended below it; {good} generalised for good. All times here are "
+        "those of the first event. More frequent evaluations would show more falls.",
         share(good, reached),
     )
 
