@@ -186,7 +186,7 @@ def test_a_stream_with_one_seed_a_side_is_what_differs_and_a_failed_run_is_count
     by_rate = compare.compared(read, compare.Sides.of(read, Path("S"), ("lr=0.008", "lr=0.009")))
     assert by_rate.summary.startswith("seeds.order: more than one value"), "of a side has one, and they differ"
     halves = compare.Sides.of(read, Path("S"), ("config.seeds.init<10", "config.seeds.init>9"))
-    assert "share seed_init, seed_order" in compare.compared(read, halves).summary
+    assert "share init and order seeds" in compare.compared(read, halves).summary
     ratio = next(iter(study.files.values())).query("what.str.contains('geometric mean step')").iloc[0]
     assert 1.15 < ratio["low"] <= 1.2 <= ratio["high"] < 1.25, "in pairs"
     best = [Truth({**t.overrides, "seeds.order": 9}, 1500) for t in sorted(truths[:20], key=lambda t: t.time)[:9]]
