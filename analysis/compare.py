@@ -238,7 +238,9 @@ def _means(sides: Sides, a: NDArray[np.float64], b: NDArray[np.float64]) -> list
     both = sides.rows[:1] if sides.paired else sides.rows[::-1]
     shared = [[*shared_seeds(*of).values()] for of in (both, sides.rows[:1], sides.rows[1:])]
     change = mean(b - a, shared=shared[0]) if sides.paired else mean(b, a, shared=shared[0])
-    return [change, mean(a, shared=shared[1]), mean(b, shared=shared[2])]
+    # one run has no spread to show
+    each = (np.resize(x, max(2, len(x))) for x in (a, b))
+    return [change, *(mean(x, shared=of) for x, of in zip(each, shared[1:], strict=True))]
 
 
 def _times(observations: Observations, sides: Sides) -> list[Line]:
