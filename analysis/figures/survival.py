@@ -146,9 +146,8 @@ def cumulative_of_populations(study: Study) -> Drawing:
     parts = study.parts[: len(SERIES)]
     curves = [(part.about, part.curve) for part in parts]  # type: ignore[attr-defined]
     ends = [min(part.end, part.last) for part in parts]  # type: ignore[attr-defined]
-    rest = (
-        f" {len(study.parts) - len(parts)} more populations are in the table." if len(study.parts) > len(parts) else ""
-    )
+    left = len(study.parts) - len(parts)
+    rest = f" {left} more populations are in the table." if left else ""
     caption = f"Kaplan-Meier with 95% bands. A curve ends where too few runs are left.{rest}"
     title = "Share of seeds that have generalised by each step"
     return compare("cumulative", title, caption, curves, ends)

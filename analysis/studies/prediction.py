@@ -144,11 +144,10 @@ def one(observations: Observations, population: Population) -> Prediction:
     study.tabulate(
         "auroc", f"Out-of-fold prediction of the {int(hit.sum())} seeds {meaning}", looks.round(3), open=False
     )
-    if meaning.startswith("super at"):
+    end = DIARY.horizon_of(rows)  # where super is decided: nobody has to train longer
+    if meaning.startswith("super at") and (early := [s for s in steps if s < end]):
         wide = curves.pivot(index="run_id", columns="step", values=["val_loss", "val_acc"]).reindex(rows.index)
-        end = DIARY.horizon_of(rows)  # where super is decided: nobody has to train longer
-        steps = [s for s in steps if s < end]
-        few = steps[:: -(-len(steps) // MOST_STEPS)]
+        few = early[:: -(-len(early) // MOST_STEPS)]
         _recognised(study, wide, floats(rows["accuracy"].fillna(-1)), hit, few, np.minimum(floats(rows["steps"]), end))
     return study
 
