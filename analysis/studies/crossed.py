@@ -203,9 +203,7 @@ def one(observations: Observations, condition: Condition, subject: Subject) -> C
         )
         note = f"{result.censored:.0%} of the runs {end}."
         if result.censored > FEW_CUT_OFF:
-            note += (
-                " With so many runs at the end of the scale, additive effects can look like interactions (up to 10%)."
-            )
+            note += " With so many there, additive effects can look like interactions (up to 10%)."
         study.notes.append(note)
     _shares(study)
     _rates(observations, study)
@@ -234,7 +232,7 @@ def _shares(study: Crossed) -> None:
         words[[*shares.shares][-1]] = f"{every} seeds together or to chaos, which one run a cell does not tell apart"
     leads = [*words, max(shares.shares, key=lambda name: shares.shares[name].value)]
     for name, e in sorted(shares.shares.items(), key=lambda pair: -pair[1].value):
-        shown = e.percent() if e.high - e.low >= NO_WIDTH else f"{e.value:.1%}"
+        shown = _shown(e)
         study.tell(
             f"{name} share",
             shown,
@@ -280,6 +278,11 @@ def _shares(study: Crossed) -> None:
             )
     method = next(iter(shares.shares.values())).method
     study.tabulate("variance", f"Variance components ({method})", records)
+
+
+def _shown(e: Estimate) -> str:
+    """Return a share with its interval, if it has one."""
+    return e.percent() if e.high - e.low >= NO_WIDTH else f"{e.value:.1%}"
 
 
 WISHED: Final = (0.01, 0.02, 0.05, 0.1)
@@ -332,7 +335,7 @@ def _without_saturated(study: Crossed, saturated: NDArray[np.bool_]) -> Finding:
     except NotEnoughData as gap:
         text += f" The shares without them: not enough data, needs {gap.needs}."
     if without is not None:
-        text += f" Without them: {', '.join(f'{name} {e.percent()}' for name, e in without.shares.items())}."
+        text += f" Without them: {', '.join(f'{name} {_shown(e)}' for name, e in without.shares.items())}."
     return Finding("runs at the end of the scale", f"{n} of {len(values)}", text)
 
 
