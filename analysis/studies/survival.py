@@ -55,6 +55,9 @@ def one(observations: Observations, population: Population) -> Survival:
         end=survival.watched_until(times),
         last=float(np.max(np.where(times.seen, times.right, times.left))),
     )
+    if lost := int((rows["status"] == "diverged").sum()):
+        text = "seeds diverged: they count as not generalised up to the end of their budget."
+        study.notes.append(f"{lost:,} of {len(rows):,} {text}")
     longest = float(floats(rows["config.train.steps"]).max())
     if study.end < longest:
         beyond = int((times.points > study.end).sum())

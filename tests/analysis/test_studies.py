@@ -143,7 +143,9 @@ def test_the_order_of_events_says_whom_it_is_about(slow: int, diverged: int) -> 
     truths = [Truth({"seed": s, **length}, 4000.0) for s in range(14)]
     truths += [Truth({"seed": 20 + s, **length}, 40_000.0) for s in range(slow)]
     truths += [Truth({"seed": 30 + s, **length}, 40_000.0, status="diverged") for s in range(diverged)]
-    note = next(note for note in ask("regimes", simulate(truths)).notes if "times their step" in note)
+    seen = simulate(truths)
+    note = next(note for note in ask("regimes", seen).notes if "times their step" in note)
+    assert any("not generalised up to" in note for note in ask("survival", seen).notes) == bool(diverged)
     assert ("so this is about those that had" in note) == bool(slow) and ("diverged" in note) == bool(diverged)
     assert not slow or f"{slow} of {14 + slow + diverged}" in note
     assert "All 14 were trained" in note
