@@ -29,10 +29,9 @@ FLAT: Final = 1e-9
 
 @dataclass(frozen=True)
 class Attribution:
-    """Shares and two-way interactions, by factor name, in units of the outcome."""
+    """Shares by factor name, in units of the outcome."""
 
     shapley: dict[str, Estimate]
-    interactions: dict[tuple[str, str], Estimate]
     total: Estimate
     """v(all) - v(none): the effect of exchanging all factors."""
     n: int
@@ -76,14 +75,8 @@ def attribute(
         name: estimate(np.array([1 / len(term) if i in term else 0.0 for term in columns]))
         for i, name in enumerate(names)
     }
-    pairs = {
-        (names[i], names[j]): estimate(
-            np.array([0.5 ** (len(term) - 2) if i in term and j in term else 0.0 for term in columns])
-        )
-        for i, j in combinations(range(k), 2)
-    }
     total = estimate(np.array([1.0 if term else 0.0 for term in columns]))
-    return Attribution(shapley, pairs, total, n)
+    return Attribution(shapley, total, n)
 
 
 @dataclass(frozen=True)

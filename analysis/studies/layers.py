@@ -221,7 +221,6 @@ class Layers(Study):
     """Per transplant whose layers add up, and layer: share, low, high, control."""
     cells: pd.DataFrame
     """Per transplant and combination: exchanged, runs, and the mean, lowest and highest accuracy or step."""
-    interactions: pd.DataFrame
 
 
 def analyse(observations: Observations) -> Layers:
@@ -265,20 +264,6 @@ def analyse(observations: Observations) -> Layers:
         results=kept,
         shares=pd.DataFrame([record for r in kept if r.adds_up for record in _records(r)]),
         cells=pd.DataFrame([record for r in kept for record in _cells(r)]),
-        interactions=pd.DataFrame(
-            [
-                {
-                    "transplant": r.transplant.name,
-                    "layers": " × ".join(pair),
-                    "interaction": e.value,
-                    "low": e.low,
-                    "high": e.high,
-                }
-                for r in kept
-                for pair, e in r.attribution.interactions.items()
-            ],
-            columns=["transplant", "layers", "interaction", "low", "high"],
-        ),
     )
     _notes(study, len(results) - len(kept))
     study.findings += [_together(same, value) for same, value in zip(sets, p, strict=True)]
@@ -518,10 +503,6 @@ def _tables(study: Layers, many: list[Result]) -> None:
         study.tabulate("shares", caption, study.shares.round(4))
     caption = f"Every combination of layers ({'steps of generalisation' if study.is_time else 'validation accuracy'})"
     study.tabulate("combinations", caption, study.cells, open=False)
-    if len(study.interactions):
-        by_size = study.interactions["interaction"].abs().sort_values(ascending=False).index
-        table = study.interactions.reindex(by_size)
-        study.tabulate("interactions", "Two-way interactions (intervals of one each)", table.round(4), open=False)
 
 
 QUESTION = Question(
