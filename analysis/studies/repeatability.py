@@ -160,6 +160,16 @@ class Kind:
         """The kept streams whose seed all candidates have in common."""
         return [s for s in self.fixed if len({unit.seeds[s] for unit in self.candidates}) == 1 < len(self.candidates)]
 
+    @cached_property
+    def moved(self) -> list[str]:
+        """The candidates' repeats on another processor, or kind of device, than their seed's own run."""
+        tags = {
+            run: [tag_parts(tag).get(part) for part in TAG_PARTS["processor"]]
+            for run, tag in self.rows["numerics"].items()
+        }
+        pairs = [(run, unit.owns[0]) for unit in self.candidates if unit.owns for run in unit.repeats]
+        return [run for run, own in pairs if tags[run] != tags[own]]
+
 
 def linked(lines: Sequence[str], *keys: Sequence[Any] | pd.Series) -> list[str]:
     """Return ``lines`` (n,), of which those with an equal value in one of ``keys`` (n,) are one."""
@@ -631,16 +641,21 @@ def _apart(test: Test, name: str, by: str, groups: Groups) -> list[Finding]:
 
 
 def _by_device(test: Test) -> list[Finding]:
-    """Return the repeats on the device of the own run, and those on another one."""
+    """Return the repeats on the processor of the own run, and those on another one."""
     groups: Groups = {}
-    device = test.kind.rows["device"].to_dict()
+    device, moved = test.kind.rows["device"].to_dict(), set(test.kind.moved)
     for unit in (unit for unit in test.kind.candidates if unit.owns):
-        own = device[unit.owns[0]]
-        for here in sorted({device[run] for run in unit.repeats}):
-            words = f"on {own}, as before" if own == here else f"on {here} after {own}"
-            groups.setdefault(words, []).append((unit, [run for run in unit.repeats if device[run] == here]))
-    moved = any("after" in words for words in groups)
-    return _apart(test, "device", "the devices of the repeat and of the own run", groups) if moved else []
+        own, by_words = device[unit.owns[0]], dict[str, list[str]]()
+        for run in unit.repeats:
+            words = f"on {device[run]} after {own}" if device[run] != own else f"on another {own}"
+            by_words.setdefault(words if run in moved else f"on {own}, as before", []).append(run)
+        for words, runs in sorted(by_words.items()):
+            groups.setdefault(words, []).append((unit, runs))
+    return (
+        _apart(test, "device", "the processors of the repeat and of the own run", groups)
+        if moved and test.kind.name != "processor"
+        else []
+    )
 
 
 def _by_margin(test: Test) -> list[Finding]:
@@ -809,10 +824,13 @@ def verdict(test: Test) -> str:
     if result.verdict is Verdict.MORE:
         who = f"{called} of {n} candidates {'is' if called == 1 else 'are'}" if n > 1 else "the candidate is"
         who = who if called else "together the candidates are"
-        others = f"chance{f' or the new {listed(test.free)} seed' if test.free else ''} matters, too"
+        causes = ["chance", *([f"the new {listed(test.free)} seed"] if test.free else [])]
+        causes += ["the processor"] * bool(test.kind.moved)
+        # a repeat that is none shows that more than the kept seeds decides
+        others = f": {listed(causes, 'or')} matters, too" * (result.pooled.value < 1)
         most = "but most repeats are not" if result.pooled.high < MOST else "but not proven to be in most repeats"
         most = f"{sure} of them in most repeats" if sure else most
-        return f"{who} {hit} more often than other seeds, {most}: {others}"
+        return f"{who} {hit} more often than other seeds, {most}{others}"
     if result.verdict is Verdict.NO_SIGN:
         return f"no sign that {enough}: most repeats are not"
     if unknown:
@@ -836,6 +854,8 @@ def _findings(study: Repeats, test: Test) -> None:
             text += f" The candidates differ (p = {p:.2g}), so this need not be the rate of any of them."
     if lost := int((kind.rows["status"][[run for u in kind.candidates for run in u.repeats]] == "diverged").sum()):
         text += f" {lost} of these repeats diverged, and have no accuracy."
+    if len(kind.moved) == runs and kind.name != "processor":
+        text += " All these repeats ran on another processor than their seeds' own runs."
     beside: list[Finding] = []
     if kind.hit.judged is not None:  # a threshold alone does not tell a near miss from an ordinary run
         again = kind.hit.judged["accuracy"][[run for unit in kind.candidates for run in unit.repeats]]

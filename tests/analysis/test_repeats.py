@@ -18,6 +18,7 @@ from grok.analysis.studies.repeatability import Hit, Kind, Unit, _between_stream
 from grok.analysis.studies.repeatability import Test as KindTest
 from grok.store.designs import Purpose
 from tests.analysis.simulate import (
+    NUMERICS,
     Planned,
     Truth,
     ask,
@@ -392,6 +393,18 @@ def test_the_distance_of_fewer_than_six_seeds_has_no_interval(n: int) -> None:
     low, high = ("low", "high") if n == 6 else ("lowest", "highest")
     assert shown.endswith(f"{last['median']:.1g} ({last[low]:.1g} to {last[high]:.1g}) at step 3,000")
     assert ("range" in shown) == (n < 6)
+
+
+@pytest.mark.parametrize(("lost", "elsewhere"), [(0, False), (1, False), (1, True)])
+def test_only_a_repeat_that_is_none_speaks_for_chance_or_the_processor(lost: int, elsewhere: bool) -> None:
+    seeds = [Truth({"seed": s, **LENGTH}, 2000.0 if s < 2 else 9000.0) for s in range(40)]
+    repeats = [Truth({"seed": 0, "perturb.ulps": 1, "seeds.perturb": k, **LENGTH}, 2000.0) for k in range(4)]
+    for k, again in enumerate(repeats):
+        again.time, again.numerics = 9000.0 if k < lost else 2000.0, "device=cpu;model=b" if elsewhere else NUMERICS
+    texts = " ".join(finding.text for finding in ask("repeatability", simulate(seeds + repeats)).findings)
+    assert ("chance matters, too" in texts) == (lost and not elsewhere)
+    for words in ("chance or the processor matters, too", "All these repeats ran on", "3 of 4 on another cpu"):
+        assert (words in texts) == elsewhere
 
 
 def test_a_recipient_of_layers_is_no_ordinary_control() -> None:
