@@ -27,6 +27,7 @@ from grok.config import ArithmeticConfig
 from grok.config.fields import settings_of
 from grok.errors import one_line
 from grok.plugins import label
+from grok.records import tag_parts
 from grok.store import DamagedShardWarning
 from grok.streams import RUN_STREAMS, derive_seed
 from grok.untrusted import has_shape, is_plain, open_file, read_json
@@ -452,6 +453,15 @@ def varying_columns(rows: pd.DataFrame, names: Sequence[str] = CONDITION_SETTING
     """Return the columns of the settings ``names`` that take several values in ``rows``."""
     columns = [f"config.{s}" for s in names if f"config.{s}" in rows]
     return [c for c in columns if rows[c].nunique(dropna=False) > 1]
+
+
+PROCESSOR: Final = ("device", "model", "isa")
+"""Parts of a numerics tag: the kind of device, its model, and a processor's instructions."""
+
+
+def processors(rows: pd.DataFrame) -> pd.Series:
+    """Return the ``PROCESSOR`` of each run, of the last process that computed it."""
+    return rows["numerics"].map(lambda tag: tuple(tag_parts(tag).get(part) for part in PROCESSOR))
 
 
 def is_random_seed(rows: pd.DataFrame) -> pd.Series:

@@ -23,6 +23,7 @@ from grok.analysis.observations import (
     differing_settings,
     floats,
     in_words,
+    processors,
     varying_columns,
 )
 from grok.analysis.populations import SEEDS, after_results, asked, extended, listed, matched, shared_seeds, triples
@@ -190,13 +191,15 @@ class Contrast:
 
     @property
     def about(self) -> str:
-        """What the ratio is of besides: seeds that all runs have in common, and runs that diverged, in words."""
+        """What the ratio is of besides: seeds in common, runs that diverged, and other processors, in words."""
         both = (self.rows, self.base)
         held = [stream.removeprefix("seed_") for stream in held_fixed(pd.concat(both))]
         here, there = (int((side["status"] == "diverged").sum()) for side in both)
         text = f", at one {listed(held)} seed" if held else ""
         if here + there:
             text += f"; runs that diverged count as late ones ({here} here and {there} at {self.family.reference})"
+        if set(processors(self.rows)) != set(processors(self.base)):
+            text += f"; the processors are not those at {self.family.reference}, and may make the difference"
         return text
 
     @property

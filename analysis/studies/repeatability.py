@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from grok.analysis.criteria import DIARY, UNJUDGED, judge_by_time
 from grok.analysis.observations import (
     CONDITION_SETTINGS,
+    PROCESSOR,
     Observations,
     describe_task,
     differing_settings,
     floats,
     in_words,
     is_derived,
+    processors,
     varying_columns,
 )
 from grok.analysis.populations import CHOSEN, Population, asked, drawn, listed, places, roles
@@ -163,10 +165,7 @@ class Kind:
     @cached_property
     def moved(self) -> list[str]:
         """The candidates' repeats on another processor, or kind of device, than their seed's own run."""
-        tags = {
-            run: [tag_parts(tag).get(part) for part in TAG_PARTS["processor"]]
-            for run, tag in self.rows["numerics"].items()
-        }
+        tags = processors(self.rows).to_dict()
         pairs = [(run, unit.owns[0]) for unit in self.candidates if unit.owns for run in unit.repeats]
         return [run for run, own in pairs if tags[run] != tags[own]]
 
@@ -212,7 +211,7 @@ COMPUTATIONS: Final = {
 }
 """Kinds of repeat that keep all streams, with what they change in words."""
 TAG_PARTS: Final = {
-    "processor": ("device", "model", "isa"),
+    "processor": PROCESSOR,
     "lane width": ("width",),
     "path": ("rows", "products", "compiled", "compiler"),
 }

@@ -193,8 +193,9 @@ def test_runs_that_share_seeds_are_compared_by_the_spread_between_these() -> Non
         truths.append(Truth({**given, "optim.weight_decay": decay}, time))
     (contrast,) = settings_study("weight_decay", "optim.weight_decay", truths).contrasts
     assert contrast.shared == ("split",) and contrast.logrank_p is None and contrast.about == ", at one order seed"
-    lost = simulate([*truths[:-1], Truth(truths[-1].overrides, 1e9, status="diverged")])
-    assert "count as late ones (1 here and 0 at 0.5)" in ask("weight_decay", lost).contrasts[0].about
+    lost = simulate([*truths[:-1], Truth(truths[-1].overrides, 1e9, status="diverged", numerics="device=cuda")])
+    about = ask("weight_decay", lost).contrasts[0].about
+    assert "count as late ones (1 here and 0 at 0.5)" in about and "the processors are not those at 0.5" in about
     found = simulate(truths)
     for sides in (
         ("weight_decay=0.5", "weight_decay=2"),

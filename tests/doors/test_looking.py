@@ -177,14 +177,15 @@ def test_a_stream_with_one_seed_a_side_is_what_differs_and_a_failed_run_is_count
     times = {o: [(i, t * (1.2 if o == 9 else 1)) for i, t in enumerate(RNG(1).uniform(900, 3000, 20))] for o in (8, 9)}
     short = {"train.steps": 4000, "eval.every": 50}
     by_order = {o: {"seeds.order": o, "optim.lr": o / 1000, **short} for o in times}
-    truths = [Truth({"seeds.init": i, **by_order[o]}, t) for o in times for i, t in times[o]]
+    tags = {8: "device=cpu", 9: "device=cuda"}
+    truths = [Truth({"seeds.init": i, **by_order[o]}, t, numerics=tags[o]) for o in times for i, t in times[o]]
     truths.append(Truth({"seeds.init": 20, **by_order[9]}, 900, status="failed"))
     sides = compare.Sides.of(read := simulate(truths), Path("S"), ("config.seeds.order=8", "config.seeds.order=9"))
     assert sides.paired and sides.shared == 20
     study = compare.compared(read, sides)
-    assert "0 of A and 1 of B failed" in study.scope and study.summary.startswith("optim.lr: more than one value")
+    assert "0 of A and 1 of B failed" in study.scope and study.summary.startswith("optim.lr, device or its model: ")
     by_rate = compare.compared(read, compare.Sides.of(read, Path("S"), ("lr=0.008", "lr=0.009")))
-    assert by_rate.summary.startswith("seeds.order: more than one value"), "of a side has one, and they differ"
+    assert by_rate.summary.startswith("seeds.order, device or"), "of a side has one, and they differ"
     halves = compare.Sides.of(read, Path("S"), ("config.seeds.init<10", "config.seeds.init>9"))
     assert "share init and order seeds" in compare.compared(read, halves).summary
     ratio = next(iter(study.files.values())).query("what.str.contains('geometric mean step')").iloc[0]
