@@ -320,7 +320,7 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
         asked_for = [s for s in studies if s.name == "repeatability" and s.question == title(observations, studies)]
         for f in (f for s in asked_for for f in s.headlines[:1]):
             assert f.estimate is not None
-            summary += f" {f.label[0].upper()}{f.label[1:]}: {f.shown}, {f.estimate.percent(0)} for these candidates."
+            summary += f" {f.label[0].upper()}{f.label[1:]}: {f.shown}, {f.estimate.percent(0)} for the candidates."
         return summary
     lead = next((finding.text for study in studies for finding in study.headlines), "")
     n = len(observations.all_runs)

@@ -21,11 +21,11 @@ LEVEL: Final = 0.95
 
 
 class NotEnoughData(Exception):
-    """The data are too few for an estimate; ``needs`` says what is needed."""
+    """The data are too few for an estimate; ``needs`` says what is needed, ``command`` what trains it, if known."""
 
-    def __init__(self, needs: str) -> None:
+    def __init__(self, needs: str, command: str = "") -> None:
         super().__init__(f"not enough data: needs {needs}")
-        self.needs = needs
+        self.needs, self.command = needs, command
 
 
 COUNTED: Final = ("Wilson", "Clopper-Pearson")
@@ -60,6 +60,8 @@ class Estimate:
 
     def plain(self, digits: int = 0) -> str:
         """Return ``"4,120 (3,900 to 4,400)"``."""
+        if self.low == self.high or (self.low <= 0 and math.isinf(self.high)):
+            return f"{self.value:z,.{digits}f} ({'no spread' if self.low == self.high else 'no interval'})"
         high = f"to {self.high:z,.{digits}f}" if math.isfinite(self.high) else "and above"
         return f"{self.value:z,.{digits}f} ({self.low:z,.{digits}f} {high})"
 

@@ -181,7 +181,7 @@ class Question:
             study = self.answer(observations)
         except NotEnoughData as gap:
             needs = ". ".join([gap.needs, *(note.removesuffix(".") for note in notes)])
-            command = proposal(self.command, observations, self.any_task)
+            command = proposal(gap.command or self.command, observations, self.any_task or bool(gap.command))
             return Missing(self.name, self.title, self.question, needs, command, started)
         for part in (study, *study.parts):
             part.name, part.title, part.question = self.name, self.title, self.question
@@ -234,7 +234,7 @@ def side_by_side(
     if every == 1:
         return parts[0]
     study = Study(scope=scope(), parts=parts)
-    study.findings = [*_differences(parts, beside, kind), *_leading(parts, kind), *gaps]
+    study.findings = [*_differences(parts, beside, kind, len(gaps)), *_leading(parts, kind), *gaps]
     own = [(i, part, table) for i, part in enumerate(parts, 1) for table in part.tables]
     study.tables = [_table(parts, {unit.name: len(unit) for unit in units}, beside, kind)]
     study.tables += [replace(t, name=f"{t.name}_{i}", caption=f"{p.about}: {t.caption}", open=False) for i, p, t in own]
@@ -279,7 +279,7 @@ def _p_values(parts: Sequence[Study], beside: Beside) -> dict[str, float]:
     return dict(zip(tested, map(float, holm(list(tested.values()))), strict=True)) if tested else {}
 
 
-def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Finding]:
+def _differences(parts: Sequence[Study], beside: Beside, kind: str, untested: int) -> list[Finding]:
     """Return the finding which parts differ from the first beyond chance; empty without tests."""
     p = _p_values(parts, beside)
     if not p:
@@ -288,6 +288,7 @@ def _differences(parts: Sequence[Study], beside: Beside, kind: str) -> list[Find
     text = f"{len(clear)} of {len(p)} differ from {parts[0].about} beyond chance"
     text += f" ({'; '.join(clear)})" if clear else ""
     text += f". Tested: {beside.meaning} as in that one, Holm-adjusted p below {ALARM} over all {len(p)}."
+    text += f" Without an answer, so not tested: {untested}." * bool(untested)
     return [Finding(f"{kind}s that differ beyond chance from {parts[0].about}:", f"{len(clear)} of {len(p)}", text)]
 
 
@@ -374,7 +375,7 @@ def by_population(
         def part(population: Population) -> Study:
             study = one(observations, population)
             study.scope = population.scope
-            study.notes += _unfinished(observations, population)
+            study.notes += [*_unfinished(observations, population), *_one_by_one(observations, population)]
             return study
 
         kept = {id(p) for p in sorted(grouped.every[1:], key=lambda p: -len(p))[: most - 1]}
@@ -399,6 +400,15 @@ def _unfinished(observations: Observations, population: Population) -> list[str]
     missing = frozenset().union(*(of.missing for of in designs))
     planned = missing.union(*(of.stored for of in designs))
     return [f"Not finished: {len(missing):,} of {len(planned):,} runs that were planned with these are not stored."]
+
+
+def _one_by_one(observations: Observations, population: Population) -> list[str]:
+    """Return how many seeds of a population no design lists beside others, and what that may do."""
+    plans = observations.once(roles).rows
+    size = plans.groupby("design_id")["run_id"].transform("size").groupby(plans["run_id"]).max()
+    n = int((size.reindex(population.rows.index) == 1).sum())
+    words = "of these seeds were asked for one by one. If they were chosen by results elsewhere, shares are biased."
+    return [f"{n:,} {words}"] if 0 < n < len(population) else []
 
 
 def failed(observations: Observations, population: Population) -> list[str]:

@@ -204,7 +204,9 @@ def _shares(study: Branching) -> None:
         for kind, group in family.rows.groupby("kind", sort=True)
     ]
     of = "; ".join(
-        f"{r['super']} with a new {r['redrawn']} ({r['parents']} parents)" for r in by_kind if " and " in r["kept"]
+        f"{r['super']} with a new {r['redrawn']} ({r['parents']} parent{'s' * (r['parents'][:2] != '1 ')})"
+        for r in by_kind
+        if " and " in r["kept"]
     )
     if len(study.census):
         base = share(int(study.census["super"].sum()), len(study.census))

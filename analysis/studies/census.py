@@ -130,7 +130,7 @@ def one(observations: Observations, population: Population) -> Census:
     if horizon < DIARY.horizon and census.population.has_diary_task:
         census.notes.append(
             f"The runs end before step {DIARY.horizon:,}, so the diary's accuracy thresholds are applied at step "
-            f"{horizon:,}, the last one that at least half of the runs reached."
+            f"{horizon:,}, the last one that at least half of the runs reached (diverged ones count if all did)."
         )
     if census.population.has_diary_task and not census.population.is_default:
         census.notes.append(
@@ -222,7 +222,9 @@ def _summary(census: Census) -> str:
         half = census.by_time if n >= FEWEST_OF_A_MEDIAN else None
         middle = f", half of the seeds by step {half.median.plain()}" if half else ""
         outcome = f"{_ends(census)[0].percent()} generalised{' by then' * bool(longer)}{middle}"
-    return f"{trained}{longer}{shorter} on {census.population.task}: {outcome}, with 95% intervals."
+    lost = int((census.rows["status"] == "diverged").sum())
+    diverged = f" {lost:,} of the {len(census.rows):,} diverged." * bool(lost)
+    return f"{trained}{longer}{shorter} on {census.population.task}: {outcome}, with 95% intervals.{diverged}"
 
 
 def _accuracy_findings(census: Census) -> list[Finding]:
@@ -316,8 +318,10 @@ def _unequal(census: Census) -> list[Finding]:
     """
     rows = census.rows
     outcomes, half = {"generalised": _done(census)}, float(np.median(census.times.right))
-    if half <= census.times.left[~census.times.seen].min(initial=np.inf):  # all were watched so long
-        outcomes[f"generalised by step {half:,.0f} (half of all)"] = census.times.right <= half
+    early = census.times.right <= half
+    watched = half <= census.times.left[~census.times.seen].min(initial=np.inf)  # all, so long
+    if watched and (early != outcomes["generalised"]).any():
+        outcomes[f"generalised by step {half:,.0f} (half of all)"] = early
     if census.population.has_diary_task:
         outcomes["super"] = (rows["label"] == "super").to_numpy()
     outcomes["diverged"] = (rows["status"] == "diverged").to_numpy()
@@ -340,23 +344,23 @@ def _unequal(census: Census) -> list[Finding]:
             except NotEnoughData:
                 continue
             tests.append((listed(columns), outcome, names, counts, test))
-    findings = []
+    findings: list[Finding] = []
     adjusted = holm([t[-1].p for t in tests])
     for (words, outcome, groups, counts, test), p in zip(tests, adjusted, strict=True):
         if p > LEVEL_UNEQUAL:
             continue
         each = sorted(zip(test.p_of, groups, counts, test.shares, strict=True), key=lambda group: group[0])
         shown = "; ".join(f"{name}: {k:,} of {e.n:,}, {e.percent()}" for _, name, k, e in each[:FEW_NAMED])
-        text = (
-            f"The {words} differ in the share that is {outcome} (p = {p:.2g}): {shown}. So one share over all of them "
-            "is about none of them."
-        )
+        shown += f"; and {len(each) - FEW_NAMED:,} more" * (len(each) > FEW_NAMED)
+        text = f"The {words} differ in the share that is {outcome} (p = {p:.2g}): {shown}."
+        text += " So one share over all of them is about none of them." * (not findings)
         findings.append(Finding(f"{words} differ, {outcome}", f"p = {p:.2g}", text, headline=True))
     compared = listed([f"{len(names):,} {listed(columns)}" for _, names, columns in divided])
     least = f"p = {min(adjusted):.2g}" if tests else "no test"
+    tested = [*(dict.fromkeys(t[1] for t in tests) or outcomes)]
     verdict = f"{len(findings):,} of {len(tests):,} tests reject it; the smallest {least}, corrected for all of them"
     text = (
-        f"These seeds were computed by {compared}. Are as many {listed([*outcomes], 'or')} in each? "
+        f"These seeds were computed by {compared}. Are as many {listed(tested, 'or')} in each? "
         f"{verdict if tests else 'No test: the seeds do not differ in this'}."
     )
     return [*findings, Finding("ways of computing", least, text)]

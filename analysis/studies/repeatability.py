@@ -571,7 +571,8 @@ def analyse(observations: Observations) -> Repeats:
         raise NotEnoughData(f"the rows in designs/ of the own runs of {left:,} repeats")
     if not every:
         n = observations.once(repeats)["own"].nunique()
-        raise NotEnoughData(f"repeats, of other bits, of a seed that is super or as rare; of {n} repeated ones none is")
+        needs = f"repeats, of other bits, of a seed that is super or as rare; of {n} repeated ones none is"
+        raise NotEnoughData(needs, command="grok sweep sweep=census" * bool(n))
     about = ""
     if len({kind.condition for kind in every}) == 1:  # the study is about one condition: no kind has to name it
         about = every[0].condition

@@ -119,8 +119,8 @@ def _events(study: Survival, observations: Observations) -> None:
     study.tell(
         "generalised for good",
         f"{good} of {reached}",
-        f"Of the {reached} seeds that generalised, {fell} fell below {GENERALISED_VAL_ACC:.0%} again at a later "
-        f"evaluation, and {reached - good} ended below it; {good} generalised for good. All times here are "
+        f"Of {reached} seed{'s' * (reached != 1)} that generalised, {fell} fell below {GENERALISED_VAL_ACC:.0%} again "
+        f"at a later evaluation, and {reached - good} ended below it; {good} generalised for good. All times here are "
         "those of the first event. More frequent evaluations would show more falls.",
         share(good, reached),
     )

@@ -12,6 +12,7 @@ from grok.analysis.observations import Observations
 from grok.analysis.populations import populations
 from grok.analysis.statistics.proportions import share
 from grok.analysis.statistics.repeatability import between_parents, mean_share, normal_scores, replication
+from grok.analysis.studies import QUESTIONS
 from grok.analysis.studies.branching import pairs
 from grok.analysis.studies.conditions import decay_families
 from grok.analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_margin, repeats, verdict
@@ -331,9 +332,10 @@ def test_equal_bits_are_no_repeat_and_another_processor_is_one(path: str, kind: 
     (found,) = ask("repeatability", shard).tests
     assert (found.name, found.result.pooled.n) == (kind, 1)
     runs = shard.all_runs.assign(weights_hash="equal")
-    assert "of 1 repeated ones none is" in needs(
-        "repeatability", Observations(runs, shard.curves, designs=shard.designs)
-    )
+    gone = Observations(runs, shard.curves, designs=shard.designs)
+    assert "of 1 repeated ones none is" in needs("repeatability", gone)
+    asked = next(question for question in QUESTIONS if question.name == "repeatability").ask(gone)
+    assert "sweep=census" in asked.command, "the same seeds once more would not help"
 
 
 def test_a_seed_that_grok_repeat_trained_longer_stays_in_the_census() -> None:

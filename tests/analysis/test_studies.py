@@ -26,7 +26,7 @@ from grok.analysis.studies.regimes import QUESTION as REGIMES
 from grok.arithmetic.outcome import events
 from grok.store.designs import Purpose
 from grok.streams import derive_seed
-from tests.analysis.simulate import Planned, Truth, ask, census, crossed, needs, run_ids, simulate, write
+from tests.analysis.simulate import Planned, Truth, ask, census, crossed, needs, run_ids, simulate, sweep, write
 
 MEASURED = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
 
@@ -88,7 +88,7 @@ def test_census_with_every_kind_of_ending() -> None:
     truths += [Truth({"seed": 102, "eval.every": 2000, "train.steps": 5000}, 3500)]
     study = ask("census", simulate(truths))
     assert study.shares["diverged"].value == pytest.approx(1 / 31)
-    assert "1 more failed" in study.summary
+    assert "1 more failed" in study.summary and "1 of the 32 diverged" in study.summary
 
 
 def test_seeds_that_did_not_generalise_count_in_the_ratio_of_the_two_steps() -> None:
@@ -292,15 +292,27 @@ def test_processors_whose_seeds_differ_are_said_and_others_are_not() -> None:
     said = [f for f in apart.findings if "differ" in f.label]
     assert {f.label for f in said} == {"numerics tags differ, super", "numerics tags differ, generalised"}
     assert "numerics tags differ in the share that is super" in apart.summary
+    assert apart.summary.count("So one share") == 1
     alike = ask("census", simulate(computed_on(100, 7, "a", 0) + computed_on(100, 9, "b", 1000)))
     assert not [f for f in alike.findings if "differ" in f.label]
     (every,) = [f for f in alike.findings if f.label == "ways of computing"]
-    assert "0 of 2 tests" in every.text
+    assert "0 of 2 tests" in every.text and "diverged" not in every.text
     none = ask("census", simulate(computed_on(30, 0, "a", 0) + computed_on(30, 0, "b", 1000)))
     (every,) = [f for f in none.findings if f.label == "ways of computing"]
     assert every.shown == "no test"
     alone = ask("census", simulate(computed_on(30, 3, "a", 0)))
     assert not [f for f in alone.findings if f.label == "ways of computing"]
+
+
+def test_seeds_that_were_typed_one_by_one_are_counted_and_a_group_without_an_answer_is_said_to_be_untested() -> None:
+    seeds, alone = computed_on(40, 0, "a", 0), computed_on(8, 8, "a", 500)
+    study = ask("census", simulate([*seeds, *alone], sweep(seeds), *(sweep([truth]) for truth in alone)))
+    assert study.shares["super"].n == 48 and any(note.startswith("8 of these seeds") for note in study.notes)
+    lr = {rate: [Truth({**t.overrides, "optim.lr": rate}, t.time) for t in seeds[:20]] for rate in (0.1, 0.2)}
+    for truth in lr[0.1]:
+        truth.time = 2000.0 + 10 * truth.overrides["seed"]
+    texts = [f.text for f in ask("survival", simulate([*alone, *lr[0.1], *lr[0.2]])).findings]
+    assert any("Without an answer, so not tested: 1." in text for text in texts)
 
 
 def test_runs_that_change_in_mid_run_are_no_census_and_said() -> None:
