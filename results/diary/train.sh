@@ -2,7 +2,7 @@
 # Trains the evidence of results/diary, in the order of its page. Give it again and it goes on where it was.
 #   results/diary/train.sh STORE                     everything: the census has seeds 0 to 1983
 #   results/diary/train.sh STORE FIRST LAST          only stretches of 50 seeds from FIRST up to LAST, at most 950
-# On a GPU give train_on_gpu.py first: most commands below have few runs, and a GPU trains hundreds at a time.
+# Most commands below have few runs, and a GPU trains hundreds at a time: there only the census is fast.
 # PLAN=1 results/diary/train.sh STORE ... plans and trains nothing; what needs runs that are not there says so.
 set -euo pipefail
 store=${1:?usage: results/diary/train.sh STORE [FIRST] [LAST]} first=${2:-0} last=${3:-950}

@@ -14,7 +14,6 @@ from grok.store import open_store
 ROOT = Path(__file__).parents[2]
 DIARY = ROOT / "results/diary"
 STORE = "results/diary/store"
-GPU = (sys.executable, str(DIARY / "train_on_gpu.py"), "--store", STORE)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -72,12 +71,6 @@ def test_what_the_page_says_without_a_study_is_in_the_store() -> None:
     assert (
         f"{len(asked):,} seeds were planned on it, in order, and {runs['run_id'].isin(asked).sum():,} finished" in text
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["census", "families", "answers", "decay", "no-decay", "float64"])
-def test_every_stage_of_a_gpu_is_in_the_store(stage: str) -> None:
-    assert to_train(output(*GPU, stage, "dry_run=true", *["device=cpu"] * (stage == "float64"))) == [0]
 
 
 @pytest.mark.slow

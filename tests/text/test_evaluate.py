@@ -368,10 +368,6 @@ def test_the_diarys_corrections() -> None:
     assert ("WikiText-103 model", "Model (353M)") in agrees
     assert ("compute of 117M on 3.3B tokens", "flops is 2.4E+18") in agrees
     assert ("tokens of the WikiText-103 run", "2.1B tokens") in agrees
-    chronicles = {f.says: f for f in published.chronicles()}
-    assert {says for says, f in chronicles.items() if not f.agrees} == {"1B tokens, 500M samples"}
-    assert chronicles["1B tokens, 500M samples"].computed == pytest.approx(488e3, rel=1e-3)
-    assert {f.says for f in published.training_log() if not f.agrees} == {"over 5 epochs"}
 
 
 def test_the_door(capsys: pytest.CaptureFixture[str]) -> None:

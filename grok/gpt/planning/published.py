@@ -1,15 +1,14 @@
-"""Planning figures of the seed diary, the 104B chronicles and the 580M log, beside the same figures computed here.
+"""Planning figures of the seed diary, beside the same figures computed here.
 
-Each figure has the number that its source states (``published.toml``) and the number that follows from the settings of
-that source.
-``grok plan --diary`` prints them as tables; so does a page of the documentation, which is made from this module.
+Each figure has the number that the diary states (``published.toml``) and the number that follows from its settings.
+``grok plan --diary`` prints them as a table; so does a page of the documentation, which is made from this module.
 """
 
 from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final
@@ -46,11 +45,6 @@ _GPT2_MEDIUM: Final = gpt2_parameters(24, 1024, 50_257, 1024)
 
 def _read() -> dict[str, Any]:
     return tomllib.loads(files("grok.gpt.planning").joinpath("published.toml").read_text(encoding="utf-8"))
-
-
-def _figures(source: str, computed: Mapping[str, float]) -> Sequence[Figure]:
-    """Return the figures of a source in its order; ``computed``: by the source's words."""
-    return [Figure(**row, computed=computed[row["says"]]) for row in _read()[source]]
 
 
 def _hours(parameters: float, tokens: float, share: float = 0.4) -> float:
@@ -115,56 +109,13 @@ def figures() -> Sequence[Figure]:
         "256hr": _hours(small, 9e9),
         "94hr": _hours(small, 3.3e9),
     }
-    return _figures("diary", computed)
-
-
-def chronicles() -> Sequence[Figure]:
-    """Return the figures of the 104B model's chronicles."""
-    wide, deep = gpt2_parameters(32, 16384, 50_304, 2048), gpt2_parameters(64, 11600, 50_304, 2048)
-    computed = {
-        "correct 104B": wide,
-        "NLAYERS=64 NHIDDEN=11600": deep,
-        "58B model instead of 104B": wide - 32 * (65_536 - 20_480) * (2 * 16_384 + 1),  # two matrices and a bias
-        "8x times bigger than 13B": wide / gpt2_parameters(40, 5120, 50_304, 2048),
-        "~10x (3.2**2)": (16384 / 5120) ** 2,
-        "currently it's 512": 16384 / 32,
-        "ration of 180": 11600 / 64,
-        "0.00587220219514703": math.sqrt(2 / (5 * 11600)),
-        "over 12B tokens, 6M samples": 6e6 * 2048,
-        "1B tokens, 500M samples": 1e9 / 2048,
-        "from needing 18 bytes per param to 12": 18 - 8 + 2,
-    }
-    return _figures("chronicles", computed)
-
-
-def training_log() -> Sequence[Figure]:
-    """Return the figures of the 580M model's training log."""
-    model = ModelConfig(layers=18, d_model=1536, heads=12, context=1024, positions="alibi", bias=False)
-    n, tokens = count_parameters(model, 50_304).total, 97_000 * 512 * 1024
-    computed = {
-        "580M": n,
-        "0.5M tokens": 512 * 1024,
-        "97000 steps (approx. 48B tokens)": tokens,
-        "over 5 epochs": tokens / 8.24e9,
-        "9.02B": 8.24e9 + 0.782e9,
-        "halfway between GPT2-Medium and GPT2-Large": (n - _GPT2_MEDIUM)
-        / (gpt2_parameters(36, 1280, 50_257, 1024) - _GPT2_MEDIUM),
-    }
-    return _figures("log", computed)
+    return [Figure(**row, computed=computed[row["says"]]) for row in _read()["diary"]]
 
 
 def page() -> str:
-    """Return all tables, each with the name of its source as title."""
-    parts = (("The seed diary", "the diary", figures()), ("The 104B chronicles", "the chronicles", chronicles()),
-             ("The 580M log", "the log", training_log()))  # fmt: skip
-    return "\n\n".join(f"{title}\n\n{table(rows, source)}" for title, source, rows in parts)
-
-
-def table(rows: Sequence[Figure], source: str = "the diary") -> str:
-    """Return the figures of a ``source`` as a Markdown table."""
-    verb = "say" if source.endswith("s") else "says"
-    lines = [f"| figure | {source} {verb} | computed | | explanation |", "|---|---|---|---|---|"]
-    for row in rows:
+    """Return the figures as a Markdown table."""
+    lines = ["| figure | the diary says | computed | | explanation |", "|---|---|---|---|---|"]
+    for row in figures():
         verdict = "agrees" if row.agrees else "**differs**"
         computed = f"{_shown(row.computed, row.unit)} {row.unit}".strip()
         lines.append(f"| {row.about} | {row.says} | {computed} | {verdict} | {row.why} |")
