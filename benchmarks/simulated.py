@@ -19,13 +19,7 @@ from scipy import special
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, median_interval
 from grok.analysis.statistics.halfway import halfway
 from grok.analysis.statistics.modes import p_of_one_mode
-from grok.analysis.statistics.prediction import (
-    auroc,
-    cross_validated,
-    cross_validated_auroc,
-    cross_validation_noise,
-    spearman,
-)
+from grok.analysis.statistics.prediction import auroc, spearman
 from grok.analysis.statistics.proportions import difference, ratio, share
 from grok.analysis.statistics.repeatability import Verdict, replication
 from grok.analysis.statistics.shapley import additivity, attribute, p_of_no_pattern
@@ -214,28 +208,6 @@ def predictions(n: int, hits: int, gap: float) -> Study:
     return study
 
 
-def learned(n: int, hits: int, gap: float) -> Study:
-    """Eight measures of which one tells, by ``gap``: the AUROC of models that are learnt and tried on parts."""
-    labels = np.arange(n) < hits
-
-    def measured(rng: np.random.Generator) -> Floats:
-        x = rng.normal(size=(n, 8))
-        x[:, 0] += gap * labels
-        return x
-
-    rng = generator(f"truth of learning {n} {gap}")
-    tried = [cross_validated(measured(rng), labels, rng).concordance for _ in range(400 if gap else 0)]
-    truth = float(np.mean(tried)) if gap else 0.5
-
-    def study(rng: np.random.Generator) -> Iterator[Seen]:
-        x = measured(rng)
-        widen = math.sqrt(max(1.0, float(cross_validation_noise(x, labels, rng, 12).mean())))
-        found = cross_validated_auroc(cross_validated(x, labels, rng), labels, widen, shuffles=12)
-        yield "AUROC of what is learnt", truth, found, 0.5
-
-    return study
-
-
 def modes(n: int, gap: float) -> Study:
     """A test of one continuum against groups: ``gap`` standard deviations between two groups, of 40% and 60%."""
 
@@ -280,7 +252,5 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Study]]]:
         yield "layers", case, partial(layers, factors, single, noise)
     for n, hits, gap in ((1984, 19, 0.0), (1984, 19, 1.0), (1984, 19, 4.0), (500, 10, 3.0)):
         yield "prediction", f"{hits} of {n:,}, {gap:g} apart", partial(predictions, n, hits, gap)
-    for n, hits, gap in ((40, 10, 0.0), (75, 15, 0.0), (75, 15, 1.0), (200, 20, 1.0)):
-        yield "learning", f"{hits} of {n}, {gap:g} apart", partial(learned, n, hits, gap)
     for n, gap in product((13, 24, 100), (0.0, 4.0, 7.0)):
         yield "groups of times", f"{n} seeds, {gap:g} apart", partial(modes, n, gap)

@@ -223,15 +223,15 @@ def fixed_by_step(study: LanguageFate) -> Drawing:
 
 
 def prediction_curve(study: Prediction) -> Drawing:
-    """Draw the cross-validated AUROC by the step of prediction."""
+    """Draw the AUROC of the validation loss by step."""
     looks = study.looks
     chart = Chart(
-        ChartAxis("step of the prediction", 0, float(looks["step"].max()) * 1.04),
+        ChartAxis("step", 0, float(looks["step"].max()) * 1.04),
         ChartAxis("AUROC", min(0.4, float(looks["low"].min()) - 0.02), 1.02),
         (Rule("y", 0.5, "chance"), Band("", BLUE, looks.rename(columns={"step": "x", "auroc": "value"}))),
     )
-    caption = f"Out-of-fold AUROC with 95% intervals for seeds {study.meaning}."
-    return draw("prediction", "AUROC by the step of the prediction", caption, [chart], looks)
+    caption = f"AUROC of the validation loss with 95% intervals, for seeds {study.meaning}."
+    return draw("prediction", "How well the validation loss tells, by step", caption, [chart], looks)
 
 
 # Figures of the measurements inside a network, over the step relative to the step of generalisation.

