@@ -74,6 +74,12 @@ class NumericsConfig:
     graphs: bool = setting(
         True, "Replay captured CUDA graphs of stacked lanes; false: queue every kernel, slower.", role="none"
     )
+    kernels: str = setting(
+        "compiled",
+        "Kernels of the MLP of stacked lanes on a GPU: the compiler's, or one with its norm, written by hand (fused).",
+        role="none",
+        choices=("compiled", "fused"),
+    )
     auto_fallback: bool = setting(False, "Continue uncompiled, with a warning, if compilation fails.", role="none")
     strict: bool = setting(False, "Refuse to resume or extend runs that have another numerics tag.", role="none")
 

@@ -33,6 +33,7 @@ WHERE: Final = (
     "device",
     "numerics.path",
     "numerics.compile",
+    "numerics.kernels",
     "numerics.auto_fallback",
     "train.threads",
 )
@@ -170,7 +171,7 @@ def _pinned(config: RunConfig, row: Mapping[str, Any], changes: Mapping[str, Any
         ConfigError: ``changes`` has another setting than :data:`WHERE`, or a value that is none; no GPU is here.
     """
     parts = tag_parts(row["numerics"])
-    settings: dict[str, Any] = {"device": row["device"]}
+    settings: dict[str, Any] = {"device": row["device"], "numerics.kernels": parts.get("kernels", "compiled")}
     if row["device"] == "cpu" and "compiled" in parts:
         settings["numerics.compile"] = parts["compiled"] != "no"
         settings["numerics.path"] = "onednn" if parts.get("products", "").startswith("onednn") else "plain"

@@ -46,8 +46,20 @@ def refuse_missing_device(shared: RunConfig, configs: Sequence[RunConfig]) -> No
     bound = dict.fromkeys(name for config in configs for name in config.only_on_cpu())
     if shared.device == "cuda" and bound:
         raise ConfigError(f"device=cuda: stacked lanes do not carry {', '.join(bound)} yet, set device=cpu")
+    fused = [config for config in configs if config.numerics.kernels == "fused"]
+    if fused and (shared.device == "cpu" or (local and not gpus) or not all(map(_has_fused_kernels, fused))):
+        raise ConfigError(
+            "numerics.kernels=fused is for stacked lanes on a GPU with model.norm=post, model.dropout=0, "
+            "model.d_model of at most 256, and not in bf16: expected numerics.kernels=compiled"
+        )
     if local and not gpus and any(config.precision == "tf32" for config in configs):
         raise ConfigError("precision=tf32 needs a GPU: expected float32, float64 or bf16 here")
+
+
+def _has_fused_kernels(config: RunConfig) -> bool:
+    if not isinstance(config, ArithmeticConfig) or config.only_on_cpu() or config.precision == "bf16":
+        return False
+    return config.model.norm == "post" and config.model.dropout == 0 and config.model.d_model <= 256
 
 
 def refuse_unknown_tensors(configs: Sequence[RunConfig]) -> None:

@@ -23,6 +23,8 @@ PATHS: dict[str, dict[str, Any]] = {
     "eager": {},
     "odd sizes": {"task": {"modulus": 12}, "model": {"d_model": 15, "heads": 3, "d_ff": 23}},
     "compiled": {"numerics": {"compile": True}},
+    "fused": {"numerics": {"compile": True, "kernels": "fused"}},
+    "fused tf32": {"numerics": {"compile": True, "kernels": "fused"}, "precision": "tf32"},
     "tf32": {"precision": "tf32"},
     "bf16": {"precision": "bf16"},
 }
@@ -75,7 +77,9 @@ def test_float64_on_the_device_is_the_reference() -> None:
             assert (stacked.tensors["final"][name] - expected).abs().max() < 1e-9
 
 
-@pytest.mark.parametrize(("path", "tolerance"), [("eager", 1e-4), ("compiled", 1e-4), ("tf32", 5e-2), ("bf16", 2e-1)])
+@pytest.mark.parametrize(
+    ("path", "tolerance"), [("eager", 1e-4), ("compiled", 1e-4), ("fused", 1e-4), ("tf32", 5e-2), ("bf16", 2e-1)]
+)
 def test_each_precision_is_as_near_the_reference_as_it_can_be(path: str, tolerance: float) -> None:
     (found,) = on_gpu(tiny(**PATHS[path]))
     (expected,) = results(tiny(precision="float64"))

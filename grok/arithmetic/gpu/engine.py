@@ -310,6 +310,7 @@ class Stack:
             "rows": "plain" if self.config.model.dropout > 0 else "shared",
             "products": "batched",
             "compiled": "whole" if self.compiled else "no",
+            **({"kernels": "fused"} if self.config.numerics.kernels == "fused" else {}),
             "precision": self.config.precision,
             "width": self.width,
             "torch": torch.__version__,

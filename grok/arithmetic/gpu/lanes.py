@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grok.arithmetic.lanes import LaneModel, standardise, standardise_gradient
+from grok.arithmetic.gpu.mlp import mlp
+from grok.arithmetic.lanes import LaneModel, Noise, standardise, standardise_gradient
 from grok.arithmetic.rows import RowPlan
 from grok.arithmetic.weights import Parameters
 from grok.config.arithmetic import ModelConfig
@@ -109,7 +110,8 @@ class FusedLanes(StackedLanes):
     """Batched products with aligned rows; weight gradients have the memory layout of the weights."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if torch.is_autocast_enabled(x.device.type):  # cast here, so that the gradients' products have its type, too
+        # cast here, so that the gradients' products have its type, too
+        if not x.is_meta and torch.is_autocast_enabled(x.device.type):
             low = torch.get_autocast_dtype(x.device.type)
             x, weight = x.to(low), weight.to(low)
         outputs = weight.shape[1]
@@ -128,10 +130,17 @@ class FusedLanes(StackedLanes):
 
 
 class FusedModel(LaneModel):
-    """``LaneModel`` whose norms keep what their gradients need."""
+    """``LaneModel`` whose norms keep what their gradients need.
 
-    def __init__(self, config: ModelConfig, plan: RowPlan) -> None:
+    Args:
+        config: the architecture.
+        plan: the rows.
+        products: precision of the products of ``grok.arithmetic.gpu.mlp``; None: MLP and norm are separate operations.
+    """
+
+    def __init__(self, config: ModelConfig, plan: RowPlan, products: str | None = None) -> None:
         super().__init__(config, plan, FusedLanes())
+        self.products = products
         self.kept: list[Tensor] = []
         """Values that the gradients need, in the order of their computation."""
 
@@ -144,6 +153,13 @@ class FusedModel(LaneModel):
         y, normal, rate = _LayerNorm.apply(x, p[name + ".weight"], p[name + ".bias"])  # type: ignore[no-untyped-call]
         self.kept += [normal, rate]
         return y  # type: ignore[no-any-return]
+
+    def second_half(self, p: Parameters, name: str, x: Tensor, noise: Noise) -> Tensor:
+        if self.products is None:
+            return super().second_half(p, name, x, noise)
+        up, down = ((p[f"{name}mlp.{part}.weight"], p.get(f"{name}mlp.{part}.bias")) for part in ("up", "down"))
+        norm = p[name + "norm2.weight"], p[name + "norm2.bias"]
+        return mlp(x, *up, *down, *norm, self.config.activation == "gelu", self.products)
 
 
 class _Product(torch.autograd.Function):

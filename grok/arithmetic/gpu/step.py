@@ -92,8 +92,9 @@ def model_of(state: LaneState, *, noisy: bool, fused: bool = False) -> LaneModel
     ``noisy``: noise differs between examples, so no row is shared (the plain path).
     """
     plan = RowPlan.of(state.config.task, shared=not noisy)
-    kind = state.config.model
-    model = FusedModel(kind, plan) if fused else LaneModel(kind, plan, StackedLanes())
+    kind, own = state.config.model, state.config.numerics.kernels == "fused"
+    products = "tf32" if state.config.precision == "tf32" else "ieee"
+    model = FusedModel(kind, plan, products if own else None) if fused else LaneModel(kind, plan, StackedLanes())
     model.position(state.parameters, 0)
     return model
 
@@ -109,7 +110,8 @@ class TrainingStep:
 
     def __init__(self, state: LaneState, *, compile: bool) -> None:
         self.state = state
-        self.model = model_of(state, noisy=state.config.model.dropout > 0, fused=compile)
+        fused = compile or state.config.numerics.kernels == "fused"
+        self.model = model_of(state, noisy=state.config.model.dropout > 0, fused=fused)
         self._gradients: Function = self.gradients
         self._update: Update = adamw
         if compile:
