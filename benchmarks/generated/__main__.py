@@ -1,7 +1,7 @@
 """Generates and examines CUDA code without a device; prints JSON.
 
 python -m benchmarks.generated count         kernels, operations and bytes of a step, its update, an evaluation
-python -m benchmarks.generated cubins        every kernel compiled for sm_90
+python -m benchmarks.generated cubins        every kernel compiled for sm_90; those written by hand for others, too
 python -m benchmarks.generated page          the table of docs/internals.md, from benchmarks/generated_count.json
 python -m benchmarks.generated interpret     the generated step, interpreted, against the uncompiled one
 """
@@ -34,7 +34,7 @@ def main() -> int:
     if arguments.what == "interpret":
         from benchmarks.generated.interpreted import outcome
 
-        result = {precision: outcome(precision) for precision in ("float32", "float64")}
+        result = {precision: outcome(precision, arguments.config) for precision in ("float32", "float64")}
     else:
         result = examined(arguments.what, arguments.width, arguments.config)
     json.dump(result, sys.stdout, indent=1)
@@ -47,7 +47,7 @@ def examined(what: str, width: int, settings: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from benchmarks.counts import counts_of
-    from benchmarks.generated.count import counted
+    from benchmarks.generated.count import counted, launches_of
     from benchmarks.generated.cubins import machine_code
     from benchmarks.generated.graphs import graphs_of
     from grok.config import ArithmeticConfig, load_config
@@ -56,7 +56,7 @@ def examined(what: str, width: int, settings: dict[str, Any]) -> dict[str, Any]:
     assert isinstance(config, ArithmeticConfig)
     graphs = graphs_of(config, width)
     if what == "cubins":
-        return {name: machine_code(graph.kernels) for name, graph in graphs.items()}
+        return {name: machine_code(graph.kernels, launches_of(graph)) for name, graph in graphs.items()}
     counts = {name: counted(graph) for name, graph in graphs.items()}
     passes = counts_of(config, width)[2]
     return {"torch": torch.__version__, "width": width, "evaluation passes": passes, "graphs": counts}

@@ -12,9 +12,12 @@ from torch.utils._pytree import tree_iter
 
 from benchmarks.counts import distinct_bytes
 from benchmarks.generated.graphs import Graph
+from grok.arithmetic.gpu import mlp_kernels
 
 ATOMIC = ("tl.atomic_", "aten.index_put", "aten.scatter", "aten.index_add")
 """Operations that add in no fixed order."""
+DOTS = {"forward_kernel": 2, "rows_kernel": 3, "weights_kernel": 4}
+"""Products in a kernel that is written by hand; one has 2 R D F operations for each lane."""
 
 
 def kernel_bytes(source: str) -> float:
@@ -26,9 +29,12 @@ def kernel_bytes(source: str) -> float:
 def counted(graph: Graph) -> dict[str, Any]:
     """Return the counts of one call of ``graph``, over all lanes."""
     products = [node for node in calls(graph) if node.target is torch.ops.aten.bmm.default]
-    rows = [node for node in calls(graph) if str(node.target).startswith("grok.")]
-    launches = graph.launches()
+    rows = [node for node in calls(graph) if re.match(r"grok\.(?!mlp)", str(node.target))]
+    launches, by_hand = graph.launches(), launches_of(graph)
+    flops = [2 * DOTS[kernel.__name__] * len(t[0]) * s.R * s.D * s.F for kernel, t, s in by_hand]
+    size = [distinct_bytes(t) for _, tensors, _ in by_hand for t in tensors if t is not None]
     return {
+        **({"by hand": {"kernels": len(by_hand), "flops": sum(flops), "bytes": sum(size)}} if by_hand else {}),
         "kernels": sum(launches.values()),
         "distinct kernels": len(launches),
         "kinds": graph.kinds(),
@@ -45,6 +51,19 @@ def counted(graph: Graph) -> dict[str, Any]:
             for word in ATOMIC
         ),
     }
+
+
+def launches_of(graph: Graph) -> list[Any]:
+    """Return (kernel, what it reads and writes, sizes) of the launches of kernels that are written by hand."""
+    made: list[Any] = []
+    held = mlp_kernels.launch
+    mlp_kernels.launch = lambda *launch: made.append(launch)
+    for node in calls(graph):
+        if str(node.target).startswith("grok.mlp"):
+            values = [x.meta["val"] if isinstance(x, torch.fx.Node) else x for x in node.args]
+            getattr(mlp_kernels, str(node.target).split(".")[1])(*values)
+    mlp_kernels.launch = held
+    return made
 
 
 def others(graph: Graph) -> set[str]:

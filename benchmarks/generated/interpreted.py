@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.generated.graphs import CPU, Graph, generated, trace, traced, update
 from benchmarks.generated.guarded import guarded
+from grok.arithmetic.gpu import mlp_kernels
 from grok.arithmetic.gpu.engine import Seat, Stack
 from grok.arithmetic.gpu.state import LaneState
 from grok.arithmetic.gpu.step import TrainingStep
@@ -46,16 +47,21 @@ ON_THE_PROCESSOR = (
 """Replacements in the generated wrapper: device code, processor code."""
 
 
-def outcome(precision: str, width: int = 3) -> dict[str, Any]:
+def outcome(precision: str, settings: dict[str, Any], width: int = 3) -> dict[str, Any]:
     """Return the largest difference over ``STEPS`` steps, and the number of kernels of each kind.
+
+    Only the generated step has the ``settings``, and kernels that are written by hand.
 
     A difference is relative to the largest number of its tensor. float64: over all tensors of the lanes' state.
     float32: over the losses only, because AdamW turns gradients that are pure rounding, such as those of the keys'
     biases, into steps.
     """
-    states = [seated(precision, width) for _ in range(2)]
+    states = [seated({**over, "precision": precision}, width) for over in ({}, settings)]
     plain, interpreted = TrainingStep(states[0], compile=False), TrainingStep(states[1], compile=True)
     graphs: list[Graph] = []
+    library = torch.library.Library("grok", "IMPL")
+    for name in ("mlp", "mlp_gradients"):
+        library.impl(name, getattr(mlp_kernels, name), "CPU", allow_override=True)
     interpreted._gradients = interpret(interpreted, graphs)
     interpreted._update = interpret_update(len(states[1].names), graphs)
     worst = 0.0
@@ -71,9 +77,9 @@ def outcome(precision: str, width: int = 3) -> dict[str, Any]:
     return {"difference": worst, "kinds": {graph.name: graph.kinds() for graph in graphs}}
 
 
-def seated(precision: str, width: int) -> LaneState:
+def seated(settings: dict[str, Any], width: int) -> LaneState:
     """Return the state of full lanes at the start of an epoch."""
-    configs = [load_config({**TINY, "seed": seed, "precision": precision}) for seed in range(width)]
+    configs = [load_config({**TINY, **settings, "seed": seed}) for seed in range(width)]
     jobs = [Job(run_id=str(config.seed), config=config) for config in configs]
     plain = [Job(run_id=job.run_id, config=uncompiled(job.config)) for job in jobs]
     stack = Stack(plain, lanes=width, device=CPU)

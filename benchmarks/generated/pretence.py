@@ -29,6 +29,8 @@ PROPERTIES: Final = types.SimpleNamespace(
 class Driver:
     """The part of Triton's driver that compilation uses."""
 
+    capability = CAPABILITY
+
     class utils:
         @staticmethod
         def get_device_properties(device: int) -> dict[str, int]:
@@ -47,9 +49,12 @@ class Driver:
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
 
-        return GPUTarget("cuda", CAPABILITY, 32)
+        return GPUTarget("cuda", self.capability, 32)
 
     def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
         return 0
 
     def get_active_torch_device(self) -> Any:

@@ -15,7 +15,7 @@ import torch
 from benchmarks import device_day, gpt
 from benchmarks.contenders import PlainModel
 from benchmarks.device_day import STAGES, run_day
-from benchmarks.generated.page import COUNT
+from benchmarks.generated.page import COUNT, parts
 from benchmarks.generated.page import page as counted_page
 from benchmarks.gpt import our_config
 from benchmarks.peers import LANES, PEERS, CarefulLoop, JaxLoop, TorchOps, VmapLoop, batches, initial, logits
@@ -43,13 +43,18 @@ def needs_cuda_build(test: Callable[[], None]) -> Callable[[], None]:
 
 
 @cache
-def generated(what: str) -> dict[str, Any]:
+def generated(*words: str) -> dict[str, Any]:
+    printed = run_in_cuda_build("benchmarks.generated", *words)
+    result: dict[str, Any] = json.loads(printed[printed.index("{") :])
+    return result
+
+
+def run_in_cuda_build(module: str, *words: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [str(PYTHON), "-m", "benchmarks.generated", what]
+    command = [str(PYTHON), "-m", module, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
-    return result
+    return done.stdout
 
 
 @needs_cuda_build
@@ -74,6 +79,22 @@ def test_the_generated_step_has_the_numbers_of_the_plain_one() -> None:
         assert result[precision]["difference"] < bound
         for graph, kinds in result[precision]["kinds"].items():  # what the real step has, the small one has as well
             assert all(kinds[kind] for kind, n in real[graph]["kinds"].items() if n), (graph, kinds)
+
+
+FUSED = ("--config", '{"numerics": {"kernels": "fused"}}')
+
+
+@needs_cuda_build
+def test_kernels_written_by_hand_have_the_plain_numbers_and_spill_nothing_on_three_devices() -> None:
+    single, double = map(float, run_in_cuda_build("tests.benchmarks.interpreted_mlp").split())
+    assert single < 1e-6 and double < 1e-14
+    result = generated("interpret", *FUSED)
+    assert result["float32"]["difference"] < 1e-6 and result["float64"]["difference"] < 1e-9
+    step = generated("cubins", *FUSED)["step"]
+    assert step["failed"] == step["spilled"] == [] and len(step["by hand"]) == 3 * 6
+    count = generated("count", *FUSED)
+    size = sum(row[3] for row in parts(count)) + count["graphs"]["step"]["by hand"]["bytes"]
+    assert f"a step is {size / count['width'] / 1e6:.1f} MB a lane" in (ROOT / "docs/internals.md").read_text("utf-8")
 
 
 def test_nothing_in_the_count_adds_in_no_fixed_order() -> None:
