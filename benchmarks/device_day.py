@@ -163,21 +163,21 @@ def product_seconds(counts: Counts, precision: str) -> float:
 
 
 def step(fake: bool) -> dict[str, Any]:
-    """Measure a step and the floor of its products, at the table's width."""
+    """Measure a step, with the compiler's kernels and the fused ones, and the floor of its products."""
     if fake:
         return {"skipped": "measures a device"}
     how, width = uncompiled_if_it_must(), table_width()
     result: dict[str, Any] = {"compiled": not how}
     counts, _, _ = counts_of(default_config(), width)
-    for precision in PRECISIONS:
-        stack = full_stack(width, precision=precision, **how)
+    for precision, kernels in (*((p, "compiled") for p in PRECISIONS), ("float32", "fused"), ("tf32", "fused")):
+        stack = full_stack(width, precision=precision, numerics={**how.get("numerics", {}), "kernels": kernels})
         with product_precision(precision):
             times = [seconds_of(stack._step, 20) for _ in range(5)]
         began = time.perf_counter()
         stack._evaluate(range(width))
         evaluation = time.perf_counter() - began
         floor = min(product_seconds(counts, precision) for _ in range(3))
-        result[f"{precision}, {width} lanes"] = {
+        result[f"{precision}, {kernels}, {width} lanes"] = {
             "ms a step": [round(1e3 * t, 3) for t in times],
             "ms of its products": round(1e3 * floor, 3),
             "evaluation ms": round(1e3 * evaluation, 2),

@@ -125,20 +125,14 @@ def _figure(test: RangeTest) -> Figure:
 
 
 def _batch_size(config: GptConfig, arguments: argparse.Namespace) -> str:
-    from grok.gpt.planning.finders import alike, best, measure
+    from grok.gpt.planning.finders import best, measure
 
     trainer = _trainer(config)
-    lines = [f"{'sequences':>9}{'tokens/s':>12}{'slowest':>12}{'peak memory':>13}"]
+    lines = [f"{'sequences':>9}{'tokens/s':>12}{'peak memory':>13}"]
     with trainer.numerics.active():
         sizes = list(measure(trainer, largest=arguments.largest))
-    lines += [
-        f"{s.sequences:>9}{s.tokens_per_second:>12,.0f}{s.slowest:>12,.0f}{s.memory / 1e9:>10.2f} GB" for s in sizes
-    ]
-    chosen = best(sizes)
-    if others := alike(sizes, chosen):
-        listed = ", ".join(str(size.sequences) for size in others)
-        lines.append(f"not told apart from {chosen.sequences}, as repeats differ: {listed} (try on an idle machine)")
-    lines.append(_advice(config, chosen.sequences, arguments.largest))
+    lines += [f"{s.sequences:>9}{s.tokens_per_second:>12,.0f}{s.memory / 1e9:>10.2f} GB" for s in sizes]
+    lines.append(_advice(config, best(sizes).sequences, arguments.largest))
     return "\n".join(lines)
 
 

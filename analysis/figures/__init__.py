@@ -19,7 +19,6 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "branching": (evidence.branch_strips,),
     "fate": (causes.fate_by_step,),
     "language_fate": (causes.fixed_by_step,),
-    "layers": (causes.layer_shares,),
     "repeatability": (causes.repeat_candidates, causes.repeat_kinds),
     "weight_decay": (survival.slowdowns, survival.family_curves),
     "interventions": (survival.slowdowns, survival.family_curves),

@@ -29,7 +29,6 @@ from grok.analysis.statistics.variance_shares import CHAOS
 from grok.analysis.studies.crossed import Crossed
 from grok.analysis.studies.fate import CHANGES, FORWARD, MOVED, REVERSE, START, SUPER, Fate
 from grok.analysis.studies.language_fate import LanguageFate
-from grok.analysis.studies.layers import Layers
 from grok.analysis.studies.mechanism import MEANINGS, Mechanism
 from grok.analysis.studies.prediction import Prediction
 from grok.analysis.studies.repeatability import Repeats
@@ -110,30 +109,6 @@ def heat_map(study: Crossed) -> Drawing | None:
     data = table.reset_index().melt(id_vars=first, value_name="mean outcome")
     title = f"{a.capitalize()} seeds against {b} seeds"
     return draw(_named(study, "heat_map"), title, caption, [chart], data, f"{len(study.rows):,} runs")
-
-
-def layer_shares(study: Layers) -> Drawing | None:
-    """Draw the Shapley share of each layer of each transplant with its interval; None where none adds up."""
-    if study.shares.empty:
-        return None
-    frame = study.shares.rename(columns={"Shapley share": "value"})
-    frame = frame[["transplant", "layer", "value", "low", "high", "no bit changed"]]
-    size = frame["value"].abs().groupby(frame["layer"]).transform("mean")
-    shown = frame.loc[size.sort_values(ascending=False, kind="stable").index].head(MOST_CANDIDATES)
-    shown = shown.assign(name=shown["layer"] + "\n" + shown["transplant"])
-    shown[["value", "low", "high"]] = np.exp(shown[["value", "low", "high"]])
-    colours = np.where(shown["no bit changed"].isin([True]), GREY, BLUE)
-    of, better = ("times", "faster") if study.is_time else ("the odds of a wrong answer", "better")
-    label = f"ratio of {of} (left of 1: {better} with the donor's weights)"
-    x = ChartAxis.around(label, shown["low"], shown["high"], scale="log")
-    groups = {BLUE: "layers", GREY: "negative controls"}
-    chart = rows_chart(shown, colours.tolist(), x, groups, [Rule("x", 1)])
-    caption = (
-        "Shapley share of each layer's initial weights with 95% intervals, for each transplant (recipient ← donor). "
-        "The shares of a transplant multiply to its total. Negative controls: layers that start constant."
-    )
-    title, count = "What each layer's initial weights contribute", f"{of_all(len(shown), len(frame))} shares"
-    return draw("layer_shares", title, caption, [chart], frame, count)
 
 
 def repeat_kinds(study: Repeats) -> Drawing | None:

@@ -182,43 +182,6 @@ def test_the_steps_of_a_ramp_are_the_first_that_consume_enough(
     assert ramp.consumed(steps) >= wanted > ramp.consumed(steps - 1)
 
 
-MEMORY = """
-import re
-import resource
-import torch
-from pathlib import Path
-from grok.execute.worker import keep_freed_memory, use_large_pages
-
-def page_faults():
-    for turn in range(20):
-        if turn == 10:
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        held = torch.ones(10 << 20)  # 40 MiB: more than glibc ever keeps by itself
-        del held
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-print(page_faults(), keep_freed_memory(), page_faults(), use_large_pages())
-held = torch.ones(10 << 20)
-for block in re.split(r"\\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
-    start, end = (int(x, 16) for x in re.match(r"([0-9a-f]+)-([0-9a-f]+)", block).groups())
-    if start <= held.data_ptr() + (20 << 20) < end:  # its middle: its ends may share a large page with others
-        print(" hg" in re.search(r"VmFlags:(.*)", block)[1])
-"""
-
-
-@pytest.mark.slow
-def test_what_is_freed_is_not_mapped_again_and_lies_in_large_pages() -> None:
-    done = subprocess.run([sys.executable, "-c", MEMORY], check=True, capture_output=True, text=True)
-    plain, keeps, kept, large, advised = done.stdout.split()
-    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if keeps == "False" or large == "False" or not setting.exists() or "[never]" in setting.read_text():
-        pytest.skip("this C library has no mallopt, or this kernel gives no large pages")
-    pages = 10 * (40 << 20) // 4096
-    assert int(kept) < pages / 100
-    assert int(plain) > pages / 100, "the C library keeps freed memory by itself: nothing is tested"
-    assert advised == "True"
-
-
 SETTINGS = {
     "layers, replicate and streams": [
         "seed=3,4", "seeds.layers={head:9,blocks.0.mlp:11}", "replicate=2", "seeds.order=77", "model.dropout=0.1",

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from grok import find
 from grok.config.gpt import GptConfig
 from grok.gpt.flops import count_parameters
-from grok.gpt.planning.finders import Size, alike, measure, range_test
+from grok.gpt.planning.finders import measure, range_test
 from grok.gpt.planning.planner import layout
 from grok.gpt.training.checkpoint import History, capture
 from grok.gpt.training.schedules import refuse_changing_shapes
@@ -126,11 +126,6 @@ def test_range_test_puts_everything_back(settings: Build, corpus: Corpus) -> Non
     assert found.ratio == pytest.approx(config.optim.lr / found.suggestion)
     assert found.losses.shape == found.rates.shape == found.smooth.shape
     assert (np.diff(found.rates) > 0).all()
-
-
-def test_sizes_whose_repeats_overlap_are_not_told_apart() -> None:
-    sizes = [Size(2, 90.0, 0, slowest=80.0), Size(8, 99.0, 0, slowest=70.0), Size(12, 100.0, 0, slowest=95.0)]
-    assert [size.sequences for size in alike(sizes, sizes[2])] == [8]
 
 
 def test_batch_sizes_are_measured(settings: Build, corpus: Corpus) -> None:

@@ -1,7 +1,6 @@
 """Code of the user's own: found, named by its text, imported from that text alone; examples, reports."""
 
 import importlib.metadata
-import json
 import re
 import shlex
 import sys
@@ -20,7 +19,7 @@ from grok.config import load_config
 from grok.errors import ConfigError
 from grok.execute.groups import prepare_runs
 from grok.execute.refusals import refuse_unusable_code
-from grok.plugins import activate, build, code_of, label, load
+from grok.plugins import activate, build, code_of, load
 from grok.store import Purpose, Purposes, StoreWriter
 from grok.store.contract import example_rows
 from tests.analysis.simulate import census, simulate
@@ -178,9 +177,6 @@ def escape(observations):
 def twice(observations):
     return [named("same"), named("same")]
 
-def mapping(observations):
-    return named("mapped", {"x": [1]})
-
 def census(observations):
     return named("other")
 
@@ -190,14 +186,9 @@ def outside(observations):
 def unpictured(observations):
     return Drawing("none", "Title", "Caption.", None, pd.DataFrame({"x": [1]}))
 
-def on_axes(observations):
-    return Drawing("axes", "Title", "Caption.", canvas()[1], pd.DataFrame({"x": [1]}))
-
 def one_text(observations):
     return [named("fine"), "x"]
 
-def without():
-    return None
 """
 
 
@@ -222,14 +213,8 @@ def store(tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> Path
         ("own.escape", "gave the figure name '../../escape': expected a plain name"),
         ("own.outside", "gave the file name '../outside': expected a plain name"),
         ("own.census", "gave the section name 'census', which the report uses itself"),
-        ("own.mapping", "gave a dict as the numbers of the figure 'mapped': expected a pandas DataFrame"),
-        (
-            "own.unpictured",
-            "at own.py:29 (the figure of the Drawing 'none' is a NoneType: expected a matplotlib Figure",
-        ),
-        ("own.on_axes", "at own.py:32 (the figure of the Drawing 'axes' is a Axes: expected a matplotlib Figure"),
+        ("own.unpictured", "at own.py:26 (the figure of the Drawing 'none' is a NoneType: expected a matplotlib"),
         ("own.one_text", "gave a str as element 1 of its list: expected a grok.analysis.figures.style.Drawing"),
-        ("own.without", "--with own.without fails at"),
         ("own.twice", "two figures of the report have the name 'same': give yours another name"),
     ],
 )
@@ -240,29 +225,6 @@ def test_names_and_numbers_are_checked_before_a_file_is_written(
         (ask,) = own_studies([target], ".")
         write_studies([ask(Observations.read(store))], tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_the_example_figure_draws_conditions_apart() -> None:
-    tasks = [{"_target_": "knot.knot", "k": k} for k in (2, 3)]
-    simulated = simulate(census(30, np.random.default_rng(5), steps=30_000, every=1000))
-    kinds = [(label(tasks[0]), tasks[0], "aa"), (label(tasks[0]), tasks[0], "bb"), (label(tasks[1]), tasks[1], "bb")]
-    runs = simulated.all_runs.assign(
-        **{
-            "config.task.operation": [kinds[i % 3][0] for i in range(30)],
-            "config.task.plugin": [json.dumps(kinds[i % 3][1]) for i in range(30)],
-            "own_code": [json.dumps({"knot.knot": kinds[i % 3][2]}) for i in range(30)],
-        }
-    )
-    observations = Observations(runs, simulated.curves)
-    (ask,) = own_studies(["delay.delay"], str(EXAMPLES))
-    drawn = ask(observations).drawn
-    assert sorted(drawing.title for drawing in drawn) == [
-        "From memorising to generalising: task.operation=knot.knot(k=2), own_code=knot.knot aa",
-        "From memorising to generalising: task.operation=knot.knot(k=2), own_code=knot.knot bb",
-        "From memorising to generalising: task.operation=knot.knot(k=3), own_code=knot.knot bb",
-    ]
-    generalised = [rows["grokked_step"].notna().sum() for _, rows in observations.by_condition()]
-    assert [len(drawing.data) for drawing in drawn] == generalised and len({drawing.name for drawing in drawn}) == 3
 
 
 def test_the_study_of_the_documentation_is_written(tmp_path: Path) -> None:

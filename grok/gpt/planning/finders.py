@@ -121,8 +121,6 @@ class Size:
     memory: int
     """Peak bytes of a step of several such micro-batches: weights, moments, gradients, activations, masks, logits.
     Measured on a GPU; on a CPU, whose allocator keeps no peak, the planner's."""
-    slowest: float = math.inf
-    """Tokens a second of the slowest repeat."""
     process: int = 0
     """Peak bytes of the whole process so far; only on a CPU."""
 
@@ -149,11 +147,6 @@ def best(sizes: list[Size]) -> Size:
     return chosen
 
 
-def alike(sizes: list[Size], chosen: Size) -> list[Size]:
-    """Return the sizes that were, in some repeat, as fast as the chosen one was in its slowest."""
-    return [size for size in sizes if size is not chosen and size.tokens_per_second >= chosen.slowest]
-
-
 def _measured(trainer: Trainer, sequences: int, context: int, repeats: int) -> Size | None:
     device = trainer.numerics.device
     # blocks of the whole context: the first batch of a context ramp has shorter ones
@@ -177,8 +170,7 @@ def _measured(trainer: Trainer, sequences: int, context: int, repeats: int) -> S
         trainer.optimizer.zero_grad(set_to_none=True)
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    fastest, slowest = (x.numel() / pick(seconds[1:]) for pick in (min, max))
-    return Size(sequences, fastest, memory, slowest, peak_of_process())
+    return Size(sequences, x.numel() / min(seconds[1:]), memory, peak_of_process())
 
 
 def _peak(trainer: Trainer, sequences: int) -> int:
