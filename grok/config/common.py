@@ -76,7 +76,7 @@ class NumericsConfig:
     )
     kernels: str = setting(
         "compiled",
-        "Kernels of the MLP of stacked lanes on a GPU: the compiler's, or one with its norm, written by hand (fused).",
+        "MLP of stacked lanes on a GPU: the compiler's kernels, or kernels with its norm, written by hand (fused).",
         role="none",
         choices=("compiled", "fused"),
     )
