@@ -71,7 +71,7 @@ LISTS: Final[dict[str, tuple[str, ...]]] = {"task.operation": OPERATIONS, "eval.
 """Settings that check their values themselves: what they take."""
 
 TAG: Final = {
-    "device", "lanes", "numerics.path", "numerics.compile", "train.threads", "train.micro_batch",
+    "device", "lanes", "numerics.path", "numerics.compile", "numerics.kernels", "train.threads", "train.micro_batch",
     "train.parallel", "train.recompute",
 }  # fmt: skip
 """Settings in no name of a run, which decide bits all the same: they are in the numerics tag."""

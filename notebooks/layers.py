@@ -40,13 +40,12 @@ studies = grok.studies(path)
 studies["layers"]
 
 # %%
-studies["layers"].figures
+studies["layers"].table("shares")
 
 # %% [markdown]
-# ## Do layers interact?
+# ## Every combination
 #
-# An interaction other than zero means that two layers of the donor together have another effect than the sum of their
-# effects.
+# What runs with just these layers exchanged came to: the mean, the lowest and the highest.
 
 # %%
-studies["layers"].table("interactions")
+studies["layers"].table("combinations")

@@ -133,7 +133,14 @@ def repeats(
 
 
 def _machine(how: ArithmeticConfig, path: str | None = None) -> int:
-    about = (platform.node(), how.device, how.lanes, path or how.numerics.path, how.numerics.compile)
+    about: tuple[object, ...] = (
+        platform.node(),
+        how.device,
+        how.lanes,
+        path or how.numerics.path,
+        how.numerics.compile,
+    )
+    about += (how.numerics.kernels,) * (how.numerics.kernels != "compiled")  # repeats of before keep their names
     return zlib.crc32(repr(about).encode()) % 1_000_000
 
 

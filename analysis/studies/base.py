@@ -405,10 +405,11 @@ def _unfinished(observations: Observations, population: Population) -> list[str]
 def _one_by_one(observations: Observations, population: Population) -> list[str]:
     """Return how many seeds of a population no design lists beside others, and what that may do."""
     plans = observations.once(roles).rows
+    plans = plans[plans["role"].isin(["member", "cell"])]
     size = plans.groupby("design_id")["run_id"].transform("size").groupby(plans["run_id"]).max()
     n = int((size.reindex(population.rows.index) == 1).sum())
-    words = "of these seeds were asked for one by one. If they were chosen by results elsewhere, shares are biased."
-    return [f"{n:,} {words}"] if 0 < n < len(population) else []
+    words = "of these seeds. If they were chosen by results elsewhere, shares are biased."
+    return [f"Asked for one by one: {n:,} {words}"] if n else []
 
 
 def failed(observations: Observations, population: Population) -> list[str]:

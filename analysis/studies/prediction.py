@@ -18,7 +18,7 @@ from grok.analysis.studies.base import Beside, Question, Study, by_population, h
 from grok.analysis.studies.census import judged
 
 MOST_POPULATIONS = 6
-"""Largest number of populations with an answer: each needs many fits."""
+"""Largest number of populations with an answer."""
 FEW = (0.05, 0.1, 0.2)
 """Shares of seeds that a screen by the validation loss alone continues."""
 MOST_STEPS = 12
@@ -84,6 +84,8 @@ def one(observations: Observations, population: Population) -> Prediction:
         raise NotEnoughData("at least two common evaluations before the seeds part (a smaller eval.every)")
     decided = DIARY.horizon_of(rows) if meaning.startswith("super at") else np.inf  # nobody has to train longer
     early = [s for s in steps if s < decided]
+    if not early:
+        raise NotEnoughData("an evaluation before the step of judgement (a smaller eval.every)")
     picks = early[:: -(-len(early) // MOST_STEPS)]
     wide = curves.pivot(index="run_id", columns="step", values=["val_loss", "val_acc"]).reindex(rows.index)
     scores = {step: np.nan_to_num(-floats(wide["val_loss", step]), nan=-np.inf) for step in picks}

@@ -213,7 +213,7 @@ COMPUTATIONS: Final = {
 TAG_PARTS: Final = {
     "processor": PROCESSOR,
     "lane width": ("width",),
-    "path": ("rows", "products", "compiled", "compiler"),
+    "path": ("rows", "products", "compiled", "compiler", "kernels"),
 }
 """Parts of the numerics tag that define these kinds of repeat."""
 FEWEST_CONTROLS: Final = 5

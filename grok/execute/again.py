@@ -17,7 +17,7 @@ from grok.config.gpt import LogConfig
 from grok.errors import ConfigError, DataError, StoreError, TrainingError
 from grok.execute.groups import PlannedRun, data_hash, prepare_runs, with_setting
 from grok.execute.plan import visible_gpus
-from grok.execute.refusals import refuse_unusable_data
+from grok.execute.refusals import refuse_missing_device, refuse_unusable_data
 from grok.execute.resume import named_checkpoint
 from grok.execute.worker import prepare_process, train
 from grok.plugins import TARGET
@@ -93,6 +93,7 @@ def find_stored(store: Store, prefix: str, changes: Mapping[str, Any]) -> Stored
     changes = {name: value for name, value in changes.items() if name not in own}
     settings = stored_config(row, {str(target) for target in own.values()})
     config = _without_files(_pinned(settings, row, changes), store)
+    refuse_missing_device(config, [config])
     if isinstance(config, GptConfig):
         _refuse_other_data(config, row)
         refuse_unusable_data([config])

@@ -26,7 +26,7 @@ from grok.analysis.studies.regimes import QUESTION as REGIMES
 from grok.arithmetic.outcome import events
 from grok.store.designs import Purpose
 from grok.streams import derive_seed
-from tests.analysis.simulate import Planned, Truth, ask, census, crossed, needs, run_ids, simulate, sweep, write
+from tests.analysis.simulate import Planned, Truth, ask, branch, census, crossed, needs, run_ids, simulate, sweep, write
 
 MEASURED = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
 
@@ -231,6 +231,9 @@ def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
     assert study.looks["auroc"].iloc[-1] > 0.95 and "is lower: AUROC" in study.findings[0].text
     few = simulate(census(15, np.random.default_rng(14)))
     assert "at least 20 seeds" in needs("prediction", few)
+    late = simulate([Truth({"seed": i, "train.steps": 9000}, 2500.0 if i < 15 else 9e4) for i in range(60)])
+    seen = Observations(late.all_runs, late.curves[late.curves["step"] >= 3000], designs=late.designs)
+    assert "before the step of judgement" in needs("prediction", seen)
 
 
 @pytest.mark.parametrize(("generalise", "said"), [(30, True), (5, False)])
@@ -301,8 +304,10 @@ def test_processors_whose_seeds_differ_are_said_and_others_are_not() -> None:
 
 def test_seeds_that_were_typed_one_by_one_are_counted_and_a_group_without_an_answer_is_said_to_be_untested() -> None:
     seeds, alone = computed_on(40, 0, "a", 0), computed_on(8, 8, "a", 500)
-    study = ask("census", simulate([*seeds, *alone], sweep(seeds), *(sweep([truth]) for truth in alone)))
-    assert study.shares["super"].n == 48 and any(note.startswith("8 of these seeds") for note in study.notes)
+    named = branch({40: [Truth({**alone[0].overrides, "seeds.order": 9}, 900)]}, [*seeds, *alone], "named")
+    plans = (sweep(seeds), *(sweep([truth]) for truth in alone), named)
+    study = ask("census", simulate([*seeds, *alone], *plans))
+    assert study.shares["super"].n == 48 and any("one by one: 8 of" in note for note in study.notes)
     lr = {rate: [Truth({**t.overrides, "optim.lr": rate}, t.time) for t in seeds[:20]] for rate in (0.1, 0.2)}
     for truth in lr[0.1]:
         truth.time = 2000.0 + 10 * truth.overrides["seed"]

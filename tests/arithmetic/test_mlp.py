@@ -65,6 +65,8 @@ def test_a_fused_run_is_the_plain_one_alone_or_in_a_crowd_and_its_tag_says_fused
 def test_fused_kernels_are_refused_where_there_are_none(over: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     how: dict[str, Any] = {"bf16": {"precision": "bf16"}, "cpu": {"device": "cpu"}, None: {}}
     settings = {"model": over} if isinstance(over, dict) else how[over]
+    monkeypatch.setattr(refusals, "visible_gpus", lambda: 1)
+    refusals.refuse_missing_device(fine := default_config(**FUSED), [fine])
     monkeypatch.setattr(refusals, "visible_gpus", lambda: int(over is not None))
     config = default_config(**settings, **FUSED)
     with pytest.raises(ConfigError, match=r"numerics\.kernels=fused is for stacked lanes on a GPU"):

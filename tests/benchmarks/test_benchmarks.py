@@ -92,6 +92,8 @@ def test_kernels_written_by_hand_have_the_plain_numbers_and_spill_nothing_on_thr
     assert result["float32"]["difference"] < 1e-6 and result["float64"]["difference"] < 1e-9
     step = generated("cubins", *FUSED)["step"]
     assert step["failed"] == step["spilled"] == [] and len(step["by hand"]) == 3 * 6
+    wide = FUSED[1].replace("}}", '}, "precision": "float64", "model": {"d_model": 256}}')
+    assert len(generated("cubins", FUSED[0], wide)["step"]["by hand"]) == 3 * 6
     count = generated("count", *FUSED)
     size = sum(row[3] for row in parts(count)) + count["graphs"]["step"]["by hand"]["bytes"]
     assert f"a step is {size / count['width'] / 1e6:.1f} MB a lane" in (ROOT / "docs/internals.md").read_text("utf-8")

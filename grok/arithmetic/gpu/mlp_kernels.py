@@ -25,8 +25,8 @@ BLOCKS: Final = {
     "tf32": {"forward_kernel": (128, 64, 8), "rows_kernel": (64, 32, 8), "weights_kernel": (32, 64, 8)},
     "float64": {"forward_kernel": (32, 32, 8), "rows_kernel": (32, 32, 8), "weights_kernel": (16, 32, 8)},
 }
-"""Rows, indices of the hidden layer, and warps of a program, by kernel: the largest that spill no register at width
-128. Wider models have half of both."""
+"""Rows, indices of the hidden layer, and warps of a program, by kernel: the largest that spill no register in
+float32 and TF32 at width 128. Wider models have half of both."""
 STEPS: Final = {"ieee": 16, "tf32": 32, "float64": 16}
 STAGES: Final = 3
 """Blocks of a product's sum that are on their way from memory at a time."""
@@ -80,7 +80,7 @@ def sizes_of(kernel: Any, x: Tensor, up: Tensor, gelu: bool, products: str) -> S
     _, r, d = x.shape
     width = max(16, triton.next_power_of_2(d))
     if width > 128:
-        rows, chunk = rows // 2, chunk // 2
+        rows, chunk = max(16, rows // 2), max(16, chunk // 2)  # tl.dot takes no less
     return Sizes(r, d, up.shape[1], rows, width, chunk, STEPS[kind], warps, gelu, products)
 
 
