@@ -132,8 +132,7 @@ def _batch_size(config: GptConfig, arguments: argparse.Namespace) -> str:
     with trainer.numerics.active():
         sizes = list(measure(trainer, largest=arguments.largest))
     lines += [f"{s.sequences:>9}{s.tokens_per_second:>12,.0f}{s.memory / 1e9:>10.2f} GB" for s in sizes]
-    lines.append(_advice(config, best(sizes).sequences, arguments.largest))
-    return "\n".join(lines)
+    return "\n".join([*lines, _advice(config, best(sizes).sequences, arguments.largest)])
 
 
 def _advice(config: GptConfig, fastest: int, largest: int) -> str:

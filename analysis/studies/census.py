@@ -357,10 +357,10 @@ def _unequal(census: Census) -> list[Finding]:
         findings.append(Finding(f"{words} differ, {outcome}", f"p = {p:.2g}", text, headline=True))
     compared = listed([f"{len(names):,} {listed(columns)}" for _, names, columns in divided])
     least = f"p = {min(adjusted):.2g}" if tests else "no test"
-    tested = [*(dict.fromkeys(t[1] for t in tests) or outcomes)]
     verdict = f"{len(findings):,} of {len(tests):,} tests reject it; the smallest {least}, corrected for all of them"
+    tested = listed([*(dict.fromkeys(t[1] for t in tests) or outcomes)], "or")
     text = (
-        f"These seeds were computed by {compared}. Are as many {listed(tested, 'or')} in each? "
+        f"These seeds were computed by {compared}. Are as many {tested} in each? "
         f"{verdict if tests else 'No test: the seeds do not differ in this'}."
     )
     return [*findings, Finding("ways of computing", least, text)]

@@ -24,6 +24,7 @@ from grok.analysis.observations import (
 from grok.analysis.populations import roles, settings_in_words
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, benjamini_hochberg, generator
 from grok.analysis.statistics.proportions import Heterogeneity, confirmed_ratio, heterogeneity
+from grok.analysis.statistics.repeatability import normal_scores
 from grok.analysis.statistics.variance_shares import (
     CHAOS,
     VarianceShares,
@@ -213,9 +214,12 @@ def one(observations: Observations, condition: Condition, subject: Subject) -> C
 def _shares(study: Crossed) -> None:
     y = study.rows["y"].to_numpy(dtype=float)
     merged = len(study.factors) > 1 and study.single
+    ranked = merged and not study.outcome.is_loss  # few pairs tell of a combination: one far run would decide
+    variance = "rank variance" if ranked else "variance"
     try:
+        scores = normal_scores(y, y) if ranked else y
         study.shares = shares = variance_shares(
-            y, study.factors, generator("variance shares"), sums=MODEL_SEED, merged=merged
+            scores, study.factors, generator("variance shares"), sums=MODEL_SEED, merged=merged
         )
     except NotEnoughData as gap:
         study.notes.append(f"Variance shares: not enough data, needs {gap.needs}.")
@@ -236,7 +240,7 @@ def _shares(study: Crossed) -> None:
         study.tell(
             f"{name} share",
             shown,
-            f"{shown} of the variance belongs to {words.get(name, f'the interaction {name}')}"
+            f"{shown} of the {variance} belongs to {words.get(name, f'the interaction {name}')}"
             f"{': these data cannot tell' if e.high - e.low > UNKNOWN else ''}"
             f"{': beyond what normal effects give, so without an interval' if e.high - e.low < NO_WIDTH else ''}.",
             e,
@@ -254,9 +258,15 @@ def _shares(study: Crossed) -> None:
         if e.low > 0.5:  # the answer, before shares that are nearly nothing
             study.findings.insert(0, study.findings.pop())
     for name, e in shares.sums.items():
-        text = f"{e.percent()} of the variance belongs to {name} (the diary's model seed moved both)."
+        text = f"{e.percent()} of the {variance} belongs to {name} (the diary's model seed moved both)."
         study.tell(f"{name} share", e.percent(), text, e)
-    if study.outcome.saturated is not None and study.outcome.saturated.any():
+    if ranked:
+        own = variance_shares(y, study.factors, generator("variance of values"), merged=True).shares
+        text = f"By the {study.outcome.name}, not its ranks: {', '.join(f'{n} {_shown(e)}' for n, e in own.items())}."
+        study.tell(
+            "shares by value", _shown([*own.values()][-1]), f"{text} A few runs far from all others can decide these."
+        )
+    elif study.outcome.saturated is not None and study.outcome.saturated.any():
         study.findings.append(_without_saturated(study, study.outcome.saturated))
     records = [
         {
@@ -299,8 +309,6 @@ def _noise_floor(study: Crossed, variance: Estimate) -> list[Finding]:
     ]
     caption = "Seeds of each of two settings that show a difference of their mean loss (nats) in 80% of studies"
     study.tabulate("seeds_needed", f"{caption}, by a two-sided t test at 5%", records)
-    first = records[0]
-    needs = f"{first['seeds']:,} ({first['low']:,} to {first['high']:,})"
     return [
         Finding(
             "noise floor",
@@ -310,13 +318,6 @@ def _noise_floor(study: Crossed, variance: Estimate) -> list[Finding]:
             f"{1.96 * math.sqrt(2) * value:.3f} nats better in one pair of twenty, by chance.",
             sd,
             headline=True,
-        ),
-        Finding(
-            "seeds for 0.01 nats",
-            needs,
-            f"A change that improves the loss by 0.01 nats shows (p < 0.05) in 80% of studies with {needs} seeds of "
-            "either side.",
-            listed=True,
         ),
     ]
 

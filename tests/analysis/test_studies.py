@@ -223,6 +223,11 @@ def test_sampled_cells_with_one_run_each_have_shares_that_leave_chaos_with_the_l
     for name, truth in {"split": 0.0, "init": 0.6, "order": 0.2, "split × init × order and chaos": 0.2}.items():
         assert shares[name].low <= truth <= shares[name].high, (name, shares[name])
     assert shares["init"].low > 0.2
+    for truth in drawn[:4]:
+        truth.time = 1.0
+    far = ask("crossed", simulate(drawn, Planned("crossed", list(zip(drawn, purposes, strict=True)))))
+    assert far.shares.shares["init"].value == pytest.approx(shares["init"].value, abs=0.1), "ranks: four runs of 400"
+    assert "rank variance" in far.findings[0].text and any("A few runs far" in f.text for f in far.findings)
 
 
 def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:
