@@ -93,11 +93,11 @@ def find_stored(store: Store, prefix: str, changes: Mapping[str, Any]) -> Stored
     changes = {name: value for name, value in changes.items() if name not in own}
     settings = stored_config(row, {str(target) for target in own.values()})
     config = _without_files(_pinned(settings, row, changes), store)
-    refuse_missing_device(config, [config])
     if isinstance(config, GptConfig):
         _refuse_other_data(config, row)
         refuse_unusable_data([config])
     (named,) = prepare_runs([config])
+    refuse_missing_device(config, [config])
     identity = identify(config, row["data_hash"], named.code)
     # an abandoned branch comes out of its run's training, under a name of its own
     name = str(row["parent_run_id"]) if row["status"] == "rolled_back" else run_id
