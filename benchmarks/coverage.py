@@ -213,6 +213,10 @@ PAIRS: Final = {
 }  # fmt: skip
 
 
+ONCE: Final = {"split": 0.02, "init": 0.12, "split × init": 0.12, "split × init × order": 0.74, CHAOS: 0.0}
+"""Of cells with one run each: shares of normal scores, with chaos in the last one."""
+
+
 def effects_of(
     factors: dict[str, NDArray[np.int64]], truth: dict[str, float], rng: np.random.Generator, rare: bool = False
 ) -> Floats:
@@ -231,14 +235,16 @@ def effects_of(
 
 
 def _crossed(factors: dict[str, NDArray[np.int64]], truth: dict[str, float], rare: bool = False) -> Study:
-    cells = Cells(factors, generator("coverage crossed"))
+    cells = Cells(factors, generator("coverage crossed"), truth is ONCE)
 
     def study(rng: np.random.Generator) -> Iterator[Seen]:
-        found = cells.shares(effects_of(factors, truth, rng, rare))
+        y = effects_of(factors, truth, rng, rare)
+        found = cells.shares(normal_scores(y, y) if truth is ONCE else y)
         for name, e in found.shares.items():
-            yield name, truth.get(name, 0.0), e, 0.0
+            yield name, truth.get(name.removesuffix(f" and {CHAOS}"), 0.0), e, 0.0
         assert found.together is not None
-        yield "all interactions", sum(v for name, v in truth.items() if "×" in name), found.together, 0.0
+        sums = (v for name, v in truth.items() if "×" in name and f"{name} and {CHAOS}" not in found.shares)
+        yield "all interactions", sum(sums), found.together, 0.0
 
     return study
 
@@ -310,6 +316,9 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Study]]]:
         yield "crosses", f"{name}; mostly single seeds", partial(_crossed, factors, MIXED)
         yield "crosses", f"{name}; mostly pairs and triples", partial(_crossed, factors, PAIRS)
         yield "crosses", f"{name}; a tenth of levels has most effect", partial(_crossed, factors, MIXED, rare=True)
+    for rare, most in ((False, "mostly triples"), (True, "a tenth of levels has most effect")):
+        name, factors = f"600 of 50 × 50 × 50, once, by ranks; {most}", sampled(50, 50, 50, cells=600, again=0)
+        yield "crosses", name, partial(_crossed, factors, ONCE, rare)
     for parents in (13, 19, 51):
         yield "families", f"{parents} parents, a tenth hands on in 9 of 10", partial(_families, parents, 0.1, 0.9, 0.01)
         yield "families", f"{parents} parents, a tenth hands on in half", partial(_families, parents, 0.1, 0.5, 0.005)

@@ -119,8 +119,7 @@ def _figure(test: RangeTest) -> Figure:
     axes.axvline(test.configured, color="#2f855a", linestyle=":", label=f"configured, {test.configured:.1e}")
     axes.set(xlabel="learning rate", ylabel="training loss (nats)", title="Learning-rate range test")
     axes.legend(frameon=False)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

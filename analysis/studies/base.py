@@ -408,8 +408,8 @@ def _one_by_one(observations: Observations, population: Population) -> list[str]
     plans = plans[plans["role"].isin(["member", "cell"])]
     size = plans.groupby("design_id")["run_id"].transform("size").groupby(plans["run_id"]).max()
     n = int((size.reindex(population.rows.index) == 1).sum())
-    words = "of these seeds. If they were chosen by results elsewhere, shares are biased."
-    return [f"Asked for one by one: {n:,} {words}"] if n else []
+    text = f"Asked for one by one: {n:,} of these seeds. If they were chosen by results elsewhere, shares are biased."
+    return [text] * bool(n)
 
 
 def failed(observations: Observations, population: Population) -> list[str]:

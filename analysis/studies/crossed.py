@@ -215,7 +215,6 @@ def _shares(study: Crossed) -> None:
     y = study.rows["y"].to_numpy(dtype=float)
     merged = len(study.factors) > 1 and study.single
     ranked = merged and not study.outcome.is_loss  # few pairs tell of a combination: one far run would decide
-    variance = "rank variance" if ranked else "variance"
     try:
         scores = normal_scores(y, y) if ranked else y
         study.shares = shares = variance_shares(
@@ -240,7 +239,7 @@ def _shares(study: Crossed) -> None:
         study.tell(
             f"{name} share",
             shown,
-            f"{shown} of the {variance} belongs to {words.get(name, f'the interaction {name}')}"
+            f"{shown} of the {'rank ' * ranked}variance belongs to {words.get(name, f'the interaction {name}')}"
             f"{': these data cannot tell' if e.high - e.low > UNKNOWN else ''}"
             f"{': beyond what normal effects give, so without an interval' if e.high - e.low < NO_WIDTH else ''}.",
             e,
@@ -258,7 +257,7 @@ def _shares(study: Crossed) -> None:
         if e.low > 0.5:  # the answer, before shares that are nearly nothing
             study.findings.insert(0, study.findings.pop())
     for name, e in shares.sums.items():
-        text = f"{e.percent()} of the {variance} belongs to {name} (the diary's model seed moved both)."
+        text = f"{e.percent()} of the {'rank ' * ranked}variance belongs to {name} (the diary's model seed moved both)."
         study.tell(f"{name} share", e.percent(), text, e)
     if ranked:
         own = variance_shares(y, study.factors, generator("variance of values"), merged=True).shares

@@ -161,14 +161,13 @@ def _findings(study: Prediction, hit: np.ndarray, arrival: float) -> None:
     row = (early if len(early) else looks).iloc[-1]
     value, low, high = row[["auroc", "low", "high"]].astype(float)
     e = Estimate(value, low, high, len(hit), "Newcombe's fifth")
-    shown = e.plain(2)
     differs = "lower" if e.low > 0.5 else "higher" if e.high < 0.5 else "not seen to differ"
     text = (
-        f"At step {row['step']:,.0f} the validation loss of seeds {study.meaning} is {differs}: AUROC {shown} (1: "
+        f"At step {row['step']:,.0f} the validation loss of seeds {study.meaning} is {differs}: AUROC {e.plain(2)} (1: "
         f"theirs is lower in every pair, 0.5: chance; {int(hit.sum())} of {len(hit)})"
     )
     lead = f", {row['lead']:,.0f} steps before half of these seeds generalise." if np.isfinite(arrival) else "."
-    study.tell("prediction (AUROC)", shown, text + lead, e, headline=True)
+    study.tell("prediction (AUROC)", e.plain(2), text + lead, e, headline=True)
 
 
 QUESTION = Question(

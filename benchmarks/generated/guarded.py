@@ -21,14 +21,9 @@ NO_INDEX: Final = 2**62
 
 def unwritten(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Return a new buffer filled with values that make reads of it visible."""
+    index = 1 if dtype == torch.bool or dtype.is_floating_point else min(NO_INDEX, torch.iinfo(dtype).max)
     buffer = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype)
-    return buffer.fill_(poison_of(dtype))
-
-
-def poison_of(dtype: torch.dtype) -> float | int:
-    if dtype.is_floating_point:
-        return float("nan")
-    return min(NO_INDEX, torch.iinfo(dtype).max) if dtype != torch.bool else 1
+    return buffer.fill_(float("nan") if dtype.is_floating_point else index)
 
 
 @contextmanager
