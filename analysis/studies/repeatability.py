@@ -825,7 +825,9 @@ def verdict(test: Test) -> str:
         who = f"{called} of {n} candidates {'is' if called == 1 else 'are'}" if n > 1 else "the candidate is"
         who = who if called else "together the candidates are"
         causes = ["chance", *([f"the new {listed(test.free)} seed"] if test.free else [])]
-        causes += ["the processor"] * bool(test.kind.moved)
+        # only if all that were not moved are hits again may it be the processor that others lack
+        stayed = {run for unit in units for run in unit.repeats}.difference(test.kind.moved)
+        causes += ["the processor"] * bool(test.kind.hit.flags[[*stayed]].eq(1).all())
         # a repeat that is none shows that more than the kept seeds decides
         others = f": {listed(causes, 'or')} matters, too" * (result.pooled.value < 1)
         most = "but most repeats are not" if result.pooled.high < MOST else "but not proven to be in most repeats"
