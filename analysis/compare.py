@@ -172,7 +172,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
     if held:
         kind += f"; all have one {held} seed, and another may give another difference"
     if sides.alone:
-        kind += f"; {sides.alone:,} more are left out: of a seed one run or pair is drawn, if the other side has it"
+        kind += f"; {sides.alone:,} more are left out, which repeat a seed{' or have no partner' * sides.paired}"
     if any(sides.failed):
         kind += "; {:,} of A and {:,} of B failed, maybe not by chance, and are left out".format(*sides.failed)
     words = " ".join(("compare", *names)).replace("<", " below ").replace(">", " above ")

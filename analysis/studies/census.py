@@ -319,8 +319,8 @@ def _unequal(census: Census) -> list[Finding]:
     rows = census.rows
     outcomes, half = {"generalised": _done(census)}, float(np.median(census.times.right))
     early = census.times.right <= half
-    watched = half <= census.times.left[~census.times.seen].min(initial=np.inf)  # all, so long
-    if watched and (early != outcomes["generalised"]).any():
+    # if all were watched so long
+    if half <= census.times.left[~census.times.seen].min(initial=np.inf) and (early != outcomes["generalised"]).any():
         outcomes[f"generalised by step {half:,.0f} (half of all)"] = early
     if census.population.has_diary_task:
         outcomes["super"] = (rows["label"] == "super").to_numpy()

@@ -199,7 +199,7 @@ class Contrast:
         if here + there:
             text += f"; runs that diverged count as late ones ({here} here and {there} at {self.family.reference})"
         if set(processors(self.rows)) != set(processors(self.base)):
-            text += f"; the processors are not those at {self.family.reference}, and may make the difference"
+            text += f"; not on the same processors as at {self.family.reference}, which can make a difference, too"
         return text
 
     @property
