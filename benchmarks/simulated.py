@@ -192,8 +192,12 @@ def layers(factors: int, single: float, noise: float) -> Study:
     return study
 
 
-def predictions(n: int, hits: int, gap: float) -> Study:
-    """Scores of seeds with Student's tails; those of the sought ones are larger by ``gap``."""
+def predictions(n: int, hits: int, gap: float, levels: int = 0) -> Study:
+    """Scores of seeds with Student's tails; those of the sought ones are larger by ``gap``.
+
+    Rank correlations are those of cells of three streams with so many ``levels`` each, which have three sevenths of the
+    variance; 0: nothing is shared.
+    """
     drawn = generator("truth of scores").standard_t(4, (2, LARGE))
     truth = float((drawn[0] + gap > drawn[1]).mean())
     # The rank correlation of two normal variables with correlation 0.6.
@@ -202,8 +206,9 @@ def predictions(n: int, hits: int, gap: float) -> Study:
 
     def study(rng: np.random.Generator) -> Iterator[Seen]:
         yield "AUROC", truth, auroc(rng.standard_t(4, n) + gap * labels, labels), 0.5
-        x = rng.normal(size=n)
-        yield "rank correlation", correlation, spearman(x, 0.6 * x + 0.8 * rng.normal(size=n)), 0.0
+        cells = list(rng.integers(0, levels, (3, n))) if levels else []
+        x, y = (rng.normal(size=n) + sum(0.5 * rng.normal(size=levels)[of] for of in cells) for _ in range(2))
+        yield "rank correlation", correlation, spearman(x, 0.6 * x + 0.8 * y, shared=cells), 0.0
 
     return study
 
@@ -252,5 +257,6 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Study]]]:
         yield "layers", case, partial(layers, factors, single, noise)
     for n, hits, gap in ((1984, 19, 0.0), (1984, 19, 1.0), (1984, 19, 4.0), (500, 10, 3.0)):
         yield "prediction", f"{hits} of {n:,}, {gap:g} apart", partial(predictions, n, hits, gap)
+    yield "prediction", "32 of 600 cells of 50 × 50 × 50, 2 apart", partial(predictions, 600, 32, 2.0, 50)
     for n, gap in product((13, 24, 100), (0.0, 4.0, 7.0)):
         yield "groups of times", f"{n} seeds, {gap:g} apart", partial(modes, n, gap)

@@ -8,7 +8,6 @@ the user's command names is imported, never code that a store or a checkpoint na
 from __future__ import annotations
 
 import ast
-import dis
 import functools
 import hashlib
 import importlib
@@ -514,21 +513,9 @@ def place_in_own_code(error: BaseException) -> str:
 
 
 def ends_process(error: BaseException) -> bool:
-    """Return whether the user's own code raised what ends a process: ``sys.exit(0)`` must not pass for success.
-
-    A request to end (Ctrl-C) that arrives while own code is at work is not that code's: Python raises it between
-    two instructions, no ``raise`` does.
-    """
-    walked = list(traceback.walk_tb(error.__traceback__))
-    if isinstance(error, SystemExit):
-        return any(is_own(frame.f_globals) for frame, _ in walked)
-    if not isinstance(error, KeyboardInterrupt | GeneratorExit) or not walked or not is_own(walked[-1][0].f_globals):
-        return False
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    assert last is not None
-    return last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+    """Return whether the user's own code asked to end the process: its ``sys.exit(0)`` must not pass for success."""
+    walked = traceback.walk_tb(error.__traceback__)
+    return isinstance(error, SystemExit) and any(is_own(frame.f_globals) for frame, _ in walked)
 
 
 @contextmanager
@@ -536,16 +523,16 @@ def exits_refused() -> Iterator[None]:
     """Raise an error where the user's own code would end this process in silence.
 
     Raises:
-        ConfigError: instead of SystemExit, KeyboardInterrupt or GeneratorExit of that code.
+        ConfigError: instead of SystemExit of that code.
     """
     try:
         yield
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as end:
+    except SystemExit as end:
         if not ends_process(end):
             raise
         raise ConfigError(
-            f"your own code would end the process{place_in_own_code(end)} ({type(end).__name__}: {end}): expected it "
-            "to return, or to raise another exception"
+            f"your own code would end the process{place_in_own_code(end)} (SystemExit: {end}): expected it to return, "
+            "or to raise another exception"
         ) from end
 
 

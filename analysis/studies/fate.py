@@ -11,6 +11,7 @@ Source: Frankle et al. 2020 (instability to the noise of training from a step on
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,9 +23,12 @@ from grok.analysis.observations import PLAIN_SETTINGS, Condition, Observations, 
 from grok.analysis.populations import asked, listed, places, random_seeds, roles, settings_in_words
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, median_interval
 from grok.analysis.statistics.halfway import Floats, Halfway, halfway
+from grok.analysis.statistics.prediction import auroc, screened, spearman
 from grok.analysis.statistics.repeatability import mean_share, normal_scores
 from grok.analysis.studies.base import Beside, Question, Study, Table, by_condition
 from grok.analysis.studies.census import judged
+from grok.analysis.studies.prediction import price
+from grok.streams import RUN_STREAMS
 
 START, FORWARD, REVERSE, MOVED = "from the start", "from the step on", "up to the step", "moved"
 CHANGES: Final = {
@@ -38,6 +42,8 @@ FEWEST_RANKED: Final = 50
 """Smallest number of random seeds or cells that others are ranked among."""
 WIDTH: Final = 200
 """Steps: the half-width of an interval that would do."""
+SCREEN: Final = 1500, 0.05
+"""A step, and the share of seeds with the lowest validation loss that goes on: set on the diary's census."""
 
 
 @dataclass(kw_only=True)
@@ -153,6 +159,7 @@ def one(observations: Observations, condition: Condition) -> Fate:
     _shares(study)
     _sizes(study)
     _divergence(study, curves)
+    _recognised(observations, condition, study)
     study.tabulate("fate_children", "Every child", rows, open=False, code=("run_id", "parent", "line"))
     study.notes += [
         f"A parent is super if it is super in this store (validation accuracy above {DIARY.super_accuracy:.0%} at "
@@ -168,13 +175,18 @@ def one(observations: Observations, condition: Condition) -> Fate:
 
 def _scores(observations: Observations, condition: Condition, accuracy: pd.Series, horizon: int) -> Any:
     """Return the normal scores of ``accuracy`` among the random seeds and drawn cells of the condition, or NaN."""
-    cells = observations.once(roles).of("cell", kinds=("crossed",))["run_id"]
-    drawn = {*observations.once(random_seeds).index, *observations.once(asked).index.intersection(list(cells))}
+    drawn = {*observations.once(random_seeds).index, *_cells(observations, condition)}
     among = condition.rows.index.intersection(sorted(drawn))
     if len(among) < FEWEST_RANKED:
         return np.nan
     census, _ = judged(observations, condition.rows.loc[among], horizon)
     return normal_scores(floats(accuracy.fillna(-1)), floats(census["accuracy"].dropna()))
+
+
+def _cells(observations: Observations, condition: Condition) -> list[str]:
+    """Return the drawn cells of the condition: fresh seeds, which no result chose."""
+    cells = observations.once(roles).of("cell", kinds=("crossed",))["run_id"].tolist()
+    return condition.rows.index.intersection(observations.once(asked).index.intersection(cells)).tolist()
 
 
 def _counted(part: pd.DataFrame) -> dict[str, Any]:
@@ -357,6 +369,49 @@ def _divergence(study: Fate, curves: pd.DataFrame) -> None:
         records.append(where | {"lines": e.n, "median": e.value, "low": ends[0], "high": ends[1]})
     caption = "Distance of moved children to their parents, by step (log of the validation loss)"
     study.tabulate("fate_divergence", caption, records, open=False)
+
+
+def _recognised(observations: Observations, condition: Condition, study: Fate) -> None:
+    """Add how early the validation loss tells which drawn cells end well, and what a screen chosen before them costs.
+
+    Few of them are super, so ranks and the less rare outcome *super or fast* have the intervals.
+    """
+    cells, _ = judged(observations, condition.rows.loc[_cells(observations, condition)], study.horizon)
+    cells = cells[cells["label"] != UNJUDGED]
+    if len(cells) < FEWEST_RANKED:
+        return
+    best, good = (cells["label"].isin(names).to_numpy() for names in ((SUPER,), (SUPER, "fast")))
+    curves = observations.curves_of(cells.index)
+    wide = curves.pivot(index="run_id", columns="step", values="val_loss").reindex(cells.index)
+    wide = wide.dropna(axis=1, thresh=math.ceil(0.95 * len(cells)))
+    shared = [cells[f"seed_{stream}"].to_numpy() for stream in RUN_STREAMS]
+    steps = wide.columns.to_numpy(dtype=np.int64)
+    early = steps[(steps > 0) & (steps < study.horizon)].tolist()
+    scores = {step: np.nan_to_num(-floats(wide[step]), nan=-np.inf) for step in early}
+    records = []
+    for step, score in scores.items():
+        ranks = 1 + (score[None, :] > score[best, None]).sum(1)
+        record = {"step": step, "places of the super seeds by their loss": ", ".join(map(str, sorted(ranks)))}
+        with suppress(NotEnoughData):
+            end = spearman(score, floats(cells["accuracy"].fillna(-1)), shared=shared)
+            record["rank correlation with the last accuracy"] = end.plain(2)
+            record["AUROC of super or fast"] = auroc(score, good).plain(2)
+        records.append(record)
+    n, hits, rare = len(cells), int(best.sum()), int(good.sum())
+    caption = f"{n} fresh seeds, {hits} of them super and {rare} super or fast, by their validation loss at each step"
+    study.tabulate("fate_recognised", caption, records, open=False)
+    at, keep = SCREEN
+    if at not in scores or not hits:
+        return
+    missed, cost = screened(scores[at], best, keep, at, np.full(n, float(study.horizon)))
+    trained = float(n * study.horizon)
+    blind, screen = (price(steps, of, n) for steps, of in ((trained, hits), (cost * trained, hits - missed)))
+    text = (
+        f"Super among {n} fresh seeds: {hits}. If only the {keep:.0%} with the lowest validation loss at step {at:,} "
+        f"go on (set before they were trained), {hits - missed} of these are found, at {screen} steps each; a blind "
+        f"search trains {blind}. These intervals take the seeds as independent."
+    )
+    study.tell("screen on fresh seeds", f"{hits - missed} of {hits}", text)
 
 
 QUESTION = Question(

@@ -137,8 +137,8 @@ def _screen(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarray, l
         for pick in (half, ~half)
     ]
     trained, hits = (sum(numbers) for numbers in list(zip(*measured, strict=True))[2:])
-    blind = _price(float(lengths.sum()), int(hit.sum()), len(hit))
-    screened_by_loss = _price(float(trained), int(hits), len(hit))
+    blind = price(float(lengths.sum()), int(hit.sum()), len(hit))
+    screened_by_loss = price(float(trained), int(hits), len(hit))
     chosen = " and ".join(f"{kept:.0%} at step {step:,}" for step, kept, *_ in measured)
     text = (
         f"A blind search trains {blind} steps for each super seed. If only a share with the lowest validation loss "
@@ -148,7 +148,7 @@ def _screen(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarray, l
     study.tell("steps for each super seed, blind", blind, text, listed=False)
 
 
-def _price(trained: float, hits: int, n: int) -> str:
+def price(trained: float, hits: int, n: int) -> str:
     """Return the steps trained for each hit, with its interval from that of the share of hits among ``n`` seeds."""
     rate = share(hits, n)
     price = [trained / n / x if x else np.inf for x in (rate.value, rate.high, rate.low)]

@@ -4,16 +4,16 @@ Hydra composes a job in about 40 ms, nearly all of it spent on config groups tha
 not differ between the jobs of a sweep. Here Hydra composes once per distinct choice
 of groups; the value overrides of each job are then applied to plain dictionaries.
 Only the cases whose outcome is certain are done that way (a value for a known key,
-a new key, a removed key); for everything else (interpolations, typed nodes, whatever
-is an error) the job is composed by Hydra itself, so that its rules and its messages
-are the only ones.
+or for a new one by ``++``); for everything else (maps, removed keys, interpolations,
+typed nodes, whatever is an error) the job is composed by Hydra itself, so that its
+rules and its messages are the only ones.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.hydra_config import HydraConfig
@@ -23,8 +23,6 @@ from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf, open_dict, rea
 
 Plain = dict[str, Any]
 """Nested plain settings, interpolations resolved."""
-
-_ABSENT: Final = object()
 
 
 class ParsedOverride(str):
@@ -129,64 +127,30 @@ def _apply(settings: Plain, override: Override) -> Plain | None:
 
     Untouched branches are shared with ``settings``: thousands of jobs differ in few values.
     """
-    value = override.value()
-    if override.package is not None or "[" in override.key_or_group or not _is_settled(value):
+    value, new = override.value(), override.is_force_add()
+    certain = override.package is None and "[" not in override.key_or_group and _is_settled(value)
+    if not certain or isinstance(value, dict) or override.is_delete() or override.is_add():
         return None
     *branch, leaf = override.key_or_group.split(".")
     root = dict(settings)
     parent = root
     for name in branch:
-        below = parent.get(name, {} if override.is_force_add() else None)
+        below = parent.get(name, {} if new else None)
         if not isinstance(below, dict):
             return None
         parent[name] = below = dict(below)
         parent = below
-    if not leaf.isidentifier() and not leaf.isdecimal():
+    known = new or leaf in parent
+    if not known or isinstance(parent.get(leaf), dict) or not (leaf.isidentifier() or leaf.isdecimal()):
         return None
-    return root if _change(parent, leaf, value, override) else None
-
-
-def _change(parent: Plain, leaf: str, value: Any, override: Override) -> bool:
-    """Apply one override inside ``parent``; False where the outcome is not certain."""
-    present = parent.get(leaf, _ABSENT)
-    if override.is_delete():
-        if present in (_ABSENT, None) or value is not None:
-            return False
-        del parent[leaf]
-        return True
-    if isinstance(present, dict) or isinstance(value, dict):
-        return _merge(parent, leaf, value, override)
-    if override.is_add():
-        if present is not _ABSENT and present is not None and not isinstance(value, list):
-            return False
-    elif not override.is_force_add() and present is _ABSENT:
-        return False
     parent[leaf] = value
-    return True
-
-
-def _merge(parent: Plain, leaf: str, value: Any, override: Override) -> bool:
-    """Merge the flat map ``value`` into the map at ``leaf``, as `+` and `++` do."""
-    present = parent.get(leaf, _ABSENT)
-    if not isinstance(value, dict) or not isinstance(present, dict):
-        return False
-    nested = (dict, list)
-    if any(isinstance(v, nested) for v in value.values()) or any(isinstance(present.get(k), nested) for k in value):
-        return False
-    if not (override.is_add() or override.is_force_add()) and any(k not in present for k in value):
-        return False
-    if not all(isinstance(k, str) for k in value):
-        return False
-    parent[leaf] = {**present, **value}
-    return True
+    return root
 
 
 def _is_settled(value: Any) -> bool:
     """Return whether ``value`` means itself: no interpolation and no `???` in it."""
     if isinstance(value, str):
         return "${" not in value and value != "???" and "\\" not in value
-    if isinstance(value, dict):
-        return all(_is_settled(k) and _is_settled(v) for k, v in value.items())
     if isinstance(value, list):
         return all(_is_settled(v) for v in value)
     return value is None or isinstance(value, (bool, int, float))

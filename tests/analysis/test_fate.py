@@ -101,6 +101,22 @@ def test_half_fate_is_recovered_in_both_directions_and_super_parents_stand_apart
     assert set(halves.loc[halves["parents"] == "ordinary", "half-fate step"]) == {"cannot be told"}
 
 
+def test_drawn_cells_tell_when_the_loss_does_and_what_a_screen_costs(planned: Families) -> None:
+    of = [
+        Truth({"seeds.split": i % 10, "seeds.init": i // 10, "seeds.order": 7 * i % 10, **SHARED}, early)
+        for i, early in enumerate([EARLY, EARLY + 40, EARLY + 80, *[LATE] * 57])
+    ]
+    cells = Planned("crossed", [(truth, Purpose(role="cell", unit={"repeat": 0}, choice="drawn")) for truth in of])
+    answer = ask("fate", simulate([*planned[0], *of], *planned[1], cells))
+    (table,) = (t.frame.set_index("step") for t in answer.tables if t.name == "fate_recognised")
+    assert table.iloc[:, 0].loc[[250, 1500]].tolist() == ["58, 59, 60", "1, 2, 3"]
+    assert not table.index.isin([0, 3000]).any()
+    (found,) = (f for f in answer.findings if f.label == "screen on fresh seeds")
+    assert found.shown == "3 of 3"
+    assert f"at {60 * 1575 / 3:,.0f} (" in found.text.replace("32,000", "31,500")  # two digits are shown
+    assert f"trains {60 * 3000 / 3:,.0f} (" in found.text
+
+
 def test_two_tags_are_alike_if_every_run_that_both_trained_has_equal_weights() -> None:
     columns = ["trajectory_id", "steps", "numerics", "weights_hash"]
     rows = [("one", 9, "a", "1"), ("one", 9, "b", "1"), ("one", 9, "c", "1"), ("own", 9, "d", "5")]
