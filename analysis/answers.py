@@ -299,6 +299,8 @@ def _counts(column: pd.Series) -> dict[str, int]:
 
 # The first screen: the store's question, its answer in a sentence, and the next step.
 
+FEW_SEEDS: Final = 12
+"""Fewer seeds than this answer no further question: more come first."""
 NEXT: Final = ("repeatability", "crossed", "weight_decay")
 """Questions that come first after the ones that are answered."""
 
@@ -329,6 +331,7 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
     joined = " and " if len(models) == 2 else ", "
     done = observations.arithmetic["grokked_step"].notna()
     none = " None of them generalised." * (observations.gpt.empty and len(done) > 1 and not done.any())
+    none = " All diverged." if n and (observations.all_runs["status"] == "diverged").all() else none
     return f"{n or 'No'} finished run{'s' * (n != 1)}{': ' * bool(models)}{_some(models, joined)}.{none} {lead}"
 
 
@@ -342,11 +345,15 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
     if runs.empty:
         first = proposal("grok sweep 'seed=range(0,64)'", observations)
         return Fact("Train some seeds.", first, is_command=True)
-    if observations.once(asked).empty:
-        gaps = [gap for gap in gaps if gap.name != "repeatability"]  # it chooses among runs that were asked for
-    order = [gap for name in NEXT for gap in gaps if gap.name == name] + [gap for gap in gaps if gap.command]
+    rows = observations.once(asked)
+    if 0 < len(rows) < FEW_SEEDS and (more := proposal("grok sweep 'seed=range(0,64)'", observations)):
+        return Fact("Train more seeds.", more, is_command=True)
+    if rows["grokked_step"].isna().all():
+        gaps = [gap for gap in gaps if gap.name != "repeatability"]  # it chooses the best of those that were asked for
+    order = [gap for name in (*NEXT, "") for gap in gaps if gap.command and name in ("", gap.name)]
     if order:
-        return Fact(order[0].question, order[0].command, is_command=True)
+        words = f"{order[0].question}{' That takes more seeds first.' * order[0].first}"
+        return Fact(words, order[0].command, is_command=True)
     return Fact(
         "Look at a run.", f"grok show {runs['run_id'].iloc[0][:10]} --store {observations.path}", is_command=True
     )

@@ -279,13 +279,17 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
     top = 1.0 if name.endswith("acc") else math.inf  # an accuracy is at most 1, and a norm at least 0
     ours = [e if is_loss else replace(e, low=max(e.low, 0.0), high=min(e.high, top)) for e in ours]
     three = [exponential(e) if is_loss else e for e in (change, *ours)]
-    widths = [max(e.high - e.low, 1e-3 * abs(e.value)) or 1.0 for e in three]
+    widths = [max(e.high - e.low, 1e-3 * abs(e.value), 1e-6) for e in three]
     shown = [e.plain(max(0, 1 - math.floor(math.log10(width)))) for e, width in zip(three, widths, strict=True)]
     return [(what, ["×" * is_loss + shown[0], *shown[1:]], three)]
 
 
 def _typed(sides: Sides) -> list[str]:
-    return [re.split("[<>=]", word)[0].lower() for words in sides.names for word in shlex.split(words)]
+    return [
+        re.split("[<>=]", word)[0].lower().replace("seed_", "seeds.")
+        for words in sides.names
+        for word in shlex.split(words)
+    ]
 
 
 def _confounded(sides: Sides) -> str:
@@ -324,6 +328,7 @@ def parser() -> Parser:
     """Return the command's arguments."""
     made = Parser(
         prog="grok compare",
+        usage="grok compare [--store STORE] [--out DIR] [STORE] A B",
         description="Two sets of runs side by side: shares, times, accuracy and loss with 95% intervals, and a page.",
         epilog="example: grok compare results/store weight_decay=0 weight_decay=1",
     )

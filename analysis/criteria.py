@@ -46,6 +46,10 @@ def usual_length(steps: NDArray[np.int64]) -> int:
     return int(np.quantile(steps, 1 - FEW_LONGER, method="higher"))
 
 
+FEWEST_OF_A_SPEED: Final = 3
+"""Smallest number of runs whose median can be three times as slow as one of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Criteria:
     """Thresholds of the two definitions."""
@@ -156,8 +160,10 @@ def judge_by_time(times: Times, budgets: NDArray[np.float64], criteria: Criteria
     seed but cannot report a false one.
 
     Raises:
-        NotEnoughData: less than half of the runs generalised, so there is no median.
+        NotEnoughData: less than half of the runs generalised, so there is no median; or it is that of few runs.
     """
+    if len(times) < FEWEST_OF_A_SPEED:
+        raise NotEnoughData(f"at least {FEWEST_OF_A_SPEED} seeds")
     median = quantile(times, 0.5)
     threshold = median.value / criteria.speedup
     judged = budgets >= threshold

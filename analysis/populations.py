@@ -714,5 +714,5 @@ def _names(every: list[Population]) -> list[str]:
         streams = []
         if len(kinds) > 1:
             streams = [f"{p.unit}, {p.held} fixed" if p.fixed else "seeds, every stream drawn"]
-        names.append("; ".join([*values, *streams]))
+        names.append("; ".join([*[", ".join(values)] * bool(values), *streams]))
     return names

@@ -11,6 +11,7 @@ from typing import Final
 import pandas as pd
 
 from grok.analysis.observations import HASH, Observations, hashes_of
+from grok.analysis.populations import asked
 from grok.config.values import literal
 from grok.streams import STREAMS, derive_seed
 
@@ -34,6 +35,8 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
         command: the command of a question; empty: there is none.
         observations: the runs of the store.
         any_task: the command works for any task; otherwise it keeps its own settings.
+
+    Empty if a stored sweep had this very command.
     """
     words = shlex.split(command)
     if not words:
@@ -41,11 +44,14 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
     own = {word.partition("=")[0] for word in words}
     words += [word for word in observations.once(_settings) if any_task and word.partition("=")[0] not in own]
     path = observations.path
+    if (best := words.index("--best") + 1 if "--best" in words else 0) and (n := len(observations.once(asked))):
+        words[best] = str(min(int(words[best]), n))
     if STORE_WORD in words:
         words = [str(path) if word == STORE_WORD and path is not None else word for word in words]
     else:
         words += store_words(path)
-    return shlex.join(words)
+    known = (set(shlex.split(given_again(sweep["argv"], path))) for sweep in observations.sweeps if sweep.get("argv"))
+    return "" if set(words) in known else shlex.join(words)
 
 
 def _settings(observations: Observations) -> list[str]:
@@ -61,7 +67,8 @@ def _settings(observations: Observations) -> list[str]:
         usual = rows[condition == condition.mode()[0]].sort_values("config.train.steps", kind="stable")
         argv = shlex.split(rerun_command(usual.iloc[0]))
         words = [word for word in argv if "=" in word and not OF_THE_SWEEP.match(word)]
-    return words
+    searched = {name for search in observations.searches for trial in search["trials"] for name in trial["params"]}
+    return [word for word in words if word.partition("=")[0] not in searched]
 
 
 def store_words(path: Path | None) -> list[str]:

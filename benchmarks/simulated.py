@@ -129,7 +129,7 @@ def sharing(sizes: Sequence[int], paired: bool) -> Study:
     def study(rng: np.random.Generator) -> Iterator[Seen]:
         of_split, of_run = rng.normal(0, 0.5, (2, len(sizes))), 0.3 * rng.standard_t(4, (2, len(split)))
         log, log0 = of_split[:, split] + of_run
-        yield "ratio of times", 1.0, conditions.ratio_of_times(log, log0, paired, labels)[0], 2.0
+        yield "ratio of times", 1.0, conditions.ratio_of_means(log, log0, paired, labels)[0], 2.0
 
     return study
 

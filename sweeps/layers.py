@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from grok.commands.command import GO_ON, Parser, command, number, positive
+from grok.commands.command import GO_ON, Parser, command, number
 from grok.commands.compose import arithmetic, compose
 from grok.commands.words import store_as_setting
 from grok.config import ArithmeticConfig
@@ -108,7 +108,8 @@ def parser() -> Parser:
             f"--donor-{stream}", type=seed, metavar="SEED", help=f"donor's {stream} seed: the {stream} is a factor, too"
         )
     parser.add_argument("--factors", help="your own groups of layers: 'NAME=LAYER,LAYER;NAME=LAYER'")
-    parser.add_argument("--replicates", type=positive, default=2, help="ulp-perturbed replicates of each combination")
+    several = number(int, minimum=2)  # the report needs what chaos does
+    parser.add_argument("--replicates", type=several, default=2, help="ulp-perturbed replicates of each combination")
     parser.add_argument("--store", metavar="STORE", help="folder of the store; the same as store.path=STORE")
     parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for `grok run`")
     return parser

@@ -260,10 +260,6 @@ def _intervals(axes: Axes, layer: Intervals, z: int) -> None:
     pairs = ("place", "value") if layer.vertical else ("value", "place")
     options = {"color": layer.colour, "edgecolors": "none", "zorder": z + 0.5, "clip_on": False}
     axes.scatter(frame[pairs[0]], frame[pairs[1]], s=layer.size, **options)  # type: ignore[arg-type]
-    for row in frame[frame["bound"] != 0].to_dict("records") if "bound" in frame else ():
-        arrow = {"arrowstyle": "<-", "color": layer.colour, "linewidth": 1.2}
-        axes.annotate("", (row["value"], row["place"]), xytext=(26 * row["bound"], 0), textcoords="offset points",
-                      arrowprops=arrow)  # fmt: skip
 
 
 def _rule(axes: Axes, layer: Rule, before: int, z: int, chart: Chart) -> None:

@@ -49,7 +49,7 @@ def _history(result: SearchResult, done: pd.DataFrame) -> style.Drawing:
     chart = style.Chart(x, y, tuple(layer for layer in layers if isinstance(layer, style.Rule) or len(layer.frame)))
     caption = (
         f"{len(done)} finished trials of {result.name}, each the value over {done['seeds'].iloc[0]} seeds with its "
-        f"95% interval. Red ticks: {len(stopped)} trials that were stopped, impossible or failed.{beyond}"
+        f"{result.ends}. Red ticks: {len(stopped)} trials that were stopped, impossible or failed.{beyond}"
     )
     data = done[["trial", "value", "low", "high"]].assign(best=best)
     name, count = f"search_history_{result.name}", f"{len(done)} trials"

@@ -124,10 +124,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Intervals:
-    """Values with their intervals, from the columns ``place`` (on the other axis), ``value``, ``low`` and ``high``.
-
-    A column ``bound`` is 1 where the value is at least, and -1 where it is at most what is drawn (else 0).
-    """
+    """Values with their intervals, from the columns ``place`` (on the other axis), ``value``, ``low`` and ``high``."""
 
     group: str
     colour: str

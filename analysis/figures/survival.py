@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from grok.analysis.figures.causes import rows_chart
 from grok.analysis.figures.render import draw
-from grok.analysis.figures.style import AMBER, BLUE, GREY, SERIES, TEAL, Band, Chart, ChartAxis, Drawing, Rule
+from grok.analysis.figures.style import AMBER, BLUE, SERIES, Band, Chart, ChartAxis, Drawing, Rule
 from grok.analysis.statistics.survival import SurvivalCurve, kaplan_meier
 from grok.analysis.studies.base import Study
 from grok.analysis.studies.conditions import Comparison
@@ -82,43 +81,6 @@ def coupled_curves(study: ValShuffle) -> Drawing:
 MOST_CURVES = 6
 FEWEST_ROWS = 3
 """Smallest number of contrasts for a figure; the table shows fewer."""
-
-
-def slowdowns(study: Comparison) -> Drawing | None:
-    """Draw the time of each value relative to its reference on a log axis; an arrow marks a bound."""
-    frame = pd.DataFrame(
-        [
-            {
-                "name": c.label,
-                "against": c.family.reference,
-                "value": c.slowdown.value,
-                "low": c.slowdown.low,
-                "high": c.slowdown.high,
-                "bound": c.bound,
-                "up to step": c.horizon,
-                "runs": len(c.rows),
-                "p": study.p.get(c.label, np.nan),
-            }
-            for c in study.contrasts
-            if c.slowdown is not None
-        ]
-    )
-    if len(frame) < FEWEST_ROWS:
-        return None
-    ends = {
-        end: frame[end].where(np.isfinite(frame[end]) & (frame[end] > 0), frame["value"]) for end in ("low", "high")
-    }
-    bound = frame["bound"].map({"at least": 1, "at most": -1}).fillna(0).to_numpy(dtype=int)
-    colours = np.where(~(frame["p"] < 0.05), GREY, np.where(frame["value"] > 1, AMBER, TEAL))
-    groups = {AMBER: "slower", TEAL: "faster", GREY: "not significant"}
-    x = ChartAxis.around("time to generalise, relative to the reference", *ends.values(), [0.8, 1.25], scale="log")
-    chart = rows_chart(frame.assign(**ends, bound=bound), colours.tolist(), x, groups, [Rule("x", 1)])
-    caption = (
-        "Geometric mean of the time to generalise divided by that of the reference, with 95% intervals. Arrow: some "
-        "runs had not generalised by the budget, so the value is a bound. Significant: at 5% (Holm)."
-    )
-    count = f"{int(frame['runs'].sum()):,} runs"
-    return draw(f"slowdown_{study.name}", "How much slower or faster?", caption, [chart], frame, count)
 
 
 def family_curves(study: Comparison) -> list[Drawing]:

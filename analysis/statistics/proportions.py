@@ -138,11 +138,11 @@ def heterogeneity(
     The null distribution permutes the values over all runs, so the test is valid for rare hits.
     In a crossed design the runs of one group at one level of another factor are not independent
     (an interaction), so only such units may be permuted. Each of ``blocks`` (n,) gives the levels of
-    one such factor: within each level whole groups are permuted. With several factors, p is the
-    largest of theirs.
+    one such factor: within each level the groups that it has are permuted as wholes, and only what
+    differs within levels counts. With several factors, p is the largest of theirs.
 
     Raises:
-        NotEnoughData: there is only one group, or all values are equal.
+        NotEnoughData: there is only one group, all values are equal, or no level of a block has two groups.
     """
     names, group = np.unique(groups, return_inverse=True)
     n, k = len(values), len(names)
@@ -156,7 +156,6 @@ def heterogeneity(
 
     sizes = np.bincount(group, minlength=k)
     observed = deviations(np.bincount(group, weights=ranks, minlength=k), sizes)
-    statistic = float((observed**2).sum())
     p, p_of = 0.0, np.zeros(k)
     for block in blocks or (None,):
         if block is None:
@@ -165,10 +164,17 @@ def heterogeneity(
         else:
             names_of, place = np.unique(block, return_inverse=True)
             unit, shape = place * k + group, (1, len(names_of), k)
-            cells = [np.bincount(unit, w, len(names_of) * k).reshape(shape) for w in (ranks, None)]
-            labels = rng.permuted(np.tile(np.arange(k), (draws, len(names_of), 1)), axis=2)
-            moved = np.argsort(labels, axis=2)  # the cell that takes each label
+            within = ranks - (np.bincount(place, ranks) / np.bincount(place))[place]
+            cells = [np.bincount(unit, w, len(names_of) * k).reshape(shape) for w in (within, None)]
+            absent = cells[1] == 0
+            if (absent.sum(2) > k - 2).all():
+                raise NotEnoughData("runs of two groups that agree in all else")
+            moved = np.empty((draws, len(names_of), k), dtype=np.int64)  # the cell that takes each group's place
+            order = np.argsort(rng.random(moved.shape) + absent, axis=2)
+            np.put_along_axis(moved, np.argsort(absent, axis=2, kind="stable"), order, 2)
             null = deviations(*(np.take_along_axis(cell, moved, 2).sum(1) for cell in cells))
+            observed = deviations(*(cell.sum(1)[0] for cell in cells))
+        statistic = float((observed**2).sum())
         p = max(p, (1 + int(((null**2).sum(1) >= statistic - 1e-9).sum())) / (1 + draws))
         # The groups' deviations have nearly the same null distribution: pooling them resolves small p-values.
         pooled = np.sort(np.abs(null).reshape(-1))

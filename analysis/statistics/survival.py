@@ -169,7 +169,7 @@ def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
         share = 1 - float(curve.survival[watched][-1]) if watched.any() else 0.0
         raise NotEnoughData(
             f"at least {q:.0%} of the runs generalised within the budget (seen: {share:.0%} of {len(times)}); "
-            "longer runs (train.steps) give them, unless they diverge"
+            "longer runs of all seeds (train.steps) give them, unless they diverge"
         )
     # A time lies between two evaluations: the lower end assumes the first for all runs, the upper end the second.
     early = kaplan_meier(Times(times.left - EDGE, np.where(times.seen, times.left, np.inf)), level)

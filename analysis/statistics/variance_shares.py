@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 from typing import Final
 
@@ -45,6 +45,8 @@ LEVELS: Final = 4
 """Smallest number of levels, or of cells with replicates, whose tails are estimated."""
 TAILS: Final = 3.0
 """How many times the excess kurtosis that is seen counts."""
+SURE: Final = 0.995
+"""Level of the interval of a share by which that of another one is cut."""
 SHARES: Final = np.sin(np.linspace(0, np.pi / 2, 61)) ** 2
 """Shares that are held against the estimate."""
 
@@ -181,18 +183,22 @@ class Cells:
         others = np.maximum(_quadratic(simulated, sd, sd), 0)[self._others]
         method = "pairs of runs, full grid" if self.balanced else "pairs of runs, sampled grid"
 
-        def estimate(members: NDArray[np.bool_]) -> Estimate:
+        def estimate(members: NDArray[np.bool_], level: float) -> Estimate:
             value = float(parts[members].sum() / parts.sum())
             low, high = _inverted(simulated, others, members, float(point[members].sum() / point.sum()), level)
             return Estimate(value, min(low, value), max(high, value), len(y), method, level)
 
-        every = np.arange(len(point))
-        summed = {name: np.isin(self.labels, list(m)) for name, m in (sums or {}).items() if set(m) <= set(self.labels)}
+        labels = np.array(self.labels)
+        members = [labels == label for label in self.labels]
+        summed = {name: np.isin(labels, list(m)) for name, m in (sums or {}).items() if set(m) <= set(self.labels)}
         together = np.array([len(s) > 1 for s in self._subsets] + [False])
+        sets = [of for of in [*members, *summed.values(), together] if of.any()]
+        own = _consistent([(of, estimate(of, level), estimate(of, max(SURE, level))) for of in sets])
+        of_all = own.pop() if together.any() else None
         return VarianceShares(
-            {label: estimate(every == i) for i, label in enumerate(self.labels)},
-            estimate(together) if together.any() else None,
-            {name: estimate(members) for name, members in summed.items()},
+            dict(zip(self.labels, own, strict=False)),
+            of_all,
+            dict(zip(summed, own[len(labels) :], strict=True)),
             dict(zip(self.labels, parts.tolist(), strict=True)),
             self._total(others, float(point.sum()), float(1 + (times - 1) @ parts / parts.sum()), level, len(y)),
             self.levels,
@@ -268,6 +274,21 @@ class Cells:
                 forms += self._solve[:, i, None] * weighted.reshape(draws, 1, c * c)
             out.append(forms.reshape(draws, c, c, c))
         return np.concatenate(out)
+
+
+def _consistent(shares: Sequence[tuple[NDArray[np.bool_], Estimate, Estimate]]) -> list[Estimate]:
+    """Return the shares of sets of components, their intervals without what the others rule out at the level ``SURE``.
+
+    A set has at least what a part of it has, at most what a larger one has, and not what a set apart has. The second
+    estimate of a share is that at ``SURE``: ends at the own level would rule out too much.
+    """
+    made = []
+    for mine, e, _ in shares:
+        low = max([e.low, *(sure.low for of, _, sure in shares if not (of & ~mine).any())])
+        high = min([e.high, *(sure.high for of, _, sure in shares if not (mine & ~of).any())])
+        rest = max((sure.low for of, _, sure in shares if not (mine & of).any()), default=0.0)
+        made.append(replace(e, low=min(low, e.value), high=max(min(high, 1 - rest), e.value)))
+    return made
 
 
 def _quadratic(forms: Floats, left: Floats, right: Floats) -> Floats:

@@ -145,10 +145,12 @@ class Missing:
     command: str
     started: bool
     """Whether the store has runs of this study."""
+    first: bool = False
+    """Whether the command only trains what the question's own needs."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the question and what it needs as a dict for report.json."""
-        return {name: value for name, value in vars(self).items() if name != "started"}
+        return {name: value for name, value in vars(self).items() if name not in ("started", "first")}
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ class Question:
         except NotEnoughData as gap:
             needs = ". ".join([gap.needs, *(note.removesuffix(".") for note in notes)])
             command = proposal(gap.command or self.command, observations, self.any_task or bool(gap.command))
-            return Missing(self.name, self.title, self.question, needs, command, started)
+            return Missing(self.name, self.title, self.question, needs, command, started, bool(gap.command))
         for part in (study, *study.parts):
             part.name, part.title, part.question = self.name, self.title, self.question
         study.notes += notes

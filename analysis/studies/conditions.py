@@ -223,7 +223,7 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
     if not by_results and not shared:  # it takes runs for independent
         with suppress(NotEnoughData):
             logrank_p = logrank([observations.times(base), observations.times(rows)])
-    found = ratio_of_times(log, log0, paired, [*shared.values()]) if bound not in ("no", CHOSEN) else (None, None)
+    found = ratio_of_means(log, log0, paired, [*shared.values()]) if bound not in ("no", CHOSEN) else (None, None)
     slowdown, p = found
     if slowdown is not None and bound != CROSSING and bound:
         slowdown = replace(slowdown, high=np.inf) if bound == "at least" else replace(slowdown, low=0.0)
@@ -261,7 +261,7 @@ def restricted(times: Times, horizon: float) -> np.ndarray:
     return np.asarray(np.log(np.where(late, horizon, np.maximum(times.points, 1.0))))
 
 
-def ratio_of_times(log: np.ndarray, log0: np.ndarray, paired: bool, shared: Labels = ()) -> tuple[Estimate, float]:
+def ratio_of_means(log: np.ndarray, log0: np.ndarray, paired: bool, shared: Labels = ()) -> tuple[Estimate, float]:
     """Return the ratio of geometric means and its p-value, by Student's t on the log scale (Welch's if not paired).
 
     ``shared``: as in `student`.

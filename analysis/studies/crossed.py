@@ -240,7 +240,7 @@ def _shares(study: Crossed) -> None:
             f"{name} share",
             shown,
             f"{shown} of the {'rank ' * ranked}variance belongs to {words.get(name, f'the interaction {name}')}"
-            f"{': these data cannot tell' if e.high - e.low > UNKNOWN else ''}"
+            f"{(', how much' if e.low else '') + ': these data cannot tell' if e.high - e.low > UNKNOWN else ''}"
             f"{': beyond what normal effects give, so without an interval' if e.high - e.low < NO_WIDTH else ''}.",
             e,
             headline=name in leads,

@@ -296,7 +296,8 @@ def _more(half: Halfway) -> str:
     alike = half.places[~half.apart & (half.places >= half.place.low) & (half.places <= half.place.high)]
     if len(alike):
         steps = ", ".join(map("{:,.0f}".format, alike))
-        return f"At steps {steps} these lines do not tell the ends apart, so any outcome may be midway; more lines may"
+        at = f"At step{'s' * (len(alike) > 1)} {steps}"
+        return f"{at} these lines do not tell the ends apart, so any outcome may be midway; more lines may"
     lines = half.lines_for(WIDTH)
     if lines is not None:
         return f"Roughly {lines} such lines would make it {2 * WIDTH} steps wide"

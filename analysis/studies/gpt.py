@@ -11,12 +11,14 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from grok.analysis.observations import OWN_CODE, Condition, Observations, floats, in_words, varying_columns
 from grok.analysis.populations import asked_unseen
 from grok.analysis.proposals import rerun_command
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
-from grok.analysis.studies.base import Finding, Question, Study, Table
+from grok.analysis.statistics.estimate import NotEnoughData, holm, mean
+from grok.analysis.studies.base import ALARM, Finding, Question, Study, Table
+from grok.analysis.studies.conditions import ratio_of_means
 from grok.config import GptConfig
 from grok.config.fields import recorded_of
 from grok.errors import ConfigError
@@ -112,6 +114,8 @@ CONDITION_SETTINGS: Final = (
 """Settings that define the condition of a language model: no seed, no perturbation, and not which run it left."""
 MOST_CARDS: Final = 6
 """Conditions whose perplexities get a card each."""
+FEWEST_SEEDS: Final = 3
+"""Smallest number of seeds of a condition that is compared with another, and of pairs."""
 MIXTURE: Final = "data.mixture_hashes"
 LOGGED: Final = {
     "tokens": ("consumed_tokens", "max"),
@@ -232,7 +236,9 @@ def analyse(observations: Observations) -> Gpt:
     )
     study.tables.append(_run_table(summary, rows))
     study.tables += further_tables(summary, curves)
-    _one_card(study, _spread(study, rows, asked_unseen(observations)))
+    every = told(study, rows, asked_unseen(observations))
+    _spread(study, every)
+    _one_card(study, every, _compared(study, rows, every))
     _events(study, observations, mine)
     _samples(study, curves)
     _references(study)
@@ -321,61 +327,116 @@ def shares_seeds(rows: pd.DataFrame) -> bool:
     return min(init, order) < len(rows) or 1 < dropout < len(rows)
 
 
-def _spread(study: Gpt, rows: pd.DataFrame, asked: set[str]) -> list[float]:
-    """Tell the best perplexity of each condition: of the runs that were asked for before their results, if any were.
+@dataclass(frozen=True)
+class Told:
+    """The runs of one condition that count: those that were asked for before their results, if any were."""
 
-    Return the mean best losses, lowest first, as the conditions are told.
-    """
-    groups = []
-    for _, every in study.runs.groupby(["preset", "config_id", "data"], sort=True):
-        group = every[every.index.isin(list(asked))]
-        others = len(every) - len(group) if len(group) else 0
-        group = group if len(group) else every
-        groups.append((float(group["best_loss"].mean()), others, len(every), group))
-    for _, others, n_every, group in sorted(groups, key=lambda of: of[0]):
-        best = group["best_loss"].to_numpy(dtype=float)
-        n, condition, data = len(group), str(group["condition"].iloc[0]), str(group["data"].iloc[0])
-        name = f"{condition} on data {data}" if data and "data=" not in condition else condition
-        left = f" Left out of {n_every} runs: {others} that results may have chosen." if others else ""
-        values = np.array([perplexity(x) for x in best])
+    runs: pd.DataFrame
+    """Those of ``Gpt.runs``."""
+    left: int
+    """Runs that results may have chosen."""
+    asked: bool
+    independent: bool
+    """Whether they were asked for, and no two share a seed."""
+
+    @property
+    def name(self) -> str:
+        """The condition."""
+        return str(self.runs["condition"].iloc[0])
+
+    @property
+    def data(self) -> str:
+        """The beginning of the data's hash."""
+        return str(self.runs["data"].iloc[0])
+
+    @property
+    def losses(self) -> NDArray[np.float64]:
+        """The best validation losses (n,)."""
+        return floats(self.runs["best_loss"])
+
+
+def told(study: Gpt, rows: pd.DataFrame, asked: set[str]) -> list[Told]:
+    """Return the conditions, the one with the lowest mean loss first."""
+    made = []
+    for _, every in study.runs.groupby(["condition", "data"], sort=True):
+        runs = every[every.index.isin(list(asked))]
+        were, left = len(runs) > 0, len(every) - len(runs)
+        runs = runs if were else every
+        made.append(Told(runs, left * were, were, were and not shares_seeds(rows.loc[runs.index])))
+    return sorted(made, key=lambda one: float(one.losses.mean()))
+
+
+def _spread(study: Gpt, every: list[Told]) -> None:
+    """Tell the best perplexity of each condition."""
+    for one in every:
+        n, values = len(one.runs), np.exp(np.minimum(one.losses, 700))
         estimate = None
         if n == 1:
             shown = f"{values[0]:,.2f}"
-            text = f"{shown} per token at step {group['best_step'].iloc[0]:,.0f}. One seed: no interval."
-        elif not group.index.isin(list(asked)).all() or shares_seeds(rows.loc[group.index]):
+            text = f"{shown} per token at step {one.runs['best_step'].iloc[0]:,.0f}. One seed: no interval."
+        elif not one.independent:
             shown = f"{values.min():.2f} to {values.max():.2f}"
-            why = (
-                "They share seeds"
-                if group.index.isin(list(asked)).all()
-                else "No plan asked for them before their results"
-            )
+            why = "They share seeds" if one.asked else "Results of their settings and seeds came before their plan"
             text = f"{shown} per token in {n} runs. {why}, so their spread gives no interval over seeds."
         else:
-            # on the scale of the loss: with few seeds the other one reaches below 0
-            loss, middle = mean(best), float(values.mean())
-            wide = perplexity(loss.high - loss.value)
-            estimate = Estimate(middle, middle / wide, middle * wide, n, "t over seeds, of the loss")
+            loss = mean(one.losses, method="t over seeds, of the loss")
+            low, value, high = (perplexity(x) for x in (loss.low, loss.value, loss.high))
+            estimate = replace(loss, value=value, low=low, high=high)
             shown = estimate.plain(2)
-            sd = f"{values.std(ddof=1):.3f}" if np.isfinite(values).all() else "infinite"
-            text = f"{shown} per token over {n} seeds; standard deviation between seeds {sd}."
-        text = f"{name}: best validation perplexity {text}{left}"
-        study.tell(f"{condition}: best perplexity", shown, text, estimate, headline=True)
-    return sorted(loss for loss, *_ in groups)
+            text = (
+                f"{shown} per token over {n} seeds, of their mean loss; from {values.min():.2f} to {values.max():.2f}."
+            )
+        if diverged := int((one.runs["status"] == "diverged").sum()):
+            text += f" {diverged} of them diverged, and count with their best loss before."
+        text += f" Left out of {n + one.left} runs: {one.left} that results may have chosen." * bool(one.left)
+        on = f" on data {one.data}" if one.data and "data=" not in one.name else ""
+        text = f"{one.name}{on}: best validation perplexity {text}"
+        study.tell(f"{one.name}: best perplexity", shown, text, estimate, headline=True)
 
 
-def _one_card(study: Gpt, losses: list[float]) -> None:
-    """Tell the best perplexities of several conditions by their range first; of many no condition has a card."""
-    cards = [finding for finding in study.findings if finding.headline]
-    if len(cards) < 2:
-        return
-    shown = f"{perplexity(losses[0]):,.2f} to {perplexity(losses[-1]):,.2f}"
-    text = (
-        f"{len(cards)} conditions: the perplexity of the mean best validation loss is {shown} per token, from "
-        f"{cards[0].label.partition(':')[0]} to {cards[-1].label.partition(':')[0]}."
+def _compared(study: Gpt, rows: pd.DataFrame, every: list[Told]) -> str:
+    """Tell the ratio of each condition's perplexity to that of the one with most seeds; return how many differ."""
+    usable = [one for one in every if one.independent and len(one.runs) >= FEWEST_SEEDS]
+    if not usable:
+        return ""
+    reference = max(usable, key=lambda one: len(one.runs))
+    usable = [one for one in usable if one is not reference and one.data == reference.data]
+    if not usable:
+        return ""
+    seeds, records = [f"seed_{stream}" for stream in CROSSED["gpt"]], []
+    for one in usable:
+        mine, base = (rows.loc[of.runs.index, seeds].assign(loss=of.losses) for of in (one, reference))
+        pairs = mine.merge(base, on=seeds)
+        paired = len(pairs) >= FEWEST_SEEDS
+        losses = (floats(pairs["loss_x"]), floats(pairs["loss_y"])) if paired else (one.losses, reference.losses)
+        ratio, p = ratio_of_means(*losses, paired)
+        records.append({"condition": one.name, "seeds": len(one.runs), "over the reference's": f"×{ratio.plain(3)}",
+                        "pairs of seeds": len(pairs) if paired else "none", "p (Holm)": p})  # fmt: skip
+    frame = pd.DataFrame(records)
+    frame["p (Holm)"] = holm(frame["p (Holm)"].tolist())
+    clear = int((frame["p (Holm)"] < ALARM).sum())
+    caption = f"Best perplexity over that of {reference.name} ({len(reference.runs)} seeds), 95% intervals"
+    study.tabulate("perplexities", caption, frame.assign(**{"p (Holm)": frame["p (Holm)"].map("{:.2g}".format)}))
+    return (
+        f" {clear} of {len(usable)} differ from {reference.name} beyond chance (t tests, Holm-adjusted p below 0.05)."
     )
-    many = len(cards) > MOST_CARDS
-    quiet = [replace(finding, headline=False) if many and finding in cards else finding for finding in study.findings]
-    study.findings = [Finding(f"best perplexity, over {len(cards)} conditions", shown, text, headline=True), *quiet]
+
+
+def _one_card(study: Gpt, every: list[Told], compared: str) -> None:
+    """Tell the best perplexities of several conditions by their range first; of many no condition has a card."""
+    if len(every) < 2:
+        return
+    first, last = every[0], every[-1]
+    shown = f"{perplexity(first.losses.mean()):,.2f} to {perplexity(last.losses.mean()):,.2f}"
+    text = (
+        f"{len(every)} conditions: the perplexity of the mean best validation loss is {shown} per token, from "
+        f"{first.name} to {last.name}.{compared}"
+    )
+    if study.runs["data"].nunique() > 1:
+        text += " Of other data, or by another tokeniser, perplexities per token do not compare."
+    many = len(every) > MOST_CARDS
+    quiet = [replace(f, headline=False) if many and f.headline else f for f in study.findings]
+    study.findings = [Finding(f"best perplexity, over {len(every)} conditions", shown, text, headline=True), *quiet]
 
 
 def _events(study: Gpt, observations: Observations, log: pd.DataFrame) -> None:

@@ -593,6 +593,13 @@ def analyse(observations: Observations) -> Repeats:
     study.notes += [f"Repeats at {name} are left out. They need {needs}." for name, needs in gaps.items()]
     if left:
         study.notes.append(f"Repeats left out because no row says what their seed's own run was for: {left:,}.")
+    units = [unit for kind in every for unit in [*kind.candidates, *kind.controls]]
+    n = observations.once(repeats)["run"].nunique()
+    if lost := n - len({run for unit in units for run in unit.repeats}):
+        study.notes.append(
+            f"Of {n:,} repeats {lost:,} count nowhere: of chosen seeds that are no hit, of equal bits, with a redrawn "
+            "seed in common, or not judged."
+        )
     for test in tests:
         _findings(study, test)
     study.findings += _between_streams(tests)
@@ -708,11 +715,13 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
         told = len(apart) >= FEWEST_OF_A_MEDIAN and name != "crossed cells"
         low, high = ("low", "high") if told else ("lowest", "highest")
         parts = [
-            f"{row['value']:.1g} ({row[low]:.1g} to {row[high]:.1g}) at step {row['step']:,}"
+            f"{row['value']:.1g}{f' ({row[low]:.1g} to {row[high]:.1g})' * (len(apart) > 1)} at step {row['step']:,}"
             for row in table.iloc[[-1 - 2 * (len(loss) // 3), -1 - len(loss) // 3, -1]].to_dict("records")
         ]
         several = name if len(apart) > 1 else name.removesuffix("s")
-        shown.append(f"{len(apart)} {several}{'' if told else ', with their range,'} {', '.join(parts)}")
+        shown.append(
+            f"{len(apart)} {several}{', with their range,' * (not told and len(apart) > 1)} {', '.join(parts)}"
+        )
         tables.append(table if told else table.assign(low=None, high=None))
     if not shown:
         return None

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.analysis.observations import Observations
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData, median_interval
+from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, median_interval
 from grok.analysis.statistics.proportions import share
 from grok.analysis.studies.base import Question, Study
 
@@ -34,6 +34,12 @@ class SearchResult:
     trials: pd.DataFrame
     steps: int | None = None
     """Largest number of steps of a trial's runs."""
+
+    @property
+    def ends(self) -> str:
+        """What ``low`` and ``high`` are, in words."""
+        few = self.trials["seeds"].max() < FEWEST_OF_A_MEDIAN and not self.objective.endswith("_share")
+        return "range over its few seeds" if few else "95% interval"
 
 
 @dataclass(kw_only=True)
@@ -70,7 +76,7 @@ def result_of(data: dict[str, Any]) -> SearchResult:
 
 
 def _interval(objective: str, scores: list[float]) -> dict[str, float]:
-    """Return the 95% interval of a setting's objective over its seeds."""
+    """Return the 95% interval of a setting's objective over its seeds; of few seeds' median their range."""
     if not scores:
         return {"low": math.nan, "high": math.nan}
     e = share(int(sum(scores)), len(scores)) if objective.endswith("_share") else median_interval(np.array(scores))
@@ -122,9 +128,9 @@ def _best(study: Searches, result: SearchResult) -> None:
         f"{result.name}: best {result.objective}",
         value,
         f"{result.name}: the best of {len(done)} finished trials ({pruned} others) is trial {best['trial']}{alike} "
-        f"with {result.objective} {value} ({low} to {high}) over "
-        f"{best['seeds']} seeds ({setting}). It was chosen as the best on these seeds, so this number is too "
-        "optimistic.",
+        f"with {result.objective} {value} ({result.ends}: {low} to {high}) over {best['seeds']} seeds ({setting})."
+        + " It was chosen as the best on these seeds, so this number is too optimistic."
+        * (ties + 1 < len(done)),
         Estimate(float(best["value"]), float(best["low"]), float(best["high"]), int(best["seeds"]), "over seeds"),
         headline=True,
     )
@@ -133,7 +139,7 @@ def _best(study: Searches, result: SearchResult) -> None:
     if late is not None:  # a count of late seeds, no time
         frame = frame.assign(**{c: frame[c].map(lambda x: f"above {late:,}" if x > late else x) for c in columns[1:]})
     frame = frame.rename(columns={"value": result.objective})
-    study.tabulate(f"trials_{result.name}", f"Best trials of {result.name}, 95% intervals over seeds", frame)
+    study.tabulate(f"trials_{result.name}", f"Best trials of {result.name}; low and high: {result.ends}", frame)
 
 
 def _short(value: Any) -> str:

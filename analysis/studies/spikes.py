@@ -12,7 +12,7 @@ import pandas as pd
 
 from grok.analysis.observations import Observations, as_text, floats, varying_columns
 from grok.analysis.populations import asked_unseen
-from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, holm, mean
+from grok.analysis.statistics.estimate import LEVEL, NotEnoughData, generator, holm
 from grok.analysis.statistics.excursions import NOISE, RISE, SMOOTH, excursions, heights, smoothed, threshold
 from grok.analysis.statistics.proportions import heterogeneity, share
 from grok.analysis.studies.base import Question, Study
@@ -65,7 +65,7 @@ def analyse(observations: Observations) -> Spikes:
         loss = smoothed(steps["train_loss"], bool(diverged[run]))
         curves.append(pd.DataFrame({"run_id": run, "step": steps["step"], "loss": loss}))
     study = Spikes(
-        runs=runs.sort_values([*factors, "seed"], kind="stable"),
+        runs=runs.assign(place=rows["seed"]).sort_values([*factors, "place"], kind="stable").drop(columns="place"),
         factors=list(factors),
         curves=pd.concat(curves, ignore_index=True),
     )
@@ -98,7 +98,8 @@ def _factors(rows: pd.DataFrame) -> dict[str, list[str]]:
         # the MLP's width is left out if it follows from the model's width
         named = [c for c in columns if c != "config.model.d_ff" or "config.model.d_model" not in columns]
         name = " and ".join(c.removeprefix("config.") for c in named)
-        factors[name] = [" and ".join(map(as_text, values)) for values in zip(*(rows[c] for c in named), strict=True)]
+        every = zip(*(rows[c].map(as_text) for c in named), strict=True)
+        factors[name] = [" and ".join(dict.fromkeys(values)) for values in every]  # three dropouts of 0 are one 0
     return factors
 
 
@@ -190,15 +191,12 @@ def _by_setting(study: Spikes) -> None:
     adjusted = dict(zip(p, map(float, holm(list(p.values()))), strict=True))
     records = []
     for factor in study.factors:
-        others = study.runs.groupby([*(f for f in study.factors if f != factor), "seed"]).ngroup()
-        losses = study.runs.assign(block=others).pivot_table(index="block", columns=factor, values="last_loss")
         values = sorted(study.runs[factor].unique(), key=_number)
         counted = []
         for value in values:
             here = study.runs[study.runs[factor] == value]
             k, n = int(here["spiked"].sum()), len(here)
             counted.append(f"{value}: {k} of {n}")
-            gap = _gap(losses, value, values[0])
             records.append(
                 {
                     "setting": factor,
@@ -209,7 +207,6 @@ def _by_setting(study: Spikes) -> None:
                     f"steps {JUMP:g} nats up": f"{int((here['highest'] >= JUMP).sum())} of {n}",
                     "median rise": round(float(_finite(here["rise"]).median()), 2) if k else None,
                     "last val loss": round(float(_finite(here["last_loss"]).median()), 3),
-                    "difference to the first value": "reference" if value == values[0] else gap.plain(3) if gap else "",
                 }
             )
         text = f"{factor}: spikes in {'; '.join(counted)}"
@@ -218,20 +215,9 @@ def _by_setting(study: Spikes) -> None:
     if records:
         caption = (
             "Each setting: runs that spiked (95% intervals as if runs were drawn at random; p: permutation inside runs "
-            "that agree in all else, Holm-adjusted), and the last validation loss: median, and mean difference of "
-            "matched runs to the first value with a t interval (not corrected for their number)"
+            "that agree in all else, Holm-adjusted), and the median of the last validation loss"
         )
         study.tabulate("spikes_by_setting", caption, records)
-
-
-def _gap(losses: pd.DataFrame, value: str, reference: str) -> Estimate | None:
-    """Return the mean difference of matched runs' last losses; None if fewer than two finite pairs differ."""
-    if value not in losses or reference not in losses:
-        return None
-    gaps = _finite(losses[value] - losses[reference]).to_numpy(dtype=float)
-    if len(gaps) < 2 or float(np.ptp(gaps)) == 0:
-        return None
-    return mean(gaps, method="t over matched pairs")
 
 
 def _number(text: str) -> tuple[float, str]:

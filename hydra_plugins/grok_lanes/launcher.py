@@ -28,25 +28,12 @@ class PlanTask(Protocol):
         ...
 
 
-class LaneJobReturn(JobReturn):
-    """A JobReturn that makes its ``cfg`` when it is asked for: thousands of jobs rarely are."""
-
-    def __init__(self, settings: Plain, overrides: Sequence[str], result: str | Exception) -> None:
-        self._settings = settings
-        self._config: DictConfig | None = None
-        super().__init__(overrides=[str(o) for o in overrides], task_name="run")
-        self.status = JobStatus.FAILED if isinstance(result, Exception) else JobStatus.COMPLETED
-        self.return_value = result
-
-    @property
-    def cfg(self) -> DictConfig:
-        if self._config is None:
-            self._config = OmegaConf.create(self._settings)
-        return self._config
-
-    @cfg.setter
-    def cfg(self, config: DictConfig | None) -> None:
-        self._config = config
+def _returned(overrides: Sequence[str], result: str | Exception) -> JobReturn:
+    """Return what Hydra keeps of a job, without its config: nobody asks for those of thousands of jobs."""
+    made = JobReturn(overrides=[str(o) for o in overrides], task_name="run")
+    made.status = JobStatus.FAILED if isinstance(result, Exception) else JobStatus.COMPLETED
+    made.return_value = result
+    return made
 
 
 def _callbacks_of_jobs(callbacks: Callbacks) -> list[str]:
@@ -99,7 +86,4 @@ class GrokLanesLauncher(BasicLauncher):
         composer = Composer(cast(Any, self.hydra_context.config_loader), self.config)
         settings = [composer.compose(job, initial_job_idx + i) for i, job in enumerate(job_overrides)]
         results = cast(PlanTask, self.task_function).run_plan(settings)
-        return [
-            LaneJobReturn(job_settings, overrides, result)
-            for job_settings, overrides, result in zip(settings, job_overrides, results, strict=True)
-        ]
+        return [_returned(overrides, result) for overrides, result in zip(job_overrides, results, strict=True)]

@@ -14,7 +14,7 @@ from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
 from grok.analysis.statistics.estimate import NotEnoughData, generator, mean
 from grok.analysis.statistics.prediction import auroc, screened
-from grok.analysis.studies.conditions import CROSSING, Comparison, bound_of, ratio_of_times
+from grok.analysis.studies.conditions import CROSSING, Comparison, bound_of, ratio_of_means
 from grok.analysis.studies.mechanism import Mechanism
 from grok.analysis.studies.val_shuffle import variance_ratio
 from grok.errors import ConfigError
@@ -169,9 +169,9 @@ def test_the_interval_of_the_ratio_covers_at_its_rate(sizes: list[int], paired: 
     shared = [split if paired else np.tile(split, 2)] if max(sizes) > 1 else []
     for _ in range(1000):
         log, log0 = (rng.normal(0, 0.5, len(sizes))[split] + rng.normal(0, 0.3, len(split)) for _ in range(2))
-        e, p = ratio_of_times(np.log(2) + log, log0, paired, shared)
+        e, p = ratio_of_means(np.log(2) + log, log0, paired, shared)
         held += e.low <= 2 <= e.high
-        alone += ratio_of_times(log, log0, paired)[1] > 0.05
+        alone += ratio_of_means(log, log0, paired)[1] > 0.05
         assert (p < 0.05) == (not e.low <= 1 <= e.high)
     assert 930 <= held <= (970 if max(sizes) == min(sizes) else 985) and (not shared or alone < 700)
 
@@ -208,12 +208,12 @@ def test_a_ratio_that_is_cut_off_keeps_at_least_and_its_bound_covers(late: float
         log, log0 = np.log(8) + rng.normal(0, 0.5, 32), rng.normal(0, 0.5, 32)
         end = float(np.quantile(log, 1 - late))
         log, log0 = np.minimum(log, end), np.minimum(log0, end)
-        e, _ = ratio_of_times(log, log0, False)
+        e, _ = ratio_of_means(log, log0, False)
         open_ended += bound_of(log, log0, end) == "at least"
         two_ended += e.low <= 8 <= e.high
         held += e.low <= 8
         mixed, log0 = np.where(rng.random(32) < late, 4.0, rng.normal(0, 0.2, 32)), rng.normal(3, 0.2, 32)
-        e, _ = ratio_of_times(mixed, log0, False)  # the faster side has the late runs: of times up to exp(4)
+        e, _ = ratio_of_means(mixed, log0, False)  # the faster side has the late runs: of times up to exp(4)
         crossing += bound_of(mixed, log0, 4.0) == CROSSING
         covered += e.low <= np.exp(4 * late - 3) <= e.high
     assert crossing == 300 and 277 <= covered <= 293

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,10 +37,10 @@ SAMPLE = "ROMEO:\nWhat <b>light</b> through yonder window breaks?"
 
 
 def run(
-    seed: int, preset: str, final: float, *, parent: str | None = None, metrics: dict[str, float] | None = None
+    seed: int, preset: str, final: float, *, parent: str = "", metrics: dict[str, float] | None = None, lr: float = 1e-3
 ) -> Row:
     """Return a run, or the branch of one that was rolled back to ``parent``."""
-    settings = {"experiment": preset, "seed": seed, "train": {"steps": 400}}
+    settings = {"experiment": preset, "seed": seed, "train": {"steps": 400}, "optim": {"lr": lr}}
     curve = [
         CurvePoint(
             step=k,
@@ -88,8 +89,7 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     assert sorted(study.runs["best_loss"]) == pytest.approx(sorted([*losses, 1.2]))
     assert (study.runs["best_step"] == 300).all()
     (finding,) = [f for f in study.findings if f.headline]
-    values = [math.exp(x) for x in losses]
-    assert (finding.estimate.value, finding.estimate.n) == (pytest.approx(sum(values) / 4), 4)
+    assert (finding.estimate.value, finding.estimate.n) == (pytest.approx(math.exp(sum(losses) / 4)), 4)
     assert finding.estimate.low < finding.estimate.value < finding.estimate.high
     assert study.runs["tokens"].tolist() == [400 * 768] * 5
     (table,) = [t.frame for t in study.tables if t.name == "runs"]
@@ -100,6 +100,14 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     two = ask("gpt", store_of([asked[0], run(7, "gpt/tinystories_sample", 1.4)]))
     several, *each = [f for f in two.findings if f.headline]
     assert several.shown == "4.06 to 4.48" and each[0].shown == "4.06", "the best condition first"
+    worse = [run(i, "gpt/shakespeare_char", x + 0.1 + 0.004 * i, lr=0.1) for i, x in enumerate(losses)]
+    worse[3] = replace(worse[3], result=replace(worse[3].result, status="diverged"))
+    compared = ask("gpt", store_of([*asked, *worse]))
+    (table,) = [t.frame for t in compared.tables if t.name == "perplexities"]
+    ratio, low, high = map(float, re.findall(r"[\d.]+", table["over the reference's"][0]))
+    assert low < ratio < high and ratio == pytest.approx(math.exp(0.106), abs=1e-3) and table["pairs of seeds"][0] == 4
+    assert " 1 of 1 differ from gpt/shakespeare_char, optim.lr=0.001 beyond" in compared.findings[0].text
+    assert [" 1 of them diverged" in f.text for f in compared.findings[1:3]] == [False, True]
 
 
 @pytest.mark.parametrize("many", [3, 6])
@@ -322,9 +330,6 @@ def test_who_spiked_when_and_why() -> None:
     said = {f.label: f for f in study.findings}
     assert said["runs that spiked"].shown == "8 of 24"
     assert said["spikes by optim.lr"].shown == "0.003: 0 of 12; 0.03: 8 of 12" and said["spikes by optim.lr"].headline
-    table = next(t for t in study.tables if t.name == "spikes_by_setting").frame
-    hot = table[(table["setting"] == "optim.lr") & (table["value"] == "0.03")].iloc[0]
-    assert hot["difference to the first value"] == ""  # differences that do not differ have no interval
     assert {t.name for t in study.tables} == {"spikes_by_setting", "spikes_by_cell", "spikes"}
 
 

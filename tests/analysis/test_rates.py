@@ -78,6 +78,11 @@ def test_heterogeneity_is_silent_under_the_null_and_sees_a_real_difference() -> 
     assert alarms <= 20  # 5% of 200 is 10; 20 is over three standard deviations away
     rate = np.where(groups == 3, 0.5, 0.05)
     assert heterogeneity(rng.random(320) < rate, groups, rng).p < 0.01
+    # 16 runs of one setting, of which 8 hit; the other setting has partners of 4 that do not
+    hits, setting, pair = np.repeat([1, 0, 0, 0], [8, 4, 4, 4]), np.repeat([0, 1], [16, 4]), np.r_[:16, 12:16]
+    assert heterogeneity(hits, setting, rng, blocks=[pair]).p == 1
+    with pytest.raises(NotEnoughData, match="agree in all else"):
+        heterogeneity(hits, setting, rng, blocks=[np.arange(20)])
 
 
 def crossed_hits(
