@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.counts import Counts, counts_of
+from benchmarks.counts import Products, products_of
 from benchmarks.harness import commit
 from benchmarks.settings import TINY, default_config
 from grok.arithmetic.gpu import train_stacked
@@ -145,11 +145,11 @@ def full_stack(width: int, **over: Any) -> Stack:
     return stack
 
 
-def product_seconds(counts: Counts, precision: str) -> float:
+def product_seconds(products: Products, precision: str) -> float:
     """Return the seconds of only the batched products of a step, at their shapes and strides."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     total = 0.0
-    for operands, times in counts.products.items():
+    for operands, times in products.items():
         x, y = (
             torch.randn(  # not zeros: a device draws less power on them and runs faster
                 sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1, dtype=dtype, device="cuda"
@@ -168,7 +168,7 @@ def step(fake: bool) -> dict[str, Any]:
         return {"skipped": "measures a device"}
     how, width = uncompiled_if_it_must(), table_width()
     result: dict[str, Any] = {"compiled": not how}
-    counts, _, _ = counts_of(default_config(), width)
+    products = products_of(default_config(), width)
     for precision, kernels in (*((p, "compiled") for p in PRECISIONS), ("float32", "fused"), ("tf32", "fused")):
         stack = full_stack(width, precision=precision, numerics={**how.get("numerics", {}), "kernels": kernels})
         with product_precision(precision):
@@ -176,7 +176,7 @@ def step(fake: bool) -> dict[str, Any]:
         began = time.perf_counter()
         stack._evaluate(range(width))
         evaluation = time.perf_counter() - began
-        floor = min(product_seconds(counts, precision) for _ in range(3))
+        floor = min(product_seconds(products, precision) for _ in range(3))
         result[f"{precision}, {kernels}, {width} lanes"] = {
             "ms a step": [round(1e3 * t, 3) for t in times],
             "ms of its products": round(1e3 * floor, 3),

@@ -46,7 +46,6 @@ def examined(what: str, width: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the counts of the generated graphs, or the properties of their machine code."""
     import torch
 
-    from benchmarks.counts import counts_of
     from benchmarks.generated.count import counted, launches_of
     from benchmarks.generated.cubins import machine_code
     from benchmarks.generated.graphs import graphs_of
@@ -58,8 +57,7 @@ def examined(what: str, width: int, settings: dict[str, Any]) -> dict[str, Any]:
     if what == "cubins":
         return {name: machine_code(graph.kernels, launches_of(graph)) for name, graph in graphs.items()}
     counts = {name: counted(graph) for name, graph in graphs.items()}
-    passes = counts_of(config, width)[2]
-    return {"torch": torch.__version__, "width": width, "evaluation passes": passes, "graphs": counts}
+    return {"torch": torch.__version__, "width": width, "graphs": counts}
 
 
 if __name__ == "__main__":
