@@ -319,20 +319,25 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
     """Return what was trained, how many, what came out, and how sure that is."""
     summary = next((study.summary for study in studies if study.summary), "")
     if summary:
-        asked_for = [s for s in studies if s.name == "repeatability" and s.question == title(observations, studies)]
-        for f in (f for s in asked_for for f in s.headlines[:1]):
-            assert f.estimate is not None
-            summary += f" {f.label[0].upper()}{f.label[1:]}: {f.shown}, {f.estimate.percent(0)} for the candidates."
+        asked_for = [s for s in studies if s.question == title(observations, studies) and s.summary != summary]
+        for study, f in ((s, f) for s in asked_for for f in [*s.headlines, *s.findings][:1]):
+            share = "" if f.estimate is None else f", {f.estimate.percent(0)} for the candidates"
+            short = f"{f.label[0].upper()}{f.label[1:]}: {f.shown}{share}."
+            summary += f" {short if study.name == 'repeatability' else f.text}"
         return summary
     lead = next((finding.text for study in studies for finding in study.headlines), "")
-    n = len(observations.all_runs)
+    n = int((observations.all_runs["status"] != "failed").sum())
     models = _different(observations.gpt, describe_language_model) or _different(observations.arithmetic, describe_task)
     models = models if observations.gpt.empty or len(models) <= 2 else []  # the findings name the conditions
     joined = " and " if len(models) == 2 else ", "
     done = observations.arithmetic["grokked_step"].notna()
     none = " None of them generalised." * (observations.gpt.empty and len(done) > 1 and not done.any())
+    lost = len(observations.all_runs) - n
+    none = f" {lost:,} failed." if lost and not n else none
     none = " All diverged." if n and (observations.all_runs["status"] == "diverged").all() else none
-    return f"{n or 'No'} finished run{'s' * (n != 1)}{': ' * bool(models)}{_some(models, joined)}.{none} {lead}"
+    return (
+        f"{n or 'No'} finished run{'s' * (n != 1)}{': ' * bool(models)}{_some(models, joined)}.{none} {lead}".rstrip()
+    )
 
 
 def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
@@ -342,7 +347,7 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
         if of.command:
             words = f"{of.missing:,} of {of.planned:,} planned runs are not in the store yet.{BIASED * of.stops_early}"
             return Fact(f"{words} If the sweep has stopped, go on:", of.command, is_command=True)
-    if runs.empty:
+    if (runs["status"] == "failed").all():
         first = proposal("grok sweep 'seed=range(0,64)'", observations)
         return Fact("Train some seeds.", first, is_command=True)
     rows = observations.once(asked)

@@ -26,6 +26,8 @@ OF_THE_SWEEP: Final = re.compile(
     r"eval\.couple_order)[.=]"
 )
 """Beginnings of the settings of a sweep that no other command takes over."""
+WHERE: Final = re.compile(r"(?:device|workers|lanes|log|checkpoint|executor|save)[.=]")
+"""Beginnings of settings that do not say what is trained."""
 
 
 def proposal(command: str, observations: Observations, any_task: bool = True) -> str:
@@ -45,13 +47,16 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
     words += [word for word in observations.once(_settings) if any_task and word.partition("=")[0] not in own]
     path = observations.path
     if (best := words.index("--best") + 1 if "--best" in words else 0) and (n := len(observations.once(asked))):
-        words[best] = str(min(int(words[best]), n))
+        words[best] = str(min(int(words[best]), max(1, n // 4)))
     if STORE_WORD in words:
         words = [str(path) if word == STORE_WORD and path is not None else word for word in words]
     else:
         words += store_words(path)
-    known = (set(shlex.split(given_again(sweep["argv"], path))) for sweep in observations.sweeps if sweep.get("argv"))
-    return "" if set(words) in known else shlex.join(words)
+    for argv in (sweep["argv"] for sweep in observations.sweeps if sweep.get("argv")):
+        given = [word for word in shlex.split(given_again(argv, path)) if word in words or not WHERE.match(word)]
+        if set(given) == set(words):
+            return ""
+    return shlex.join(words)
 
 
 def _settings(observations: Observations) -> list[str]:

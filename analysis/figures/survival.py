@@ -76,11 +76,9 @@ def coupled_curves(study: ValShuffle) -> Drawing:
     return compare("val_shuffle", "The val-shuffle bug", caption, pairs, [end, end])
 
 
-# Figures of one setting at a time: the ratio of times for each value, and each setting's cumulative curves.
+# Cumulative curves of one setting at a time.
 
 MOST_CURVES = 6
-FEWEST_ROWS = 3
-"""Smallest number of contrasts for a figure; the table shows fewer."""
 
 
 def family_curves(study: Comparison) -> list[Drawing]:

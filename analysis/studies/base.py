@@ -242,7 +242,7 @@ def side_by_side(
     study.tables += [replace(t, name=f"{t.name}_{i}", caption=f"{p.about}: {t.caption}", open=False) for i, p, t in own]
     study.notes = _notes(parts)
     if every > len(units):
-        study.notes.append(f"{every - len(units)} smaller {kind}s are left out (the {len(units)} largest are shown).")
+        study.notes.append(f"{every - len(units)} more {kind}s are left out (the {len(units)} largest are shown).")
     return study
 
 
@@ -377,7 +377,7 @@ def by_population(
         def part(population: Population) -> Study:
             study = one(observations, population)
             study.scope = population.scope
-            study.notes += [*_unfinished(observations, population), *_one_by_one(observations, population)]
+            study.notes += [*_unfinished(observations, population), *one_by_one(observations, population.rows.index)]
             return study
 
         kept = {id(p) for p in sorted(grouped.every[1:], key=lambda p: -len(p))[: most - 1]}
@@ -404,12 +404,12 @@ def _unfinished(observations: Observations, population: Population) -> list[str]
     return [f"Not finished: {len(missing):,} of {len(planned):,} runs that were planned with these are not stored."]
 
 
-def _one_by_one(observations: Observations, population: Population) -> list[str]:
-    """Return how many seeds of a population no design lists beside others, and what that may do."""
+def one_by_one(observations: Observations, runs: pd.Index) -> list[str]:
+    """Return how many of ``runs`` no design lists beside others, and what that may do."""
     plans = observations.once(roles).rows
     plans = plans[plans["role"].isin(["member", "cell"])]
     size = plans.groupby("design_id")["run_id"].transform("size").groupby(plans["run_id"]).max()
-    n = int((size.reindex(population.rows.index) == 1).sum())
+    n = int((size.reindex(runs) == 1).sum())
     text = f"Asked for one by one: {n:,} of these seeds. If they were chosen by results elsewhere, shares are biased."
     return [text] * bool(n)
 

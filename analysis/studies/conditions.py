@@ -452,8 +452,8 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
         ends = f"{e.low:.2g} and above" if a else f"up to {e.high:.2g}"
         text = f"{which} at {c.label}: {counts} (interval of the ratio: {ends})."
     else:
-        shown = f"×{e.value:.2f} ({e.low:.2f} to {e.high:.2f})"
-        text = f"{what} at {c.label} are {e.value:.2f} times as frequent ({e.low:.2f} to {e.high:.2f}): {counts}."
+        shown = f"×{e.plain(2)}"
+        text = f"{what} at {c.label}, over those at {base}: {shown}; {counts}."
     # The table has the times of every value; only rates that differ beyond chance get a sentence.
     clear = e.low > 1 or e.high < 1
     text += " These rates are not told apart." * (not clear)

@@ -203,6 +203,8 @@ def one(observations: Observations, condition: Condition, subject: Subject) -> C
             else "are at chance level, or have no wrong answer"
         )
         note = f"{result.censored:.0%} of the runs {end}."
+        if diverged := int((rows["status"] == "diverged").sum()):
+            note += f" {diverged} of all {len(rows):,} diverged: they count as late, and one such cell can decide."
         if result.censored > FEW_CUT_OFF:
             note += " With so many there, additive effects can look like interactions (up to 10%)."
         study.notes.append(note)
@@ -229,18 +231,22 @@ def _shares(study: Crossed) -> None:
     )
     alone = {name: f"the {name} seed{'s together' if '+' in name else ' alone'}" for name in study.factors}
     by = f"{'up to' if study.outcome.is_time else 'at'} step {study.outcome.horizon:,.0f}"
-    words = alone | {CHAOS: f"chaos, {by} (equal seeds, weights moved by a unit in the last place)"}
+    words = alone | {CHAOS: f"chaos, {by} (equal seeds, weights moved by units in the last place)"}
     if merged:  # the last component
         every = "all three" if len(study.factors) > 2 else "both"
         words[[*shares.shares][-1]] = f"{every} seeds together or to chaos, which one run a cell does not tell apart"
+    last = int(study.rows["config.train.steps"].max())
+    early = study.outcome.is_loss and study.outcome.horizon < last
+    of = f"{'rank ' * ranked}variance" + f" of the loss at step {study.outcome.horizon:,.0f}" * early
+    cannot_tell = ": these data cannot tell", " (these data cannot tell how much)"
     leads = [*words, max(shares.shares, key=lambda name: shares.shares[name].value)]
     for name, e in sorted(shares.shares.items(), key=lambda pair: -pair[1].value):
         shown = _shown(e)
         study.tell(
             f"{name} share",
             shown,
-            f"{shown} of the {'rank ' * ranked}variance belongs to {words.get(name, f'the interaction {name}')}"
-            f"{(', how much' if e.low else '') + ': these data cannot tell' if e.high - e.low > UNKNOWN else ''}"
+            f"{shown} of the {of} belongs to {words.get(name, f'the interaction {name}')}"
+            f"{cannot_tell[e.low > 0] if e.high - e.low > UNKNOWN else ''}"
             f"{': beyond what normal effects give, so without an interval' if e.high - e.low < NO_WIDTH else ''}.",
             e,
             headline=name in leads,
@@ -257,7 +263,7 @@ def _shares(study: Crossed) -> None:
         if e.low > 0.5:  # the answer, before shares that are nearly nothing
             study.findings.insert(0, study.findings.pop())
     for name, e in shares.sums.items():
-        text = f"{e.percent()} of the {'rank ' * ranked}variance belongs to {name} (the diary's model seed moved both)."
+        text = f"{e.percent()} of the {of} belongs to {name} (the diary's model seed moved both)."
         study.tell(f"{name} share", e.percent(), text, e)
     if ranked:
         own = variance_shares(y, study.factors, generator("variance of values"), merged=True).shares
@@ -279,8 +285,7 @@ def _shares(study: Crossed) -> None:
     ]
     if study.outcome.is_loss:
         study.findings += _noise_floor(study, shares.total)
-        last = int(study.rows["config.train.steps"].max())
-        if study.outcome.horizon < last:
+        if early:
             study.notes.append(
                 f"Not all runs have a finite loss after step {study.outcome.horizon:,.0f}: nothing here is about "
                 f"the loss at step {last:,}."

@@ -17,7 +17,7 @@ from grok.analysis.observations import OWN_CODE, Condition, Observations, floats
 from grok.analysis.populations import asked_unseen
 from grok.analysis.proposals import rerun_command
 from grok.analysis.statistics.estimate import NotEnoughData, holm, mean
-from grok.analysis.studies.base import ALARM, Finding, Question, Study, Table
+from grok.analysis.studies.base import ALARM, Finding, Question, Study, Table, one_by_one
 from grok.analysis.studies.conditions import ratio_of_means
 from grok.config import GptConfig
 from grok.config.fields import recorded_of
@@ -237,6 +237,13 @@ def analyse(observations: Observations) -> Gpt:
     study.tables.append(_run_table(summary, rows))
     study.tables += further_tables(summary, curves)
     every = told(study, rows, asked_unseen(observations))
+    study.notes += one_by_one(observations, pd.Index([run for one in every if one.asked for run in one.runs.index]))
+    models = observations.all_runs[observations.all_runs["mode"] == "gpt"]
+    unseen = (models["status"] == "failed") | (
+        models["run_id"].isin(rows.index) & ~models["run_id"].isin(summary.index)
+    )
+    if lost := int(unseen.sum()):
+        study.notes.append(f"{lost:,} more runs failed or have no finite validation loss: they are left out.")
     _spread(study, every)
     _one_card(study, every, _compared(study, rows, every))
     _events(study, observations, mine)

@@ -202,7 +202,7 @@ def distinct(codes: NDArray[np.int64], taken: NDArray[np.int64]) -> NDArray[np.b
 KEPT: Final = (("split", "init"), ("split", "order"), ("init", "order"), ("init",), ("order",), ("split",))
 """Sets of streams that are kept while the others are redrawn."""
 COMPUTATIONS: Final = {
-    "ulp": "initial weights moved by a unit in the last place",
+    "ulp": "initial weights moved by units in the last place",
     "processor": "on another processor",
     "lane width": "at another lane width",
     "path": "on another numerics path",
@@ -726,10 +726,10 @@ def _divergence(observations: Observations, kind: Kind) -> tuple[Finding, Table]
     if not shown:
         return None
     text = (
-        "Median distance of two runs of a seed that start a unit in the last place apart, in the log of the validation "
+        "Mean distance of a seed's runs that start units in the last place apart, median over seeds, in log validation "
         f"loss{f' ({kind.condition})' if kind.condition else ''}: {'; '.join(shown)}."
     )
-    caption = "Distance of runs that start a unit in the last place apart, by step (log of the validation loss)"
+    caption = "Distance of runs that start units in the last place apart, by step (log of the validation loss)"
     order = ["step", "seeds", "n", "median", "low", "high", "lowest", "highest"]
     frame = pd.concat(tables).rename(columns={"value": "median"})[order].astype({"low": float, "high": float})
     return Finding("divergence by step", "; ".join(shown), text), Table("divergence", caption, frame, False)
