@@ -37,12 +37,11 @@ from grok.untrusted import has_shape, is_plain, open_file, read_json
 # A store may come from anybody. A file whose content has another shape than this project writes is left
 # out with a warning, so studies can rely on the shape.
 
-SCORES: Final = [[(int, str, float)]]
 SEARCH: Final = {
     "name": str,
     "objective": str,
     "direction": str,
-    "trials": [{"number": int, "state": str, "value": (float, None), "params": dict, "runs": SCORES}],
+    "trials": [{"number": int, "state": str, "value": (float, None), "params": dict, "runs": [list]}],
     "definition": {"settings?": {"train.steps?": (float, None)}},
 }
 """A search."""
@@ -168,9 +167,7 @@ def _several(hashes: dict[tuple[str, str], dict[str, str]]) -> dict[tuple[str, s
 
 def _moving_and_measuring(code: str, metrics: str) -> tuple[dict[str, str], dict[str, str]]:
     """Return the hashes of a run's own code by import path: of what trains, and of its metrics, which only measure."""
-    try:
-        hashes = {str(path): str(version) for path, version in json.loads(code or "{}").items()}
-    except (ValueError, AttributeError):
+    if not (hashes := hashes_of(code)) and code not in ("", "{}"):
         return {"own code": code}, {}
     measuring = {path for path in hashes if f'"{path}"' in metrics}
     return {p: v for p, v in hashes.items() if p not in measuring}, {p: hashes[p] for p in sorted(measuring)}
@@ -297,12 +294,12 @@ class Observations:
     def _trajectories(self, mode: str, among: Sequence[str] | pd.Index | None = None) -> pd.DataFrame:
         rows = self.observed if among is None else self.observed[self.observed.index.isin(among)]
         rows = rows[rows["mode"] == mode]
-        rows = rows.assign(_newest=_newest_of_metrics(rows))
         # a run before its repeats: these are of chosen seeds, so the longest of all would be the slowest computation of
-        # a seed that stops when it has generalised; then the longest, of equally long ones the finest evaluation
-        by = ["replicate", "config.train.steps", "steps", "_newest", "config.eval.every", "run_id"]
-        rows = rows.sort_values(by, ascending=[True, False, False, False, True, True], kind="stable")
-        rows = rows.drop_duplicates("trajectory_id").drop(columns="_newest")
+        # a seed that stops when it has generalised; then the longest, of equally long ones the finest evaluation, and
+        # of these the latest, whose own metrics may have changed
+        by = ["replicate", "config.train.steps", "steps", "config.eval.every", "started_at", "run_id"]
+        rows = rows.sort_values(by, ascending=[True, False, False, True, False, True], kind="stable")
+        rows = rows.drop_duplicates("trajectory_id")
         return rows.sort_values(["seed", "run_id"], kind="stable")
 
     @cached_property
@@ -436,17 +433,6 @@ def without_repetition(names: Iterable[str]) -> list[str]:
     """Return settings without ``task.plugin`` if ``task.operation``, which has the same text, is among them."""
     every = list(names)
     return [name for name in every if name != "task.plugin" or "task.operation" not in every]
-
-
-def _newest_of_metrics(rows: pd.DataFrame) -> pd.Series:
-    """Return when each run began, where the store has several versions of its own metrics; NaT elsewhere.
-
-    Runs that only a changed metric distinguishes have equal curves otherwise: the latest is kept, not any.
-    """
-    column = f"config.{OWN_METRICS}"
-    if column not in rows:
-        return pd.Series(pd.NaT, index=rows.index)
-    return pd.to_datetime(rows["started_at"]).where(rows[column].notna())
 
 
 def varying_columns(rows: pd.DataFrame, names: Sequence[str] = CONDITION_SETTINGS) -> list[str]:

@@ -17,7 +17,7 @@ from statsmodels.stats.multitest import multipletests
 from grok.streams import Stream
 
 LEVEL: Final = 0.95
-"""Default confidence level of intervals."""
+"""Confidence level of intervals."""
 
 
 class NotEnoughData(Exception):
@@ -128,22 +128,21 @@ def mean(
     values: NDArray[np.float64],
     less: NDArray[np.float64] | None = None,
     method: str = "",
-    level: float = LEVEL,
     shared: Labels = (),
 ) -> Estimate:
     """Return the mean of ``values`` (n,), less that of another group, with Student's or Welch's interval."""
     value, error, freedom = student(values, less, shared)
-    half = float(stats.t.ppf(0.5 + level / 2, freedom)) * error
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, freedom)) * error
     n = len(values) + (0 if less is None else len(less))
-    return Estimate(value, value - half, value + half, n, method or "Student's t", level)
+    return Estimate(value, value - half, value + half, n, method or "Student's t")
 
 
 FEWEST_OF_A_MEDIAN: Final = 6
 """Smallest number of values whose median has an interval at 95%: from the smallest to the largest."""
 
 
-def median_interval(values: NDArray[np.float64], level: float = LEVEL) -> Estimate:
-    """Return the median of ``values`` (n,) with its order-statistic interval at ``level`` (Conover 1999).
+def median_interval(values: NDArray[np.float64]) -> Estimate:
+    """Return the median of ``values`` (n,) with its order-statistic interval (Conover 1999).
 
     With fewer than six values no such interval exists at 95%. The interval is then from the
     smallest to the largest, and ``level`` of the estimate is the level that this has.
@@ -151,11 +150,11 @@ def median_interval(values: NDArray[np.float64], level: float = LEVEL) -> Estima
     ordered = np.sort(values)
     n = len(ordered)
     k = 0  # the largest number of values that can be left out on each side
-    while k + 1 < n / 2 and stats.binom.cdf(k + 1, n, 0.5) <= (1 - level) / 2:
+    while k + 1 < n / 2 and stats.binom.cdf(k + 1, n, 0.5) <= (1 - LEVEL) / 2:
         k += 1
     reached = float(1 - 2 * stats.binom.cdf(k, n, 0.5))
     value = float(np.median(ordered))
-    return Estimate(value, float(ordered[k]), float(ordered[n - 1 - k]), n, "order statistics", min(level, reached))
+    return Estimate(value, float(ordered[k]), float(ordered[n - 1 - k]), n, "order statistics", min(LEVEL, reached))
 
 
 # Many tests at once: false-discovery and family-wise control.

@@ -59,7 +59,7 @@ class Halfway:
         n = len(self._parts[0])
         for times in 2 ** np.arange(0.25, math.log2(MOST) + 0.1, 0.25):
             lines = max(n + 1, round(n * times))
-            low, high = _interval(self.places, self._parts, self.apart, lines, self._rng, self.place.level)
+            low, high = _interval(self.places, self._parts, self.apart, lines, self._rng)
             if high - low <= 2 * half:
                 return lines
         return None
@@ -72,7 +72,6 @@ def halfway(
     end: Floats,
     rng: np.random.Generator,
     falls: bool = False,
-    level: float = LEVEL,
 ) -> Halfway:
     """Return where ``curve`` crosses the middle between ``start`` and ``end``, as means over lines of descent.
 
@@ -85,7 +84,6 @@ def halfway(
         end: each line's mean at its other end (n, k); it may depend on the place.
         rng: for the bootstrap over lines.
         falls: whether the curve goes from ``end`` to ``start`` along the axis.
-        level: confidence level.
 
     Raises:
         NotEnoughData: fewer than ``FEWEST`` lines, or ``start`` and ``end`` cannot be told apart.
@@ -98,25 +96,25 @@ def halfway(
         counts = "{} on the curve, {} at its start, {} at its end".format(*(of.sum() for of in rows))
         raise NotEnoughData(f"at least {FEWEST} lines of descent with runs of each kind (seen: {counts})")
     gaps = parts[2][both] - start[both, None]
-    (side,), here = _sides(np.nanmean(gaps, 1)[:, None], level), _sides(gaps, level)
+    (side,), here = _sides(np.nanmean(gaps, 1)[:, None]), _sides(gaps)
     if not side:
         raise NotEnoughData("two ends of the curve that differ: no middle between them is known")
     sign = side * (-1 if falls else 1)
     curve, start, end = (sign * part for part in parts)
     n, apart = len(curve), here == side
     value = float(_crossings(places, (curve, start, end), np.ones((1, n)))[0][0])
-    low, high = _interval(places, (curve, start, end), apart, n, rng, level)
+    low, high = _interval(places, (curve, start, end), apart, n, rng)
     method = "monotone fit, bootstrap over lines"
-    estimate = Estimate(value, min(low, value), max(high, value), int(rows[0].sum()), method, level)
+    estimate = Estimate(value, min(low, value), max(high, value), int(rows[0].sum()), method)
     return Halfway(estimate, places, apart, (curve, start, end), rng)
 
 
-def _sides(gaps: Floats, level: float) -> Floats:
+def _sides(gaps: Floats) -> Floats:
     """Return for each column of ``gaps`` (n, k) the sign of its mean, or 0 if its t interval has both."""
     n = np.isfinite(gaps).sum(0)
     mean = np.nansum(gaps, 0) / np.maximum(n, 1)
     error = np.sqrt(np.nansum((gaps - mean) ** 2, 0) / np.maximum(n * (n - 1), 1))
-    return np.asarray(np.sign(mean) * ((np.abs(mean) > stats.t.ppf(0.5 + level / 2, n - 1) * error) & (n > 1)))
+    return np.asarray(np.sign(mean) * ((np.abs(mean) > stats.t.ppf(0.5 + LEVEL / 2, n - 1) * error) & (n > 1)))
 
 
 def _interval(
@@ -125,7 +123,6 @@ def _interval(
     apart: NDArray[np.bool_],
     lines: int,
     rng: np.random.Generator,
-    level: float,
 ) -> tuple[float, float]:
     """Return the interval of the crossing for ``lines`` lines that are drawn from those of ``parts``.
 
@@ -134,7 +131,7 @@ def _interval(
     n = len(parts[0])
     weights = rng.multinomial(lines, np.full(n, 1 / n), DRAWS).astype(np.float64)
     _, low, high = _crossings(places, parts, weights)
-    tail = float(special.ndtr(math.sqrt(lines / (lines - 1)) * stats.t.ppf((1 - level) / 2, lines - 1)))
+    tail = float(special.ndtr(math.sqrt(lines / (lines - 1)) * stats.t.ppf((1 - LEVEL) / 2, lines - 1)))
     first, last = math.floor(tail * (DRAWS - 1)), math.ceil((1 - tail) * (DRAWS - 1))
     least, most, told = np.sort(low)[first], np.sort(high)[last], places[apart]
     if max(places[places <= least], default=0) > max(told[told <= least], default=0):

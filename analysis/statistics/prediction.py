@@ -23,7 +23,7 @@ FLAT: Final = 1e-9
 """AUROCs this near to 0 or 1 are there."""
 
 
-def auroc(scores: Floats, labels: Flags, level: float = LEVEL) -> Estimate:
+def auroc(scores: Floats, labels: Flags) -> Estimate:
     """Return the probability that a hit scores higher than a miss, with Newcombe's interval.
 
     It has all true ones from which the value is at most Student's t standard errors away. The error is that of the true
@@ -38,7 +38,7 @@ def auroc(scores: Floats, labels: Flags, level: float = LEVEL) -> Estimate:
     if min(hits, misses) < FEWEST:
         raise NotEnoughData(f"at least {FEWEST} seeds of either kind (seen: {hits} and {misses})")
     above = float(stats.rankdata(scores)[labels].sum()) - hits * (hits + 1) / 2
-    value, t = above / (hits * misses), float(stats.t.ppf(0.5 + level / 2, min(hits, misses) - 1))
+    value, t = above / (hits * misses), float(stats.t.ppf(0.5 + LEVEL / 2, min(hits, misses) - 1))
 
     def outside(true: float) -> float:
         pairs = (1 - true) / (2 - true) + true / (1 + true)
@@ -47,7 +47,7 @@ def auroc(scores: Floats, labels: Flags, level: float = LEVEL) -> Estimate:
 
     low = float(optimize.brentq(outside, 0, min(value, 1 - FLAT))) if value > FLAT else 0.0
     high = float(optimize.brentq(outside, max(value, FLAT), 1)) if value < 1 - FLAT else 1.0
-    return Estimate(value, low, high, len(labels), "Newcombe's fifth", level)
+    return Estimate(value, low, high, len(labels), "Newcombe's fifth")
 
 
 def folds(labels: Flags, k: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -71,7 +71,7 @@ def screened(scores: Floats, labels: Flags, keep: float, step: int, lengths: Flo
     return int((labels & ~kept).sum()), float(steps.sum() / lengths.sum())
 
 
-def spearman(x: Floats, y: Floats, level: float = LEVEL, shared: Labels = ()) -> Estimate:
+def spearman(x: Floats, y: Floats, shared: Labels = ()) -> Estimate:
     """Return Spearman's rank correlation with its interval (Fisher z, Bonett and Wright 2000).
 
     Where seeds are ``shared``, its error is that of the mean of what each pair adds (its influence function).
@@ -83,9 +83,9 @@ def spearman(x: Floats, y: Floats, level: float = LEVEL, shared: Labels = ()) ->
         raise NotEnoughData(f"at least ten pairs of differing values (seen: {len(x)} pairs)")
     a, b = (stats.zscore(stats.rankdata(values)) for values in (x, y))
     r = float((a * b).mean())
-    half = float(special.ndtri(0.5 + level / 2)) * math.sqrt((1 + r * r / 2) / (len(x) - 3))
+    half = float(special.ndtri(0.5 + LEVEL / 2)) * math.sqrt((1 + r * r / 2) / (len(x) - 3))
     if len(shared):
         _, error, freedom = student(a * b - r / 2 * (a * a + b * b), None, shared)
-        half = float(stats.t.ppf(0.5 + level / 2, freedom)) * error / max(1e-12, 1 - r * r)
+        half = float(stats.t.ppf(0.5 + LEVEL / 2, freedom)) * error / max(1e-12, 1 - r * r)
     centre = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r)))
-    return Estimate(r, math.tanh(centre - half), math.tanh(centre + half), len(x), "Fisher z", level)
+    return Estimate(r, math.tanh(centre - half), math.tanh(centre + half), len(x), "Fisher z")

@@ -22,45 +22,45 @@ RARE: Final = 5
 """Below this number of hits or of misses a share has the exact interval."""
 
 
-def wilson(hits: int, n: int, level: float = LEVEL) -> Estimate:
+def wilson(hits: int, n: int) -> Estimate:
     """Return ``hits / n`` with Wilson's score interval, whose mean coverage is close to nominal."""
-    return _interval(hits, n, "wilson", "Wilson", level)
+    return _interval(hits, n, "wilson", "Wilson")
 
 
-def clopper_pearson(hits: int, n: int, level: float = LEVEL) -> Estimate:
-    """Return ``hits / n`` with the exact interval: coverage never below ``level``."""
-    return _interval(hits, n, "exact", "Clopper-Pearson", level)
+def clopper_pearson(hits: int, n: int) -> Estimate:
+    """Return ``hits / n`` with the exact interval: coverage never below ``LEVEL``."""
+    return _interval(hits, n, "exact", "Clopper-Pearson")
 
 
-def _interval(hits: int, n: int, method: Literal["wilson", "exact"], name: str, level: float) -> Estimate:
+def _interval(hits: int, n: int, method: Literal["wilson", "exact"], name: str) -> Estimate:
     _check(hits, n)
-    ends = stats.binomtest(hits, n).proportion_ci(level, method)
-    return Estimate(hits / n, float(ends.low), float(ends.high), n, name, level)
+    ends = stats.binomtest(hits, n).proportion_ci(LEVEL, method)
+    return Estimate(hits / n, float(ends.low), float(ends.high), n, name)
 
 
-def share(hits: int, n: int, level: float = LEVEL) -> Estimate:
+def share(hits: int, n: int) -> Estimate:
     """Return ``hits / n`` with the exact interval if hits or misses are below ``RARE``, else with Wilson's.
 
     Raises:
         NotEnoughData: ``n`` is 0.
     """
     _check(hits, n)
-    return (clopper_pearson if min(hits, n - hits) < RARE else wilson)(hits, n, level)
+    return (clopper_pearson if min(hits, n - hits) < RARE else wilson)(hits, n)
 
 
-def at_any_time(hits: int, n: int, level: float = LEVEL) -> Estimate:
+def at_any_time(hits: int, n: int) -> Estimate:
     """Return ``hits / n`` with an interval that holds at every n at once, as a store grows.
 
     Whoever looks after every run, and stops when the interval says what was hoped for, is wrong in at most
-    1 - ``level`` of cases; `share` holds for an n that was fixed beforehand. A rate is outside if the counts are
-    1 / (1 - ``level``) times as likely under a mixture of all rates (Beta(1/2, 1/2)) as under it: the ratio is a
+    1 - ``LEVEL`` of cases; `share` holds for an n that was fixed beforehand. A rate is outside if the counts are
+    1 / (1 - ``LEVEL``) times as likely under a mixture of all rates (Beta(1/2, 1/2)) as under it: the ratio is a
     martingale at the true rate.
 
     Raises:
         NotEnoughData: ``n`` is 0.
     """
     _check(hits, n)
-    mixed = special.betaln(hits + 0.5, n - hits + 0.5) - special.betaln(0.5, 0.5) + math.log(1 - level)
+    mixed = special.betaln(hits + 0.5, n - hits + 0.5) - special.betaln(0.5, 0.5) + math.log(1 - LEVEL)
 
     def beyond(rate: float) -> float:
         return float(mixed - special.xlogy(hits, rate) - special.xlog1py(n - hits, -rate))
@@ -68,7 +68,7 @@ def at_any_time(hits: int, n: int, level: float = LEVEL) -> Estimate:
     seen = hits / n
     low = 0.0 if beyond(0.0) <= 0 else float(optimize.brentq(beyond, 0.0 if not hits else 1e-300, seen))
     high = 1.0 if beyond(1.0) <= 0 else float(optimize.brentq(beyond, seen, 1.0 if hits == n else 1 - 1e-16))
-    return Estimate(seen, low, high, n, "confidence sequence", level)
+    return Estimate(seen, low, high, n, "confidence sequence")
 
 
 def _check(hits: int, n: int) -> None:
@@ -78,7 +78,7 @@ def _check(hits: int, n: int) -> None:
         raise ValueError(f"{hits} hits of {n}: expected 0 <= hits <= n")
 
 
-def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) -> Estimate:
+def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int) -> Estimate:
     """Return share a divided by share b, with the interval that Donner and Zou make of both intervals.
 
     Without a hit the other end of the interval is 0 or infinite.
@@ -90,12 +90,12 @@ def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) ->
     _check(hits_b, n_b)
     if hits_a == hits_b == 0:
         raise NotEnoughData("at least one hit in either group to compare rates")
-    a, b = share(hits_a, n_a, level), share(hits_b, n_b, level)
+    a, b = share(hits_a, n_a), share(hits_b, n_b)
     product = a.value * b.value
     (least_a, most_a), (least_b, most_b) = ([end * (2 * e.value - end) for end in (e.low, e.high)] for e in (a, b))
     low = least_a / (product + math.sqrt(max(0.0, product**2 - least_a * most_b))) if hits_a else 0.0
     high = (product + math.sqrt(max(0.0, product**2 - most_a * least_b))) / least_b if hits_b else math.inf
-    return Estimate(a.value / b.value if hits_b else math.inf, low, high, n_a + n_b, "Donner and Zou", level)
+    return Estimate(a.value / b.value if hits_b else math.inf, low, high, n_a + n_b, "Donner and Zou")
 
 
 def fisher(one: tuple[int, int], other: tuple[int, int]) -> float:
@@ -103,12 +103,12 @@ def fisher(one: tuple[int, int], other: tuple[int, int]) -> float:
     return float(stats.fisher_exact(np.array([[hits, n - hits] for hits, n in (one, other)])).pvalue)
 
 
-def difference(hits_a: int, n_a: int, hits_b: int, n_b: int, level: float = LEVEL) -> Estimate:
+def difference(hits_a: int, n_a: int, hits_b: int, n_b: int) -> Estimate:
     """Return share b minus share a of independent groups, with Newcombe's interval."""
     _check(hits_a, n_a)
     _check(hits_b, n_b)
-    low, high = confint_proportions_2indep(hits_b, n_b, hits_a, n_a, "newcomb", "diff", alpha=1 - level)
-    return Estimate(hits_b / n_b - hits_a / n_a, float(low), float(high), n_a + n_b, "Newcombe", level)
+    low, high = confint_proportions_2indep(hits_b, n_b, hits_a, n_a, "newcomb", "diff", alpha=1 - LEVEL)
+    return Estimate(hits_b / n_b - hits_a / n_a, float(low), float(high), n_a + n_b, "Newcombe")
 
 
 @dataclass(frozen=True)
@@ -195,9 +195,7 @@ class Unequal:
     """Share of each group."""
 
 
-def unequal_rates(
-    hits: Sequence[int], runs: Sequence[int], rng: np.random.Generator, draws: int = 9999, level: float = LEVEL
-) -> Unequal:
+def unequal_rates(hits: Sequence[int], runs: Sequence[int], rng: np.random.Generator, draws: int = 9999) -> Unequal:
     """Test whether groups of runs, such as devices or commits, have one rate of an outcome, however rare.
 
     Each group is held against all others by Fisher's exact test. The smallest p-value, and each group's, is corrected
@@ -209,7 +207,6 @@ def unequal_rates(
         runs: number of runs in each group.
         rng: for the drawn counts.
         draws: number of drawn tables, which bounds p from below by 1 / (draws + 1).
-        level: confidence level of the groups' shares.
 
     Raises:
         NotEnoughData: fewer than two groups with runs, or all runs have the outcome, or none has.
@@ -236,11 +233,11 @@ def unequal_rates(
         drawn = rng.multivariate_hypergeometric(sizes, total, draws, method="marginals")
         least = np.min([tables[int(size)][column] for size, column in zip(sizes, drawn.T, strict=True)], axis=0)
         adjusted = (1 + (least[:, None] <= alone * (1 + 1e-7)).sum(0)) / (1 + draws)
-    shares = tuple(share(int(k), int(size), level) for k, size in zip(counts, sizes, strict=True))
+    shares = tuple(share(int(k), int(size)) for k, size in zip(counts, sizes, strict=True))
     return Unequal(float(adjusted.min()), tuple(adjusted.tolist()), shares)
 
 
-def clustered_ratio(hits: np.ndarray, chosen: np.ndarray, clusterings: Labels, level: float = LEVEL) -> Estimate:
+def clustered_ratio(hits: np.ndarray, chosen: np.ndarray, clusterings: Labels) -> Estimate:
     """Return the rate of boolean ``hits`` among the ``chosen`` runs divided by the rate among the others.
 
     The interval is on the log scale, by linearisation, from the spread between clusters of dependent
@@ -257,14 +254,12 @@ def clustered_ratio(hits: np.ndarray, chosen: np.ndarray, clusterings: Labels, l
     # Influence of one run on log(rate): (hit - rate) / (rate n).
     labels = [np.concatenate([kind[chosen], kind[~chosen]]) for kind in clusterings]
     _, error, freedom = student(hits[chosen] * n / a, hits[~chosen] * m / b, labels)
-    half, value = float(stats.t.ppf(0.5 + level / 2, freedom)) * error, (a / n) / (b / m)
+    half, value = float(stats.t.ppf(0.5 + LEVEL / 2, freedom)) * error, (a / n) / (b / m)
     low, high = value * math.exp(-half), value * math.exp(half)
-    return Estimate(value, low, high, n + m, "log ratio, between clusters", level)
+    return Estimate(value, low, high, n + m, "log ratio, between clusters")
 
 
-def confirmed_ratio(
-    hits: np.ndarray, levels: np.ndarray, others: Sequence[np.ndarray], level: float = LEVEL
-) -> Estimate:
+def confirmed_ratio(hits: np.ndarray, levels: np.ndarray, others: Sequence[np.ndarray]) -> Estimate:
     """Return how many times as likely hits are at the best of ``levels``, chosen and measured on separate runs.
 
     ``others`` are the labels of the factors that ``levels`` is crossed with. The level is chosen on one half
@@ -284,15 +279,15 @@ def confirmed_ratio(
         best = max(sorted(rates), key=lambda value: rates[value])
         measured |= measure
         chosen |= measure & (levels == best)
-    return clustered_ratio(hits[measured], chosen[measured], [code[measured] for code in codes], level)
+    return clustered_ratio(hits[measured], chosen[measured], [code[measured] for code in codes])
 
 
 # Two settings on the same seeds: the difference of their shares (Bonett and Price 2012).
 
 
-def paired_difference(lost: int, won: int, n: int, level: float = LEVEL) -> Estimate:
+def paired_difference(lost: int, won: int, n: int) -> Estimate:
     """Return the difference of two shares of the same ``n`` seeds, won minus lost, with Bonett and Price's interval."""
     p_lost, p_won = (lost + 1) / (n + 2), (won + 1) / (n + 2)
     middle = p_won - p_lost
-    half = float(stats.norm.ppf(0.5 + level / 2)) * math.sqrt((p_won + p_lost - middle**2) / (n + 2))
-    return Estimate((won - lost) / n, max(-1.0, middle - half), min(1.0, middle + half), n, "Bonett-Price", level)
+    half = float(stats.norm.ppf(0.5 + LEVEL / 2)) * math.sqrt((p_won + p_lost - middle**2) / (n + 2))
+    return Estimate((won - lost) / n, max(-1.0, middle - half), min(1.0, middle + half), n, "Bonett-Price")

@@ -79,7 +79,7 @@ class Replication:
         return sum(candidate.verdict in verdicts for candidate in self.candidates)
 
 
-def mean_share(counts: Sequence[Counts], lines: Sequence[str] | None = None, level: float = LEVEL) -> Estimate:
+def mean_share(counts: Sequence[Counts], lines: Sequence[str] | None = None) -> Estimate:
     """Return the mean of the units' shares of hits, with an interval for the population of such units.
 
     The interval is Clopper and Pearson's for a number of independent runs that the scatter between units shows: all
@@ -109,10 +109,10 @@ def mean_share(counts: Sequence[Counts], lines: Sequence[str] | None = None, lev
     times = min(max(float(means.var(ddof=1)) / chance, 1.0), most) if n > 1 and chance > 0 else most
     seen = min(int((means > 0).sum()), int((means < 1).sum()))
     free = n / fewest / ((seen * times + most) / (seen + 1))
-    total, tail = value * free, (1 - level) / 2
+    total, tail = value * free, (1 - LEVEL) / 2
     low = float(stats.beta.ppf(tail, total, free - total + 1)) if total > 0 else 0.0
     high = float(stats.beta.isf(tail, total + 1, free - total)) if total < free else 1.0
-    return Estimate(value, low, high, n, "exact, by the scatter between units", level)
+    return Estimate(value, low, high, n, "exact, by the scatter between units")
 
 
 def replication(
@@ -247,7 +247,6 @@ def normal_scores(values: Floats, census: Floats) -> Floats:
 
 def between_parents(
     children: Floats, redrawn: NDArray[np.str_], parents: Ints, lines: Ints, own: Floats | None = None,
-    level: float = LEVEL,
 ) -> Kept:  # fmt: skip
     """Return the variance between parents of their children's expected score, as a share of that between random seeds.
 
@@ -267,7 +266,6 @@ def between_parents(
         lines: each child's line of descent (n,). Parents of one line share streams, and are one unit.
         own: each child's parent's own score (n,), which then counts as one more sibling. Only for parents that were not
             chosen by it, or by something that is related to it.
-        level: confidence level.
 
     Raises:
         NotEnoughData: no redraw has ``FEWEST_FAMILIES`` lines with two siblings.
@@ -301,17 +299,15 @@ def between_parents(
         ends = [value]
         for side, units in ((-1, table), (1, np.concatenate([table, UNSEEN]))):
             middle, half = _jackknife_of_parents(
-                lambda s: np.log(np.maximum(covariance(s) / alone + 1, SMALLEST)), units, level
+                lambda s: np.log(np.maximum(covariance(s) / alone + 1, SMALLEST)), units
             )
             ends.append((math.exp(middle + side * half) - 1) * alone)
-        return Estimate(value, min(ends), min(max(ends), max(value, LARGEST)), n, "siblings, jackknife of lines", level)
+        return Estimate(value, min(ends), min(max(ends), max(value, LARGEST)), n, "siblings, jackknife of lines")
 
-    return _kept(moments, covariance, estimate, redrawn, "siblings", level, hidden=True)
+    return _kept(moments, covariance, estimate, redrawn, "siblings", hidden=True)
 
 
-def kept_distance(
-    children: Floats, redrawn: NDArray[np.str_], parents: Ints, lines: Ints, own: Floats, level: float = LEVEL
-) -> Kept:
+def kept_distance(children: Floats, redrawn: NDArray[np.str_], parents: Ints, lines: Ints, own: Floats) -> Kept:
     """Return the share of chosen parents' mean distance from the census that their children keep on average.
 
     0: children are like random seeds; 1: they are as far away as their parents. It is the mean score of the children
@@ -331,15 +327,13 @@ def kept_distance(
         return np.asarray(sums[..., 0] / sums[..., 1])
 
     def estimate(table: Floats, size: float, n: int) -> Estimate:
-        away, doubt = _jackknife_of_parents(lambda s: s[..., 1], table, level)
+        away, doubt = _jackknife_of_parents(lambda s: s[..., 1], table)
         if abs(away) <= doubt:
             raise NotEnoughData("parents that were chosen by their outcome: their mean score is not clearly above 0")
-        value, half = _jackknife_of_parents(ratio, table, level)
-        return Estimate(
-            value, value - half, value + half, n, "mean of children over parents, jackknife of lines", level
-        )
+        value, half = _jackknife_of_parents(ratio, table)
+        return Estimate(value, value - half, value + half, n, "mean of children over parents, jackknife of lines")
 
-    return _kept(moments, ratio, estimate, redrawn, "chosen parents", level)
+    return _kept(moments, ratio, estimate, redrawn, "chosen parents")
 
 
 def _kept(
@@ -348,7 +342,6 @@ def _kept(
     estimate: Callable[[Floats, float, int], Estimate],
     redrawn: NDArray[np.str_],
     of: str,
-    level: float,
     hidden: bool = False,
 ) -> Kept:
     """Return the estimates of ``statistic``, a function of sums (..., moments) over lines, and their contrasts.
@@ -379,22 +372,20 @@ def _kept(
         def difference(sums: Floats, k: int = k) -> Floats:
             return np.asarray(statistic(sums[..., :k]) - statistic(sums[..., k:]))
 
-        value, half = _jackknife_of_parents(difference, both, level)
+        value, half = _jackknife_of_parents(difference, both)
         ends = [value - half, value + half]
         for shift in (0, k) if hidden else ():
             extra = np.roll(np.pad(UNSEEN, ((0, 0), (0, k))), shift)
-            middle, wide = _jackknife_of_parents(difference, np.concatenate([both, extra]), level)
+            middle, wide = _jackknife_of_parents(difference, np.concatenate([both, extra]))
             ends.append(middle - wide if shift else middle + wide)
         method = "difference, jackknife of common lines"
-        contrasts[one, other] = Estimate(value, min(ends), max(ends), len(units), method, level)
+        contrasts[one, other] = Estimate(value, min(ends), max(ends), len(units), method)
     return Kept(shares, contrasts)
 
 
-def _jackknife_of_parents(
-    statistic: Callable[[Floats], Floats], table: Floats, level: float = LEVEL
-) -> tuple[float, float]:
+def _jackknife_of_parents(statistic: Callable[[Floats], Floats], table: Floats) -> tuple[float, float]:
     """Return ``statistic`` of the sum of ``table`` (units, moments), and half the width of its interval."""
     n, total = len(table), table.sum(0)
     without = statistic(total - table)
     spread = math.sqrt((n - 1) / n * float(((without - without.mean()) ** 2).sum()))
-    return float(statistic(total)), float(stats.t.ppf(0.5 + level / 2, n - 1)) * spread
+    return float(statistic(total)), float(stats.t.ppf(0.5 + LEVEL / 2, n - 1)) * spread

@@ -43,7 +43,6 @@ def attribute(
     names: list[str],
     rounding: float = 0.0,
     ceiling: float = math.inf,
-    level: float = LEVEL,
 ) -> Attribution:
     """Return the attribution of outcomes ``y`` (n,) to the factors of ``design`` (n, k), entries 0 and 1.
 
@@ -63,12 +62,12 @@ def attribute(
     inverse = np.linalg.inv(x.T @ (grid.counts[:, None] * x))
     beta = np.linalg.solve(x, grid.means)
     covariance = max(variance, rounding) * inverse
-    t = float(stats.t.ppf(0.5 + level / 2, dof))
+    t = float(stats.t.ppf(0.5 + LEVEL / 2, dof))
 
     def estimate(contrast: Floats) -> Estimate:
         value = float(contrast @ beta)
         half = t * math.sqrt(max(0.0, float(contrast @ covariance @ contrast)))
-        return Estimate(value, value - half, value + half, n, "t, from replicates", level)
+        return Estimate(value, value - half, value + half, n, "t, from replicates")
 
     # With 0/1 coding the coefficients are the game's Harsanyi dividends; each is divided equally among its factors.
     shapley = {
@@ -100,7 +99,6 @@ def additivity(
     rounding: float = 0.0,
     ceiling: float = math.inf,
     draws: int = 999,
-    level: float = LEVEL,
 ) -> Additivity:
     """Return the share of the variance between combinations that the main effects explain.
 
@@ -140,9 +138,9 @@ def additivity(
     rest = centred - project @ centred
     differ = exceeds(float(centred @ centred), cells)
     interact = exceeds(float(rest @ rest), cells - k) if cells > k else 1.0
-    low, high = np.quantile(explained(drawn, noise + likely), [(1 - level) / 2, (1 + level) / 2])
-    low, high = (low, high) if differ <= 1 - level else (0.0, 1.0)
-    share = Estimate(value, min(value, float(low)), max(value, float(high)), len(y), "parametric bootstrap", level)
+    low, high = np.quantile(explained(drawn, noise + likely), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = (low, high) if differ <= 1 - LEVEL else (0.0, 1.0)
+    share = Estimate(value, min(value, float(low)), max(value, float(high)), len(y), "parametric bootstrap")
     chance = explained(rng.permuted(np.repeat(grid.means[:, None], draws, 1), axis=0), noise)
     return Additivity(share, chance, differ, interact)
 

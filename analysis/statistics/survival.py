@@ -75,7 +75,6 @@ class SurvivalCurve:
     at_risk: Floats
     events: Floats
     n: int
-    level: float
 
     def until(self, step: float) -> SurvivalCurve:
         """Return the curve up to ``step``."""
@@ -91,7 +90,7 @@ class SurvivalCurve:
         )
 
 
-def kaplan_meier(times: Times, level: float = LEVEL) -> SurvivalCurve:
+def kaplan_meier(times: Times) -> SurvivalCurve:
     """Return the Kaplan-Meier curve of the interval midpoints, with beta-product bands.
 
     Without censoring the bands are Clopper and Pearson's. With censoring they keep their level also at
@@ -107,11 +106,11 @@ def kaplan_meier(times: Times, level: float = LEVEL) -> SurvivalCurve:
     at_risk = (t[None, :] >= at[:, None]).sum(1) if len(at) * len(t) < 4_000_000 else _count_at_least(t, at)
     events = np.bincount(np.searchsorted(at, t[times.seen]), minlength=len(at))
     survival = np.cumprod(1 - events / at_risk)
-    low, high = _bands(at_risk.astype(float), events.astype(float), _count_at_least(t, np.nextafter(at, np.inf)), level)
-    return SurvivalCurve(at, survival, low, high, at_risk.astype(float), events.astype(float), len(times), level)
+    low, high = _bands(at_risk.astype(float), events.astype(float), _count_at_least(t, np.nextafter(at, np.inf)))
+    return SurvivalCurve(at, survival, low, high, at_risk.astype(float), events.astype(float), len(times))
 
 
-def _bands(at_risk: Floats, events: Floats, left: NDArray[np.int64], level: float) -> tuple[Floats, Floats]:
+def _bands(at_risk: Floats, events: Floats, left: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Return the lower and upper band after each event; ``left`` is the number of runs at risk then.
 
     The surviving share is a product of beta variables, one for each event (one more for the lower
@@ -119,7 +118,7 @@ def _bands(at_risk: Floats, events: Floats, left: NDArray[np.int64], level: floa
     """
     a, b = at_risk - events + 1, events
     first, second = np.cumsum(np.log(a / (a + b))), np.cumsum(np.log(a * (a + 1) / ((a + b) * (a + b + 1))))
-    tail = (1 - level) / 2
+    tail = (1 - LEVEL) / 2
     high = stats.beta.isf(tail, *_beta(first, second))
     rest = np.maximum(left, 1).astype(float)
     low = stats.beta.ppf(tail, *_beta(first + np.log(rest / (rest + 1)), second + np.log(rest / (rest + 2))))
@@ -150,7 +149,7 @@ def _count_at_least(t: Floats, at: Floats) -> NDArray[np.int64]:
     return len(t) - np.searchsorted(np.sort(t), at, side="left")
 
 
-def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
+def quantile(times: Times, q: float = 0.5) -> Estimate:
     """Return the step by which a share ``q`` of the runs has generalised, with censoring taken into account.
 
     The value is that of Turnbull's estimate, interpolated evenly between two evaluations. The interval
@@ -161,7 +160,7 @@ def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
     Raises:
         NotEnoughData: too few runs generalised for the quantile to exist.
     """
-    curve = kaplan_meier(times, level)
+    curve = kaplan_meier(times)
     end = watched_until(times)
     watched = curve.times <= end
     reached = curve.survival[watched] <= 1 - q + 1e-12
@@ -172,11 +171,11 @@ def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
             "longer runs of all seeds (train.steps) give them, unless they diverge"
         )
     # A time lies between two evaluations: the lower end assumes the first for all runs, the upper end the second.
-    early = kaplan_meier(Times(times.left - EDGE, np.where(times.seen, times.left, np.inf)), level)
-    late = kaplan_meier(Times(np.where(times.seen, times.right - EDGE, times.left), times.right), level)
+    early = kaplan_meier(Times(times.left - EDGE, np.where(times.seen, times.left, np.inf)))
+    late = kaplan_meier(Times(np.where(times.seen, times.right - EDGE, times.left), times.right))
     low = early.times[early.low <= 1 - q + 1e-12]
     high = late.times[(late.high <= 1 - q + 1e-12) & (late.times <= end)]
-    open_below = ((1 - level) / 2) ** (1 / len(times)) <= 1 - q  # the lower band is so low before any event
+    open_below = ((1 - LEVEL) / 2) ** (1 / len(times)) <= 1 - q  # the lower band is so low before any event
     value = turnbull(times).quantile(q)
     return Estimate(
         value,
@@ -184,7 +183,6 @@ def quantile(times: Times, q: float = 0.5, level: float = LEVEL) -> Estimate:
         max(value, round(float(high[0]), 3)) if len(high) else math.inf,
         len(times),
         "Kaplan-Meier, beta-product bands",
-        level,
     )
 
 
@@ -258,7 +256,7 @@ def logrank(groups: Sequence[Times]) -> float:
 # With this assumption three or four runs have an interval; order statistics of so few have none at 95%.
 
 
-def geometric_mean(times: Times, level: float = LEVEL, one_more: bool = False) -> Estimate:
+def geometric_mean(times: Times, one_more: bool = False) -> Estimate:
     """Return the geometric mean of uncensored times (steps), with Student's interval of log times.
 
     ``one_more``: return the prediction interval of one more run instead of the interval of the mean.
@@ -268,37 +266,37 @@ def geometric_mean(times: Times, level: float = LEVEL, one_more: bool = False) -
     """
     log = _logs(times)
     if not one_more:
-        return exponential(mean(log, method="log-normal, Student's t", level=level))
-    half = float(stats.t.ppf(0.5 + level / 2, len(log) - 1)) * float(log.std(ddof=1)) * math.sqrt(1 / len(log) + 1)
+        return exponential(mean(log, method="log-normal, Student's t"))
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, len(log) - 1)) * float(log.std(ddof=1)) * math.sqrt(1 / len(log) + 1)
     middle = float(log.mean())
-    return exponential(Estimate(middle, middle - half, middle + half, len(log), "log-normal, one more run", level))
+    return exponential(Estimate(middle, middle - half, middle + half, len(log), "log-normal, one more run"))
 
 
-def ratio_of_times(slow: Times, fast: Times, level: float = LEVEL) -> Estimate:
+def ratio_of_times(slow: Times, fast: Times) -> Estimate:
     """Return the ratio of the geometric means of ``slow`` and ``fast``, with Welch's interval of log times.
 
     Raises:
         NotEnoughData: one side has fewer than two runs or a censored time (then `least_ratio` is a bound).
     """
-    return exponential(mean(_logs(slow), _logs(fast), "log-normal, Welch's t", level))
+    return exponential(mean(_logs(slow), _logs(fast), "log-normal, Welch's t"))
 
 
-def least_ratio(slow: Times, fast: Times, level: float = LEVEL) -> float:
+def least_ratio(slow: Times, fast: Times) -> float:
     """Return a lower bound of the ratio of the geometric mean of these ``slow`` runs to that of ``fast``.
 
     The times of ``slow`` may be censored and may have any distribution: each is above its ``left``. So the bound is
     about these runs only. Further runs may be faster, and the spread of censored times is not known. The upper end of
-    Student's interval of ``fast`` makes the bound hold with confidence ``(1 + level) / 2``.
+    Student's interval of ``fast`` makes the bound hold with confidence ``(1 + LEVEL) / 2``.
 
     Raises:
         NotEnoughData: ``slow`` has no run, or ``fast`` has fewer than two runs or a censored time.
     """
     if not len(slow):
         raise NotEnoughData("a run on each side")
-    return math.exp(float(np.log(np.maximum(slow.left, 1.0)).mean())) / geometric_mean(fast, level).high
+    return math.exp(float(np.log(np.maximum(slow.left, 1.0)).mean())) / geometric_mean(fast).high
 
 
-def growth(share: Floats, times: Times, level: float = LEVEL) -> Estimate:
+def growth(share: Floats, times: Times) -> Estimate:
     """Return the relative increase of time for each decrease of ``share`` by 0.01, from a line through log times.
 
     Censored times are refused: at large shares they raise the slope, and they shrink the spread, so neither the slope
@@ -312,9 +310,9 @@ def growth(share: Floats, times: Times, level: float = LEVEL) -> Estimate:
     if not times.seen.all():
         raise NotEnoughData(f"more steps: {int((~times.seen).sum())} of {len(times)} runs had not generalised")
     line = stats.linregress(share, np.log(times.points))
-    half = float(stats.t.ppf(0.5 + level / 2, len(times) - 2)) * float(line.stderr)
+    half = float(stats.t.ppf(0.5 + LEVEL / 2, len(times) - 2)) * float(line.stderr)
     value, low, high = (math.expm1(-0.01 * slope) for slope in (line.slope, line.slope + half, line.slope - half))
-    return Estimate(value, low, high, len(times), "line through log times", level)
+    return Estimate(value, low, high, len(times), "line through log times")
 
 
 def exponential(e: Estimate) -> Estimate:
