@@ -245,9 +245,7 @@ def normal_scores(values: Floats, census: Floats) -> Floats:
     return np.asarray((scores(values) - own.mean()) / own.std())
 
 
-def between_parents(
-    children: Floats, redrawn: NDArray[np.str_], parents: Ints, lines: Ints, own: Floats | None = None,
-) -> Kept:  # fmt: skip
+def between_parents(children: Floats, redrawn: NDArray[np.str_], parents: Ints, lines: Ints) -> Kept:
     """Return the variance between parents of their children's expected score, as a share of that between random seeds.
 
     It is the mean product of two siblings minus that of children of two lines of descent. The estimate is about parents
@@ -264,8 +262,6 @@ def between_parents(
         redrawn: name of what each child redraws (n,), such as ``"order"``.
         parents: each child's parent (n,), any integer code.
         lines: each child's line of descent (n,). Parents of one line share streams, and are one unit.
-        own: each child's parent's own score (n,), which then counts as one more sibling. Only for parents that were not
-            chosen by it, or by something that is related to it.
 
     Raises:
         NotEnoughData: no redraw has ``FEWEST_FAMILIES`` lines with two siblings.
@@ -275,10 +271,6 @@ def between_parents(
         _, place = np.unique(parents[rows], return_inverse=True)
         weights = np.ones(int(rows.sum())), children[rows], children[rows] ** 2
         size, total, square = (np.bincount(place, weight).astype(np.float64) for weight in weights)
-        if own is not None:
-            mine = np.zeros(len(size))
-            mine[place] = own[rows]
-            size, total, square = size + 1, total + mine, square + mine**2
         line = np.zeros(len(size), dtype=np.int64)
         line[place] = lines[rows]
         kept = size > 1

@@ -47,6 +47,7 @@ TAILS: Final = 3.0
 """How many times the excess kurtosis that is seen counts."""
 SURE: Final = 0.995
 """Level of the interval of a share by which that of another one is cut."""
+POWER: Final = 0.8
 SHARES: Final = np.sin(np.linspace(0, np.pi / 2, 61)) ** 2
 """Shares that are held against the estimate."""
 
@@ -74,7 +75,6 @@ def variance_shares(
     y: Floats,
     factors: Mapping[str, Ints],
     rng: np.random.Generator,
-    level: float = LEVEL,
     sums: Mapping[str, Collection[str]] | None = None,
     merged: bool = False,
 ) -> VarianceShares:
@@ -90,7 +90,7 @@ def variance_shares(
             be separated, and they are not ``merged``; no two runs share exactly one of the sets of factors; or all
             outcomes are equal.
     """
-    return Cells(factors, rng, merged).shares(y, level, sums)
+    return Cells(factors, rng, merged).shares(y, sums)
 
 
 def carried(y: Floats, rows: NDArray[np.bool_]) -> float:
@@ -165,9 +165,7 @@ class Cells:
         sums = np.array([float(((member @ y) ** 2).sum()) for member in self._member])
         return np.asarray(self._solve @ (self._own.T @ y**2 - sums))
 
-    def shares(
-        self, y: Floats, level: float = LEVEL, sums: Mapping[str, Collection[str]] | None = None
-    ) -> VarianceShares:
+    def shares(self, y: Floats, sums: Mapping[str, Collection[str]] | None = None) -> VarianceShares:
         """Return the variance shares of outcome ``y`` (n,). Arguments: `variance_shares`.
 
         Raises:
@@ -193,21 +191,21 @@ class Cells:
         summed = {name: np.isin(labels, list(m)) for name, m in (sums or {}).items() if set(m) <= set(self.labels)}
         together = np.array([len(s) > 1 for s in self._subsets] + [False])
         sets = [of for of in [*members, *summed.values(), together] if of.any()]
-        own = _consistent([(of, estimate(of, level), estimate(of, max(SURE, level))) for of in sets])
+        own = _consistent([(of, estimate(of, LEVEL), estimate(of, SURE)) for of in sets])
         of_all = own.pop() if together.any() else None
         return VarianceShares(
             dict(zip(self.labels, own, strict=False)),
             of_all,
             dict(zip(summed, own[len(labels) :], strict=True)),
             dict(zip(self.labels, parts.tolist(), strict=True)),
-            self._total(others, float(point.sum()), float(1 + (times - 1) @ parts / parts.sum()), level, len(y)),
+            self._total(others, float(point.sum()), float(1 + (times - 1) @ parts / parts.sum()), len(y)),
             self.levels,
             len(y) / len(self._counts),
             len(y),
             self.balanced,
         )
 
-    def _total(self, others: Floats, value: float, times: float, level: float, n: int) -> Estimate:
+    def _total(self, others: Floats, value: float, times: float, n: int) -> Estimate:
         """Return the total variance, half the mean squared difference of runs that share no seed.
 
         Its estimate over the true one is as in the simulation, whatever the scale; with heavier tails than the normal
@@ -218,8 +216,8 @@ class Cells:
         ratio = np.maximum(_quadratic(self._simulated[varied], sd, sd).sum(1) / others[varied].sum(1), LEAST)
         ratio **= math.sqrt(times)
         ratio /= ratio.mean()
-        low, high = value / np.quantile(ratio, [(1 + level) / 2, (1 - level) / 2])
-        return Estimate(value, min(float(low), value), max(float(high), value), n, "simulated pairs of runs", level)
+        low, high = value / np.quantile(ratio, [(1 + LEVEL) / 2, (1 - LEVEL) / 2])
+        return Estimate(value, min(float(low), value), max(float(high), value), n, "simulated pairs of runs")
 
     def _with_tails(self, y: Floats, components: Floats) -> tuple[Floats, Floats]:
         """Return the simulated estimates, those of effects with heavier tails than the normal further apart.
@@ -321,16 +319,16 @@ def _inverted(
     return low, high
 
 
-def seeds_needed(sd: float, difference: float, power: float = 0.8, level: float = LEVEL) -> int:
-    """Return how many runs of each of two settings show a ``difference`` of their means with probability ``power``.
+def seeds_needed(sd: float, difference: float) -> int:
+    """Return how many runs of each of two settings show a ``difference`` of their means with probability ``POWER``.
 
-    The two-sided t test of two samples with standard deviation ``sd`` and no common seeds, at ``1 - level``.
+    The two-sided t test of two samples with standard deviation ``sd`` and no common seeds, at ``1 - LEVEL``.
     """
-    quantiles = stats.norm.ppf((1 + level) / 2) + stats.norm.ppf(power)
+    quantiles = stats.norm.ppf((1 + LEVEL) / 2) + stats.norm.ppf(POWER)
     n = max(2, math.floor(2 * (quantiles * sd / difference) ** 2))  # the t test needs more
     while True:
-        limit, away = stats.t.ppf((1 + level) / 2, 2 * n - 2), difference / sd * math.sqrt(n / 2)
-        if stats.nct.sf(limit, 2 * n - 2, away) >= power:
+        limit, away = stats.t.ppf((1 + LEVEL) / 2, 2 * n - 2), difference / sd * math.sqrt(n / 2)
+        if stats.nct.sf(limit, 2 * n - 2, away) >= POWER:
             return n
         n += 1
 
