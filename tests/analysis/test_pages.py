@@ -339,6 +339,8 @@ def test_a_proposal_has_the_settings_that_the_first_sweep_typed() -> None:
     assert proposal(crossed, toy(*typed)) == f"{crossed} experiment=toy optim.lr=0.03 train.steps=200"
     assert proposal(f"{crossed} train.steps=50", toy(*typed)).endswith(" train.steps=50 experiment=toy optim.lr=0.03")
     assert proposal(crossed, toy(*typed), any_task=False) == crossed
+    assert proposal("grok sweep 'seed=range(0,6)'", toy()) == "", "the store has it"
+    assert proposal("grok repeat --best 12", toy()).startswith("grok repeat --best 1 "), "of six seeds"
     given = sorted(shlex.split(proposal("grok sweep", toy("optim.lr=0.01,0.03"))))  # several: those of the runs
     assert [word.partition("=")[0] for word in given if "=" in word] == sorted({*TOY} - {"experiment"})
 

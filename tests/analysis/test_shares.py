@@ -10,7 +10,7 @@ from scipy import stats
 
 from benchmarks.coverage import ADDITIVE, MIXED, PAIRS, TENTH, WORLDS, World, effects_of, grid, redraws, sampled
 from grok.analysis.statistics import variance_shares as vs
-from grok.analysis.statistics.estimate import NotEnoughData, generator
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, generator
 from grok.analysis.statistics.repeatability import between_parents, kept_distance, normal_scores
 from grok.analysis.statistics.shapley import Additivity, additivity, attribute, p_of_no_pattern
 
@@ -352,3 +352,13 @@ def test_a_sampled_grid_stays_whole(keep: float) -> None:
     cells = code_grid(range(12), range(12), range(12))
     cells = cells[rng.random(len(cells)) < keep]
     assert vs.densest(cells).all()
+
+
+def test_a_share_ends_where_the_others_leave_nothing_for_it() -> None:
+    parts = {"init": [1, 0, 0], "init and order": [1, 1, 0], "chaos": [0, 0, 1]}
+    seen = {"init": (0.01, 0, 0.9), "init and order": (0.02, 0, 0.6), "chaos": (0.9, 0.8, 1)}
+    ends_of = {name: Estimate(*numbers, 9, "") for name, numbers in seen.items()}
+    shares = [(np.array(of, dtype=bool), ends_of[name], ends_of[name]) for name, of in parts.items()]
+    found = dict(zip(parts, vs._consistent(shares), strict=True))
+    ends = {name: (e.low, round(e.high, 9)) for name, e in found.items()}
+    assert ends == {"init": (0, 0.2), "init and order": (0, 0.2), "chaos": (0.8, 1)}
