@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_iter
 
 from benchmarks.counts import distinct_bytes
 from benchmarks.generated.graphs import Graph
-from grok.arithmetic.gpu import mlp_kernels
+from grok.arithmetic.gpu import block_kernels
 
 ATOMIC = ("tl.atomic_", "aten.index_put", "aten.scatter", "aten.index_add")
 """Operations that add in no fixed order."""
-DOTS = {"forward_kernel": 2, "rows_kernel": 3, "weights_kernel": 4}
-"""Products in a kernel that is written by hand; one has 2 R D F operations for each lane."""
+DOTS = {"forward_kernel": (2, 1, 0), "rows_kernel": (3, 1, 0), "weights_kernel": (4, 0, 0), "input_kernel": (0, 0, 1)}
+"""Products of R D F, of R D D and of (Q + 2 X) D D terms for each lane in a kernel that is written by hand."""
 
 
 def kernel_bytes(source: str) -> float:
@@ -29,9 +29,10 @@ def kernel_bytes(source: str) -> float:
 def counted(graph: Graph) -> dict[str, Any]:
     """Return the counts of one call of ``graph``, over all lanes."""
     products = [node for node in calls(graph) if node.target is torch.ops.aten.bmm.default]
-    rows = [node for node in calls(graph) if re.match(r"grok\.(?!mlp)", str(node.target))]
+    rows = [node for node in calls(graph) if re.match(r"grok\.(?!block)", str(node.target))]
     launches, by_hand = graph.launches(), launches_of(graph)
-    flops = [2 * DOTS[kernel.__name__] * len(t[0]) * s.R * s.D * s.F for kernel, t, s in by_hand]
+    terms = [(*DOTS.get(kernel.__name__, (0, 0, 0)), 2 * len(t[0]) * s.D, s) for kernel, t, s in by_hand]
+    flops = [each * (s.R * (f * s.F + d * s.D) + x * s.D * (s.Q + 2 * s.X)) for f, d, x, each, s in terms]
     size = [distinct_bytes(t) for _, tensors, _ in by_hand for t in tensors if t is not None]
     return {
         **({"by hand": {"kernels": len(by_hand), "flops": sum(flops), "bytes": sum(size)}} if by_hand else {}),
@@ -56,13 +57,13 @@ def counted(graph: Graph) -> dict[str, Any]:
 def launches_of(graph: Graph) -> list[Any]:
     """Return (kernel, what it reads and writes, sizes) of the launches of kernels that are written by hand."""
     made: list[Any] = []
-    held = mlp_kernels.launch
-    mlp_kernels.launch = lambda *launch: made.append(launch)
+    held = block_kernels.launch
+    block_kernels.launch = lambda *launch: made.append(launch)
     for node in calls(graph):
-        if str(node.target).startswith("grok.mlp"):
+        if str(node.target).startswith("grok.block"):
             values = [x.meta["val"] if isinstance(x, torch.fx.Node) else x for x in node.args]
-            getattr(mlp_kernels, str(node.target).split(".")[1])(*values)
-    mlp_kernels.launch = held
+            getattr(block_kernels, str(node.target).split(".")[1])(*values)
+    block_kernels.launch = held
     return made
 
 

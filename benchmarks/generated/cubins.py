@@ -16,7 +16,7 @@ from typing import Any
 import triton
 from torch._inductor.codecache import PyCodeCache
 
-from grok.arithmetic.gpu import mlp_kernels
+from grok.arithmetic.gpu import block_kernels
 
 
 def machine_code(kernels: Mapping[str, str], by_hand: Sequence[Any]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def machine_code(kernels: Mapping[str, str], by_hand: Sequence[Any]) -> dict[str
         triton.runtime.driver.active.capability = capability
         kernel.device_caches.clear()  # it has the code for the capability before
         types = [None if tensor is None else tensor.dtype for tensor in tensors]
-        made = kernel.warmup(*types, S=sizes, grid=(1,), num_warps=sizes.warps, num_stages=mlp_kernels.STAGES)
+        made = kernel.warmup(*types, S=sizes, grid=(1,), num_warps=sizes.warps, num_stages=block_kernels.STAGES)
         registers, local = resources(made.asm["cubin"])
         name = f"{kernel.__name__} of {sizes.R} rows for sm_{capability}"
         result["spilled"] += [f"{name}: {local} bytes a thread"] if local else []

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.generated.graphs import CPU, Graph, generated, trace, traced, update
 from benchmarks.generated.guarded import guarded
-from grok.arithmetic.gpu import mlp_kernels
+from grok.arithmetic.gpu import block_kernels
 from grok.arithmetic.gpu.engine import Seat, Stack
 from grok.arithmetic.gpu.state import LaneState
 from grok.arithmetic.gpu.step import TrainingStep
@@ -60,8 +60,8 @@ def outcome(precision: str, settings: dict[str, Any], width: int = 3) -> dict[st
     plain, interpreted = TrainingStep(states[0], compile=False), TrainingStep(states[1], compile=True)
     graphs: list[Graph] = []
     library = torch.library.Library("grok", "IMPL")
-    for name in ("mlp", "mlp_gradients"):
-        library.impl(name, getattr(mlp_kernels, name), "CPU", allow_override=True)
+    for name in ("block", "block_gradients"):
+        library.impl(name, getattr(block_kernels, name), "CPU", allow_override=True)
     interpreted._gradients = interpret(interpreted, graphs)
     interpreted._update = interpret_update(len(states[1].names), graphs)
     worst = 0.0

@@ -145,13 +145,9 @@ class LaneModel:
         x = self.carry(x, groups, batch, last) + attended
         if post:
             x = self.norm(p, name + "norm1", x)
-        return self.second_half(p, name, x, noise)
-
-    def second_half(self, p: Parameters, name: str, x: Tensor, noise: Noise) -> Tensor:
-        """Return the rows after a block's MLP, its residual connection and its norm."""
-        h = self.norm(p, name + "norm2", x) if self.config.norm == "pre" else x
+        h = self.norm(p, name + "norm2", x) if pre else x
         x = x + noise(name + "mlp", self.mlp(p, name + "mlp.", h))
-        return self.norm(p, name + "norm2", x) if self.config.norm == "post" else x
+        return self.norm(p, name + "norm2", x) if post else x
 
     def norm(self, p: Parameters, name: str, x: Tensor) -> Tensor:
         """Return LayerNorm ``name`` of rows ``x`` [..., R, D]."""

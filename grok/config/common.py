@@ -76,7 +76,7 @@ class NumericsConfig:
     )
     kernels: str = setting(
         "compiled",
-        "MLP of stacked lanes on a GPU: the compiler's kernels, or kernels with its norm, written by hand (fused).",
+        "Blocks of stacked lanes on a GPU: by the compiler's kernels, or by kernels written by hand (fused).",
         role="none",
         choices=("compiled", "fused"),
     )

@@ -86,14 +86,14 @@ FUSED = ("--config", '{"numerics": {"kernels": "fused"}}')
 
 @needs_cuda_build
 def test_kernels_written_by_hand_have_the_plain_numbers_and_spill_nothing_on_three_devices() -> None:
-    single, double = map(float, run_in_cuda_build("tests.benchmarks.interpreted_mlp").split())
+    single, double = map(float, run_in_cuda_build("tests.benchmarks.interpreted_block").split())
     assert single < 1e-6 and double < 1e-14
     result = generated("interpret", *FUSED)
     assert result["float32"]["difference"] < 1e-6 and result["float64"]["difference"] < 1e-9
     step = generated("cubins", *FUSED)["step"]
-    assert step["failed"] == step["spilled"] == [] and len(step["by hand"]) == 3 * 6
+    assert step["failed"] == step["spilled"] == [] and len(step["by hand"]) == 3 * 14
     wide = FUSED[1].replace("}}", '}, "precision": "float64", "model": {"d_model": 256}}')
-    assert len(generated("cubins", FUSED[0], wide)["step"]["by hand"]) == 3 * 6
+    assert len(generated("cubins", FUSED[0], wide)["step"]["by hand"]) == 3 * 14
     count = generated("count", *FUSED)
     size = sum(row[3] for row in parts(count)) + count["graphs"]["step"]["by hand"]["bytes"]
     assert f"a step is {size / count['width'] / 1e6:.1f} MB a lane" in (ROOT / "docs/internals.md").read_text("utf-8")

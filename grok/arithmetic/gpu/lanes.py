@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grok.arithmetic.gpu.mlp import mlp
+from grok.arithmetic.gpu.block import block
 from grok.arithmetic.lanes import LaneModel, Noise, standardise, standardise_gradient
-from grok.arithmetic.rows import RowPlan
+from grok.arithmetic.rows import Batch, Group, RowPlan
 from grok.arithmetic.weights import Parameters
 from grok.config.arithmetic import ModelConfig
 
@@ -49,13 +49,13 @@ def group_rows(index: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     The sort is stable: positions of one row keep their order.
     """
     grouped, order = index.sort(dim=1, stable=True)
-    borders = torch.arange(rows + 1, device=index.device).expand(index.shape[0], -1).contiguous()
+    borders = torch.arange(rows + 1, device=index.device, dtype=index.dtype).expand(index.shape[0], -1).contiguous()
     return order, torch.searchsorted(grouped, borders).diff(dim=1)
 
 
 @group_rows.register_fake
 def _(index: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(index), index.new_empty(index.shape[0], rows)
+    return torch.empty_like(index, dtype=torch.int64), index.new_empty(index.shape[0], rows, dtype=torch.int64)
 
 
 @torch.library.custom_op("grok::sum_grouped_rows", mutates_args=())
@@ -129,13 +129,17 @@ class FusedLanes(StackedLanes):
         return logits.logsumexp(-1) - own
 
 
+PARTS: Final = ("attention.qkv", "attention.out", "norm1", "mlp.up", "mlp.down", "norm2")
+"""Names of the parameters of ``grok.arithmetic.gpu.block``, in its order."""
+
+
 class FusedModel(LaneModel):
     """``LaneModel`` whose norms keep what their gradients need.
 
     Args:
         config: the architecture.
         plan: the rows.
-        products: precision of the products of ``grok.arithmetic.gpu.mlp``; None: MLP and norm are separate operations.
+        products: precision of the products of ``grok.arithmetic.gpu.block``; None: the operations are separate.
     """
 
     def __init__(self, config: ModelConfig, plan: RowPlan, products: str | None = None) -> None:
@@ -154,12 +158,31 @@ class FusedModel(LaneModel):
         self.kept += [normal, rate]
         return y  # type: ignore[no-any-return]
 
-    def second_half(self, p: Parameters, name: str, x: Tensor, noise: Noise) -> Tensor:
+    def block(
+        self, p: Parameters, name: str, x: Tensor, groups: tuple[Group, ...], batch: Batch, last: bool, noise: Noise
+    ) -> Tensor:
         if self.products is None:
-            return super().second_half(p, name, x, noise)
-        up, down = ((p[f"{name}mlp.{part}.weight"], p.get(f"{name}mlp.{part}.bias")) for part in ("up", "down"))
-        norm = p[name + "norm2.weight"], p[name + "norm2.bias"]
-        return mlp(x, *up, *down, *norm, self.config.activation == "gelu", self.products)
+            return super().block(p, name, x, groups, batch, last, noise)
+        parts = [p.get(f"{name}{part}.{kind}") for part in PARTS for kind in ("weight", "bias")]
+        skipped = x.shape[1] - self.plan.size(groups[-1], batch.a.shape[1]) if last else 0
+        table = self.table(groups, batch, last)
+        lists = group_rows(table[..., :-1].flatten(1), x.shape[1])
+        how = not last or groups != self.plan.prefix, self.config.heads, self.config.activation == "gelu", self.products
+        return block(x, *parts[:2], skipped, table, *lists, *parts[2:], *how)
+
+    def table(self, groups: tuple[Group, ...], batch: Batch, last: bool) -> Tensor:
+        """Return for every row after a block the rows before it that its attention sees, and its own: see ``block``."""
+        lanes, examples = batch.a.shape
+        sizes = [self.plan.size(group, examples) for group in groups]
+        found = []
+        for t, target in [*enumerate(self.plan.prefix)][-1 if last else 0 :]:
+            rows = torch.arange(self.plan.size(target, examples), device=batch.a.device)
+            seen = [torch.full_like(rows, sum(sizes))] * len(groups)
+            for j, group in enumerate(groups[: t + 1]):
+                row = rows if group == target else rows * 0 if group == "one" else self.plan.index(group, batch)
+                seen[j] = row + sum(sizes[:j])
+            found.append(torch.stack([row.expand(lanes, -1) for row in (*seen, seen[t])], -1))
+        return torch.cat(found, 1).int()
 
 
 class _Product(torch.autograd.Function):

@@ -1,13 +1,10 @@
-"""The MLP of stacked lanes as one operation: its mathematics, the steps that use it, and where it is refused."""
+"""A block of stacked lanes as one operation: its mathematics, the steps that use it, and where it is refused."""
 
 from typing import Any
 
 import pytest
-import torch
-from torch.nn import functional as F
 
 from grok.arithmetic.gpu.engine import memory_of
-from grok.arithmetic.gpu.mlp import mlp
 from grok.arithmetic.gpu.step import TrainingStep
 from grok.errors import ConfigError
 from grok.execute import refusals
@@ -15,34 +12,21 @@ from tests.arithmetic.cases import curve, default_config, results, stacked, tiny
 from tests.arithmetic.test_stacked_step import seated
 
 FUSED: dict[str, Any] = {"numerics": {"compile": False, "kernels": "fused"}}
-SHAPES = [(3, 5, 6), (3, 9, 6), (3, 9), (3, 6, 9), (3, 6), (3, 6), (3, 6)]
-"""Of the arguments of ``mlp``: 3 lanes, 5 rows, width 6, and 9 in the hidden layer."""
 
 
-@pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("gelu", [True, False])
-def test_the_operation_has_the_values_and_gradients_of_the_formula(gelu: bool, biased: bool) -> None:
-    draw = torch.Generator().manual_seed(0)
-    made = [torch.randn(shape, generator=draw, dtype=torch.float64, requires_grad=True) for shape in SHAPES]
-    given = [None if i in (2, 4) and not biased else tensor for i, tensor in enumerate(made)]
-    out = []
-    for lane in range(3):  # one by one, by torch's own operations
-        x, up, up_bias, down, down_bias, *norm = (None if t is None else t[lane] for t in given)
-        h = F.linear(x, up, up_bias)
-        out.append(F.layer_norm(x + F.linear(F.gelu(h) if gelu else F.relu(h), down, down_bias), (6,), *norm))
-    y = mlp(*given, gelu, "ieee")
-    grad = torch.randn(y.shape, generator=draw, dtype=torch.float64)
-    leaves = [t for t in given if t is not None]
-    expected = [torch.stack(out), *torch.autograd.grad(torch.stack(out), leaves, grad)]
-    for found, right in zip([y, *torch.autograd.grad(y, leaves, grad)], expected, strict=True):
-        torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("model", [{}, {"activation": "relu", "bias": False}])
-def test_a_fused_step_has_the_numbers_of_the_plain_one(model: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "over",
+    [
+        {},
+        {"model": {"activation": "relu", "bias": False}},
+        {"model": {"layers": 1}},
+        {"model": {"layers": 3}, "task": {"sequence": "a b ="}},
+    ],
+)
+def test_a_fused_step_has_the_numbers_of_the_plain_one(over: dict[str, Any]) -> None:
     ends = []
-    for over in ({}, FUSED):
-        state = seated(2, precision="float64", model=model, **over)
+    for how in ({}, FUSED):
+        state = seated(2, precision="float64", **over, **how)
         step = TrainingStep(state, compile=False)
         ends.append(step.gradients(*step.inputs())[: 2 + len(state.names)])
     for plain, fused in zip(*ends, strict=True):
