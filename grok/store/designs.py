@@ -187,12 +187,10 @@ def settled(table: pa.Table) -> tuple[pa.Table, list[list[dict[str, Any]]]]:
     """
     order = [*((name, "ascending") for name in (*KEY, "planned_at", "origin")), ("results_seen", "descending")]
     table = table.sort_by(order).combine_chunks()
-    if table.num_rows < 2:
-        return table, []
-    again = pa.concat_arrays([pa.array([False]), repeats(table, KEY)])
+    again = repeats(table, KEY)
     if not pc.any(again).as_py():
         return table, []
-    other = pc.and_not(again, pa.concat_arrays([pa.array([False]), repeats(table, FACTS)]))
+    other = pc.and_not(again, repeats(table, FACTS))
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {key: [] for key in keys_of(table.filter(other))}
     written = table.set_column(table.column_names.index("planned_at"), "planned_at", table["planned_at"].cast("string"))
     for at, key in enumerate(keys_of(table) if groups else ()):

@@ -195,7 +195,8 @@ def _check_place(layout: Layout, to_write: bool) -> bool:
         read_marker(layout)
         if to_write:
             _refuse_unwritable(layout)
-        refuse_linked(layout)
+        refuse_links([*layout.folders(), layout.tmp, layout.search, layout.live], [layout.marker, layout.lock])
+        refuse_missing(layout)
         return True
     if layout.root.exists():
         if not layout.root.is_dir():
@@ -223,12 +224,6 @@ def _refuse_inside(root: Path) -> None:
             continue
         if marker.get("store") == PRODUCT:
             raise StoreError(f"store.path={root} is inside the store {parent}: choose a folder outside of it")
-
-
-def refuse_linked(layout: Layout) -> None:
-    """Raise StoreError where a folder or file of the store itself is a link or of the wrong kind, or is missing."""
-    refuse_links([*layout.folders(), layout.tmp, layout.search, layout.live], [layout.marker, layout.lock])
-    refuse_missing(layout)
 
 
 def refuse_missing(layout: Layout) -> None:

@@ -150,19 +150,15 @@ class Leases:
             return isinstance(named, str) and not self._folder.samefile(named)
         return False
 
-    def _all(self) -> Iterator[tuple[Owner, list[str]]]:
+    def _all(self) -> list[tuple[Owner, list[str]]]:
+        leases = []
         for path in sorted(self._folder.glob("*.json")):
-            with suppress(FileNotFoundError):
-                try:
-                    content = read_json_object(path)
-                    owner, runs = Owner.from_json(content.get("owner")), content.get("run_ids")
-                    if owner.name != path.stem or not isinstance(runs, list) or not all(map(is_plain, runs)):
-                        raise ValueError("not a lease")
-                except FileNotFoundError:
-                    raise
-                except (ValueError, OSError):
-                    continue  # not a lease: it protects no run
-                yield owner, runs
+            with suppress(ValueError, OSError):  # it ended meanwhile, or is not a lease: it protects no run
+                content = read_json_object(path)
+                owner, runs = Owner.from_json(content.get("owner")), content.get("run_ids")
+                if owner.name == path.stem and isinstance(runs, list) and all(map(is_plain, runs)):
+                    leases.append((owner, runs))
+        return leases
 
     def _write(self) -> None:
         if self._me is None:

@@ -31,9 +31,10 @@ from grok.store.rows import (
     difference,
     filter_runs,
     pairs_to_compare,
+    repeats,
     traces,
 )
-from grok.store.schema import SHARDS, TABLES, schema
+from grok.store.schema import KEYS, SHARDS, TABLES, schema
 from grok.store.shards import NotAShard, check_shard, concat, partners, read_shard, without_runs
 from grok.store.writer import StoreWriter
 from grok.untrusted import is_file, is_folder, is_plain, plain_name
@@ -77,9 +78,6 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
         StoreError: a path is not a store, the target is one of the sources, or the disk
             refuses.
     """
-    for named in (first, *others, *([] if into is None else [into])):
-        if not str(named):
-            raise StoreError("merge: the name of a store is empty: give the folder of a store")
     target = Path(first if into is None else into)
     sources = [Path(p) for p in others] if into is None else [Path(first), *(Path(p) for p in others)]
     check_path(target)
@@ -404,14 +402,11 @@ def _whole_tables(layout: Layout, done: Restoration) -> dict[str, dict[Path, pa.
 
 
 def _joined(kind: str, tables: dict[Path, pa.Table]) -> pa.Table:
-    """Return the points of all tables; of equal (``run_id``, ``step``) only the first."""
+    """Return the points of all tables; of equal (``run_id``, ``step``) only one."""
     whole = pa.concat_tables(
         [schema(kind).empty_table(), *(t.replace_schema_metadata(schema(kind).metadata) for t in tables.values())]
-    )
-    seen: set[tuple[str, int]] = set()
-    keys = zip(whole["run_id"].to_pylist(), whole["step"].to_pylist(), strict=True)
-    first = [not (key in seen or seen.add(key)) for key in keys]  # type: ignore[func-returns-value]
-    return whole.filter(pa.array(first, pa.bool_()))
+    ).sort_by([(name, "ascending") for name in KEYS[kind]])
+    return whole.filter(pc.invert(repeats(whole, KEYS[kind])))
 
 
 def _with_points(file: Path, runs: pa.Table, points: dict[str, pa.Table]) -> tuple[Shard, list[str]]:

@@ -182,15 +182,13 @@ class Store:
 
     def _once(self, kind: str, table: pa.Table, keys: Sequence[str]) -> pa.Table:
         """Return the sorted table with every key once; a shard that was copied into the folder repeats its keys."""
-        if table.num_rows < 2:
-            return table
         again = repeats(table, keys)
         count = pc.sum(again).as_py()
         if not count:
             return table
         where = f"{self.layout.table(kind)}: {count} rows are copies of others"
         warnings.warn(f"{where} and are left out; the next writer quarantines the copies", DamagedShardWarning, 2)
-        return table.filter(pa.concat_arrays([pa.array([True]), pc.invert(again)]))
+        return table.filter(pc.invert(again))
 
     def _readable(self, kind: str, table: pa.Table) -> pa.Table:
         """Return ``table`` without texts that are not JSON of their column's type: null in curves, else without rows.

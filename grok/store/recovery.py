@@ -13,7 +13,7 @@ import os
 import shutil
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,13 +78,7 @@ def quarantine(
 
     The runs move first: readers count a shard by its runs.
     """
-    layout.quarantine.mkdir(exist_ok=True)
-    for kind in SHARDS[of]:
-        source = layout.shard(kind, name)
-        if os.path.lexists(source):
-            source.replace(_free(layout.quarantine / f"{kind}-{name}.parquet"))
-            flush_folder(layout.table(kind))
-    write_json(_free(layout.quarantine / f"{name}.json"), {"shard": name, "reason": reason}, layout.tmp)
+    _set_aside(layout, name, reason, of, Path.replace)
     return Recovered(name, reason, orphan, copy, of)
 
 
@@ -100,11 +94,16 @@ def put_aside(layout: Layout, kind: str, path: Path, reason: str) -> str:
 
 def keep_copy(layout: Layout, name: str, reason: str, of: str = "runs") -> None:
     """Link the shard's tables into ``quarantine/``, before rows are removed from the shard."""
+    _set_aside(layout, name, reason, of, os.link)
+
+
+def _set_aside(layout: Layout, name: str, reason: str, of: str, into: Callable[[Path, Path], object]) -> None:
     layout.quarantine.mkdir(exist_ok=True)
     for kind in SHARDS[of]:
         source = layout.shard(kind, name)
-        if source.exists():
-            os.link(source, _free(layout.quarantine / f"{kind}-{name}.parquet"))
+        if os.path.lexists(source):
+            into(source, _free(layout.quarantine / f"{kind}-{name}.parquet"))
+            flush_folder(layout.table(kind))
     flush_folder(layout.quarantine)
     write_json(_free(layout.quarantine / f"{name}.json"), {"shard": name, "reason": reason}, layout.tmp)
 
@@ -185,13 +184,6 @@ def _unfinished(layout: Layout) -> Iterator[Path]:
                 yield folder
 
 
-def exchange_tables(layout: Layout, folder: Path) -> None:
-    """Exchange the tables with those in ``folder``, which hold the same rows. The caller holds the lock."""
-    for kind in ("curves", "steps", "runs"):
-        exchange(folder / kind, layout.table(kind))
-    _remove(folder)
-
-
 def finish_compaction(layout: Layout) -> list[str]:
     """Bring the tables back into step; return the names of files that were moved to quarantine instead.
 
@@ -216,12 +208,13 @@ def finish_compaction(layout: Layout) -> list[str]:
                     if is_folder(folder / kind)
                     for name in sorted(shard_names(folder / kind) - {EMPTY})
                 ]
-        _remove(folder)
+        remove_compaction(folder)
     return quarantined
 
 
-def _remove(folder: Path) -> None:
-    (folder / READY).unlink()
+def remove_compaction(folder: Path) -> None:
+    """Remove a compaction's folder whose tables are in their places."""
+    (folder / READY).unlink(missing_ok=True)
     flush_folder(folder)
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -215,6 +215,11 @@ class Shard:
     def table(self, kind: str) -> pa.Table:
         return {"runs": self.runs, "curves": self.curves, "steps": self.steps}[kind]
 
+    def written(self) -> dict[str, pa.Table]:
+        """Return the tables as they are written: those with rows, and last the runs, which name the others."""
+        points = {kind: self.table(kind) for kind in ("curves", "steps") if self.table(kind).num_rows}
+        return {**points, "runs": with_partners(self.runs, self)}
+
     def only(self, run_ids: set[str]) -> Shard:
         """Return the shard with only these runs."""
         if set(self.runs["run_id"].to_pylist()) <= run_ids:
@@ -233,14 +238,14 @@ def filter_runs(table: pa.Table, run_ids: pa.Array) -> pa.Table:
 
 
 def repeats(table: pa.Table, columns: Sequence[str]) -> pa.Array:
-    """Return for each row but the first whether these columns equal those of the row before it; null equals null."""
+    """Return for each row whether these columns equal those of the row before it; null equals null."""
     same = pa.array([True] * (table.num_rows - 1), pa.bool_())
     for name in columns:
         column = table[name].combine_chunks()
         one, before = column[1:], column[:-1]
         equal = pc.fill_null(pc.equal(one, before), False)
         same = pc.and_(same, pc.or_(equal, pc.and_(one.is_null(), before.is_null())))
-    return same
+    return pa.concat_arrays([pa.array([False][: table.num_rows], pa.bool_()), same])
 
 
 def to_shard(rows: Sequence[Row]) -> Shard:
@@ -259,8 +264,6 @@ def to_shard(rows: Sequence[Row]) -> Shard:
 
 
 def _check(result: RunResult) -> None:
-    if not result.run_id:
-        raise StoreError("a result without a run_id cannot be stored")
     plain_name(result.run_id, "run_id")
     if result.status not in STATUSES:
         raise StoreError(f"run {result.run_id}: status {result.status!r}, expected one of {', '.join(STATUSES)}")

@@ -180,7 +180,10 @@ def reading(path: Path) -> Iterator[None]:
 
 def _judge(path: Path, error: Exception) -> NoReturn:
     """Read the file's bytes after an ``error`` of unknown cause; raise NotAShard if they prove it, else StoreError."""
-    first, second = _examined(path), _examined(path)
+    try:
+        first, second = _examined(path), _examined(path)
+    except MemoryError as short:
+        raise StoreError(f"reading {path}: not enough memory; nothing was changed") from short
     if first is not None and second is not None and str(first) == str(second):
         raise first from error
     number = error.errno if isinstance(error, OSError) else None
@@ -199,7 +202,6 @@ def _examined(path: Path) -> NotAShard | None:
         StoreError: the bytes cannot be read, so nothing is known of them.
         FileNotFoundError: the file was removed.
     """
-    sealed = False
     try:
         with open_file(path, follow=True) as file:
             if hasattr(os, "posix_fadvise"):
@@ -209,21 +211,20 @@ def _examined(path: Path) -> NotAShard | None:
             whole = io.BytesIO(file.read())
     except FileNotFoundError:
         raise
-    except MemoryError as error:
-        raise StoreError(f"reading {path}: not enough memory; nothing was changed") from error
     except SealBroken as error:
-        return _damage(path, sealed, error)
+        return _damage(path, False, error)
     except OSError as error:
         with disk_errors(f"reading {path}", kept="nothing was changed"):
             raise
         raise AssertionError from error
+    sealed = False
     try:
         sealed = check_open(whole, thorough=True)
         with pq.ParquetFile(whole, page_checksum_verification=True, pre_buffer=False) as shard:
             for group in range(shard.num_row_groups):
                 shard.read_row_group(group, use_threads=False)
-    except MemoryError as error:
-        raise StoreError(f"reading {path}: not enough memory; nothing was changed") from error
+    except MemoryError:  # before ArrowException: Arrow's memory error is both
+        raise
     except (pa.ArrowException, OSError, ValueError) as error:
         return _damage(path, sealed, error)
     return None
@@ -369,14 +370,13 @@ def write_shard(layout: Layout, name: str, shard: Shard) -> None:
     All tables are written and flushed before the first rename. The caller holds the lock.
     After an error no file of the shard is left in the tables' folders.
     """
-    parts: list[tuple[str, pa.Table]] = [(k, shard.table(k)) for k in ("curves", "steps") if shard.table(k).num_rows]
-    parts.append(("runs", with_partners(shard.runs, shard)))
-    paths = {kind: staged(layout, f"{kind}-{name}") for kind, _ in parts}
+    parts = shard.written()
+    paths = {kind: staged(layout, f"{kind}-{name}") for kind in parts}
     moved: list[Path] = []
     try:
-        for kind, table in parts:
+        for kind, table in parts.items():
             write_flushed(paths[kind], lambda file, table=table: write_parquet(table, file))  # type: ignore[misc]
-        for kind, _ in parts:
+        for kind in parts:
             target = layout.shard(kind, name)
             moved.append(target)
             move(paths[kind], target)

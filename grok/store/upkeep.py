@@ -40,7 +40,7 @@ from grok.store.layout import (
     shard_names,
     strangers,
 )
-from grok.store.rows import FACTS, MEASUREMENTS, Shard, Trace, bits, difference, traces, with_partners
+from grok.store.rows import FACTS, MEASUREMENTS, Trace, bits, difference, traces
 from grok.store.schema import KEYS, SHARDS, TABLES, schema, upgrade
 from grok.store.shards import (
     ForeignFile,
@@ -134,11 +134,9 @@ def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    if of == "runs":
-        recovery.exchange_tables(layout, folder)
-    else:
-        exchange(folder / of, layout.table(of))
-        shutil.rmtree(folder, ignore_errors=True)
+    for kind in reversed(SHARDS[of]):
+        exchange(folder / kind, layout.table(kind))
+    recovery.remove_compaction(folder)
 
 
 def own_shards(layout: Layout, of: str = "runs") -> set[str]:
@@ -189,7 +187,9 @@ def _make_ready(layout: Layout, folder: Path, of: str, groups: list[list[str]]) 
         (folder / kind).mkdir(parents=True)
     for group in groups:
         if of == "runs":
-            _write(folder, unique(), concat([read_whole(layout, name) for name in group]))
+            name = unique()
+            for kind, table in concat([read_whole(layout, one) for one in group]).written().items():
+                _write_table(folder, kind, name, table)
         else:
             tables = [read_shard(layout.shard(of, name), of) for name in group]
             rows = pa.concat_tables([table.replace_schema_metadata(schema(of).metadata) for table in tables])
@@ -211,13 +211,6 @@ def _make_ready(layout: Layout, folder: Path, of: str, groups: list[list[str]]) 
     (folder / f"{recovery.READY}.new").rename(folder / recovery.READY)
     flush_folder(folder)
     flush_folder(layout.tmp)
-
-
-def _write(folder: Path, name: str, shard: Shard) -> None:
-    tables = {"runs": with_partners(shard.runs, shard), "curves": shard.curves, "steps": shard.steps}
-    for kind, table in tables.items():
-        if kind == "runs" or table.num_rows:
-            _write_table(folder, kind, name, table)
 
 
 def _write_table(folder: Path, kind: str, name: str, table: pa.Table) -> None:
@@ -282,10 +275,8 @@ def migrate(path: str | Path) -> Migration:
                         continue
                     replace_table(layout, kind, name, read_shard(shard, kind))
                     done.shards += 1
-                except FileNotFoundError:  # in quarantine with its runs
+                except (FileNotFoundError, ForeignFile):  # in quarantine with its runs; is not changed
                     continue
-                except ForeignFile:
-                    continue  # is not changed
                 except ShardDamaged as damage:
                     if name == EMPTY:
                         shard.unlink()

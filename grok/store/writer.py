@@ -99,7 +99,7 @@ class StoreWriter:
         try:
             if self._keeps_replaced:
                 with self._writing("everything is stored; removing the failed rows that were replaced"):
-                    self._statuses()
+                    self._stored(self.recovered)
         finally:
             self._leases.release()
 
@@ -157,7 +157,7 @@ class StoreWriter:
 
     def _accept(self, incoming: Shard, report: CommitReport) -> Shard:
         """Sort the incoming runs into ``report``; return the shard of those that must be written."""
-        stored = self._stored(report)
+        stored = self._stored(report.recovered)
         arriving = dict(zip(incoming.runs["run_id"].to_pylist(), incoming.runs["status"].to_pylist(), strict=True))
         compared = self._compare(incoming, {run_id for run_id in arriving if run_id in stored})
         keep = set()
@@ -174,24 +174,17 @@ class StoreWriter:
                 report.conflicts.append(compared[run_id])
         return incoming.only(keep)
 
-    def _stored(self, report: CommitReport) -> dict[str, str]:
+    def _stored(self, recovered: list[recovery.Recovered]) -> dict[str, str]:
         """Return the status of every stored run, after damaged shards and copies went to quarantine."""
         while True:
             try:
                 statuses = self._index.statuses()
             except DamagedShard as damage:
-                report.recovered.append(recovery.quarantine(self.layout, damage.name, damage.reason))
+                recovered.append(recovery.quarantine(self.layout, damage.name, damage.reason))
                 continue
             if not self._index.doubled:
                 return statuses
-            report.recovered += recovery.drop_copies(self.layout, self._index.by_shard())
-
-    def _statuses(self) -> dict[str, str]:
-        """As :meth:`_stored`, outside a commit: the repairs are in :attr:`recovered`."""
-        report = CommitReport()
-        stored = self._stored(report)
-        self.recovered += report.recovered
-        return stored
+            recovered += recovery.drop_copies(self.layout, self._index.by_shard())
 
     def _compare(self, incoming: Shard, run_ids: set[str]) -> dict[str, Conflict]:
         """Return the conflicts of incoming runs with the stored ones of the same name; record each."""
@@ -244,14 +237,14 @@ class StoreWriter:
         self._refuse_gone()
         with self._leases.locked():
             with self._writing("reading the store"):
-                stored = self._statuses()
+                stored = self._stored(self.recovered)
             done = {r for r in run_ids if r in stored and not (retry_failed and stored[r] == "failed")}
             return self._leases.claim([r for r in run_ids if r not in done], done)
 
     def holds(self, run_id: str) -> bool:
         """Return whether the store has a row of the run that stays, so that a commit would drop another one."""
         with self._writing("reading the store"):
-            return self._statuses().get(run_id, "failed") != "failed"
+            return self._stored(self.recovered).get(run_id, "failed") != "failed"
 
     def leased_by_others(self) -> set[str]:
         """Return the runs that other living sweeps have leased; remove the leases of dead ones.
