@@ -23,7 +23,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -48,16 +48,10 @@ OUTSIDE: Final = (OSError, MemoryError, RuntimeError)
 
 
 def plain_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return detached, contiguous CPU tensors that share no memory (tied weights are saved twice).
-
-    Raises:
-        CheckpointError: a name that the file format keeps for itself.
-    """
+    """Return detached, contiguous CPU tensors that share no memory (tied weights are saved twice)."""
     plain: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
-        if name == "__metadata__":
-            raise CheckpointError("a tensor named '__metadata__' cannot be saved: the name belongs to the file format")
         own = tensor.detach().cpu().contiguous()
         memory = own.untyped_storage().data_ptr()
         if own.numel() and (memory in seen or own.untyped_storage().nbytes() != own.nbytes):
@@ -220,21 +214,14 @@ def folder_of(content: str) -> str:
     return f"part-{content[:32]}"
 
 
-class EarlierParts:
-    """The parts of a run's earlier checkpoints, which the next one may have, too."""
+def share_part(part: str, checkpoint: Path, earlier: Iterable[Path]) -> dict[str, str] | None:
+    """Give the new ``checkpoint`` the folder ``part`` of an ``earlier`` one; None where none has it intact.
 
-    def __init__(self, checkpoints: Iterable[Path]) -> None:
-        """``checkpoints``: their folders, newest first."""
-        self.checkpoints = list(checkpoints)
-
-    def share(self, part: str, checkpoint: Path) -> dict[str, str] | None:
-        """Give the new ``checkpoint`` the folder ``part`` of an earlier one; None where none has it intact.
-
-        Return its files with their SHA-256. They are read for that, so that damage to an earlier checkpoint does not
-        reach the new one.
-        """
-        shared = (_share(earlier / part, checkpoint / part) for earlier in self.checkpoints)
-        return next((files for files in shared if files is not None), None)
+    Return its files with their SHA-256. They are read for that, so that damage to an earlier checkpoint does not
+    reach the new one.
+    """
+    shared = (_share(other / part, checkpoint / part) for other in earlier)
+    return next((files for files in shared if files is not None), None)
 
 
 def _share(source: Path, target: Path) -> dict[str, str] | None:
@@ -255,9 +242,11 @@ def _share(source: Path, target: Path) -> dict[str, str] | None:
 
 
 def write_parts(
-    groups: Mapping[str, Mapping[str, torch.Tensor]], checkpoint: Path, earlier: EarlierParts
+    groups: Mapping[str, Mapping[str, torch.Tensor]], checkpoint: Path, earlier: Sequence[Path]
 ) -> dict[str, Entry]:
     """Give the folder ``checkpoint`` the parts in ``groups``; return what its manifest says of them.
+
+    ``earlier``: the folders of the run's other checkpoints, newest first, which may have some of them.
 
     Raises:
         OSError: the disk refuses.
@@ -266,7 +255,7 @@ def write_parts(
     for prefix, tensors in groups.items():
         plain = plain_tensors(tensors)
         folder = checkpoint / folder_of(content_hash(plain))
-        shared = None if folder.exists() else earlier.share(folder.name, checkpoint)
+        shared = None if folder.exists() else share_part(folder.name, checkpoint, earlier)
         if shared is None and not folder.exists():
             folder.mkdir()
             save_tensors(plain, folder / TENSORS)
@@ -575,7 +564,7 @@ def _commit(
     target: Path,
     groups: Mapping[str, Mapping[str, torch.Tensor]],
     about: dict[str, Any],
-    write_shards: Callable[[Path, EarlierParts], dict[str, Entry]] | None = None,
+    write_shards: Callable[[Path, Sequence[Path]], dict[str, Entry]] | None = None,
 ) -> None:
     """Write a folder and rename it to ``target``: the tensors under ``""`` in ``groups``, all others as parts.
 
@@ -588,7 +577,7 @@ def _commit(
     parts = {prefix: tensors for prefix, tensors in groups.items() if prefix}
 
     def write(folder: Path) -> None:
-        earlier = EarlierParts(path for _, _, path in _saved(target.parent))
+        earlier = [path for _, _, path in _saved(target.parent)]
         save_tensors(plain, folder / TENSORS)
         entries = {"parts": write_parts(parts, folder, earlier)}
         if write_shards is not None:

@@ -86,15 +86,15 @@ def parser() -> Parser:
     retiring.add_argument("--why", metavar="TEXT", required=True, help="kept beside the rows, and said by the report")
     meaning = "merge stores; runs that must have equal bits and differ are reported and not copied"
     merging = commands.add_parser("merge", help=meaning, description=meaning)
-    merging.add_argument("store", metavar="A", help="store that receives the others' runs (without --into)")
-    merging.add_argument("others", metavar="B", nargs="*", help="stores to add")
-    merging.add_argument("--into", metavar="STORE", help="a new or another store that receives all of them")
+    merging.add_argument("store", type=Path, metavar="A", help="store that receives the others' runs (without --into)")
+    merging.add_argument("others", type=Path, metavar="B", nargs="*", help="stores to add")
+    merging.add_argument("--into", type=Path, metavar="STORE", help="a new or another store that receives all of them")
     return parser
 
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "merge":
-        if arguments.into is None and arguments.others and not Path(arguments.store).exists():
+        if arguments.into is None and arguments.others and not arguments.store.exists():
             raise StoreError(
                 f"no store at {arguments.store} (it does not exist): for a new one give --into {arguments.store}"
             )
@@ -273,7 +273,7 @@ def _restore(path: str) -> int:
     return 1 if done.conflicts else 0
 
 
-def _merge(first: str, others: list[str], into: str | None) -> int:
+def _merge(first: Path, others: list[Path], into: Path | None) -> int:
     done = merge(first, others, into)
     for conflict in done.conflicts:
         print(f"conflict: {conflict}")

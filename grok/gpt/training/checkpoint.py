@@ -279,7 +279,7 @@ class Shares:
         self.written = False
 
     def __call__(
-        self, folder: Path | None = None, earlier: checkpoints.EarlierParts | None = None
+        self, folder: Path | None = None, earlier: Sequence[Path] | None = None
     ) -> dict[str, checkpoints.Entry]:
         """Write the shards into ``folder`` and the parts beside it. Every process calls this, rank 0 with arguments.
 
@@ -310,9 +310,9 @@ class Shares:
         with self.ranks.watched():
             write_shares(group, folder)
 
-    def _is_missing(self, part: Path, earlier: checkpoints.EarlierParts) -> bool:
+    def _is_missing(self, part: Path, earlier: Sequence[Path]) -> bool:
         """Return whether the processes must write a part; if so, its folder exists afterwards."""
-        missing = not part.exists() and earlier.share(part.name, part.parent) is None
+        missing = not part.exists() and checkpoints.share_part(part.name, part.parent, earlier) is None
         if missing:
             part.mkdir()
         return missing
