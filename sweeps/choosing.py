@@ -41,8 +41,7 @@ Chosen = tuple[str, str, Mapping[str, Any] | None]
 
 def parser_of(prog: str, doc: str | None) -> Parser:
     """Return the parser of a command of this package, with the text of its module as help."""
-    text = str(doc).replace("``", "")
-    return Parser(prog=prog, description=text)
+    return Parser(prog=prog, description=str(doc).replace("``", ""))
 
 
 def command_settings(arguments: argparse.Namespace, taken: tuple[str, ...], why: str) -> ArithmeticConfig:

@@ -20,8 +20,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from grok.commands.command import GO_ON, Parser, command, number
@@ -123,18 +123,50 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
     """
     arguments = parser().parse_intermixed_args(store_as_setting(argv))
     _refuse_impossible(arguments)
-    direction = Direction.of(arguments, arguments.recipient, arguments.donor)
-    print(direction)
-    (origin,) = prepare_runs([direction.cells[0][0]])
-    recipient, donor = direction.plain()
-    purposes = [
-        Purpose(role="cell", unit=unit, parent_run_id=origin.run_id, donor_run_id=donor) for _, unit in direction.cells
-    ]
+    settings = compose([*arguments.overrides, f"seed={arguments.recipient}", "perturb.ulps=1"])
+    recipient = arithmetic(settings)
+    own, donor = recipient.stream_seeds(), arguments.donor
+    init = derive_seed(donor, "init") if donor is not None else arguments.donor_init
+    streams = {s: seed for s in STREAMS if (seed := getattr(arguments, f"donor_{s}")) is not None}
+    for stream, seed in {"init": init, **streams}.items():
+        if seed == getattr(own, stream):
+            raise ConfigError(
+                f"the donor's {stream} seed {seed} is also the recipient's: a transplant needs two different seeds"
+            )
+    groups = groups_of(arguments.factors) if arguments.factors else {name: (name,) for name in factors(recipient)}
+    names = [*groups, *streams]
+    exchanged = combinations(names)
+    refuse_too_many_runs(len(exchanged) * arguments.replicates, f"--replicates {arguments.replicates}")
+    unit: dict[str, Any] = {"recipient": arguments.recipient}
+    unit |= {"donor_init": init} if donor is None else {"donor": donor}
+    unit |= {f"donor_{stream}": seed for stream, seed in streams.items()}
+    configs, units = [], []
+    for subset, replicate in itertools.product(exchanged, range(arguments.replicates)):
+        layers = [name for name in groups if name in subset]
+        exchanged_streams = {stream: seed for stream, seed in streams.items() if stream in subset}
+        configs.append(
+            arithmetic(
+                settings,
+                seeds__layers={prefix: init for name in layers for prefix in groups[name]},
+                seeds__perturb=replicate,
+                **{f"seeds__{stream}": seed for stream, seed in exchanged_streams.items()},
+            )
+        )
+        units.append({**unit, "exchanged": layers, "streams": [*exchanged_streams], "repeat": replicate})
+    whose = f"init seed {init}" if donor is None else f"seed {donor}"
+    print(f"seed {arguments.recipient} with weights of {whose}: {', '.join(names)} exchanged, {len(configs)} runs")
+    # of a donor that is named by seeds, the run with these in place of the recipient's
+    whole = arithmetic(settings, seeds__init=init) if donor is None else arithmetic(settings, seed=donor)
+    whole = replace(whole, seeds=replace(whole.seeds, **streams))
+    (origin,) = prepare_runs(configs[:1])  # it has nothing of the donor
+    # the unperturbed runs, stored or not: the plan does not train them
+    plain = [run.under("perturb.ulps", 0).run_id for run in prepare_runs([recipient, whole])]
+    purposes = [Purpose(role="cell", unit=one, parent_run_id=origin.run_id, donor_run_id=plain[1]) for one in units]
     beside = [
-        (run_id, Purpose(role=role, unit=direction.unit, choice="named"))
-        for role, run_id in (("recipient", recipient), ("donor", donor))
+        (run_id, Purpose(role=role, unit=unit, choice="named"))
+        for role, run_id in zip(("recipient", "donor"), plain, strict=True)
     ]
-    return Designed([config for config, _ in direction.cells], Purposes("layers", purposes, beside))
+    return Designed(configs, Purposes("layers", purposes, beside))
 
 
 @command(interrupted=GO_ON)
@@ -143,87 +175,12 @@ def main(argv: list[str]) -> int:
     return execute(planned(argv), argv=["python", "-m", "grok.sweeps.layers", *argv]).exit_status
 
 
-@dataclass(frozen=True)
-class Direction:
-    """The runs of one recipient, whose layers and streams come from one donor in turn."""
-
-    config: ArithmeticConfig
-    """The recipient."""
-    donor: ArithmeticConfig
-    """The run of the donor's weights and streams: of a donor that is named by seeds, in place of the recipient's."""
-    unit: Mapping[str, Any]
-    """Whose runs these are."""
-    names: Sequence[str]
-    """The factors."""
-    cells: Sequence[tuple[ArithmeticConfig, Mapping[str, Any]]]
-    """Each run with its place in the design; the first has nothing of the donor."""
-
-    @classmethod
-    def of(cls, arguments: argparse.Namespace, recipient: int, donor: int | None) -> Direction:
-        """Return the runs of ``recipient``.
-
-        Raises:
-            ConfigError: the donor has the same seed as the recipient.
-        """
-        settings = compose([*arguments.overrides, f"seed={recipient}", "perturb.ulps=1"])
-        config = arithmetic(settings)
-        own = config.stream_seeds()
-        init = derive_seed(donor, "init") if donor is not None else arguments.donor_init
-        streams = {s: seed for s in STREAMS if (seed := getattr(arguments, f"donor_{s}")) is not None}
-        for stream, seed in {"init": init, **streams}.items():
-            if seed == getattr(own, stream):
-                raise ConfigError(
-                    f"the donor's {stream} seed {seed} is also the recipient's: a transplant needs two different seeds"
-                )
-        groups = groups_of(arguments.factors) if arguments.factors else {name: (name,) for name in factors(config)}
-        names = [*groups, *streams]
-        exchanged = combinations(names)
-        refuse_too_many_runs(len(exchanged) * arguments.replicates, f"--replicates {arguments.replicates}")
-        unit: dict[str, Any] = {"recipient": recipient}
-        unit |= {"donor_init": init} if donor is None else {"donor": donor}
-        unit |= {f"donor_{stream}": seed for stream, seed in streams.items()}
-        cells = [
-            (
-                arithmetic(
-                    settings,
-                    seeds__layers={prefix: init for name in groups if name in subset for prefix in groups[name]},
-                    seeds__perturb=replicate,
-                    **{f"seeds__{s}": seed for s, seed in streams.items() if s in subset},
-                ),
-                {
-                    **unit,
-                    "exchanged": [name for name in groups if name in subset],
-                    "streams": [name for name in streams if name in subset],
-                    "repeat": replicate,
-                },
-            )
-            for subset in exchanged
-            for replicate in range(arguments.replicates)
-        ]
-        whole = arithmetic(settings, seed=donor) if donor is not None else arithmetic(settings, seeds__init=init)
-        if streams:
-            whole = replace(whole, seeds=replace(whole.seeds, **streams))
-        return cls(config, whole, unit, names, cells)
-
-    def __str__(self) -> str:
-        whose = f"seed {self.unit['donor']}" if "donor" in self.unit else f"init seed {self.unit['donor_init']}"
-        recipient, factors = self.unit["recipient"], ", ".join(self.names)
-        return f"seed {recipient} with weights of {whose}: {factors} exchanged, {len(self.cells)} runs"
-
-    def plain(self) -> tuple[str, str]:
-        """Return the run_ids of the unperturbed recipient and donor, stored or not: the plan does not train them."""
-        recipient, donor = (run.under("perturb.ulps", 0).run_id for run in prepare_runs([self.config, self.donor]))
-        return recipient, donor
-
-
 def _refuse_impossible(design: argparse.Namespace) -> None:
-    """Refuse impossible values of the options.
+    """Refuse settings that the options decide.
 
     Raises:
-        ConfigError: an option has such a value.
+        ConfigError: the command gives one.
     """
-    if design.donor == design.recipient:
-        raise ConfigError(f"--donor {design.donor} is also the recipient: a transplant needs two different seeds")
     taken = {
         "seed": "--recipient is the master seed",
         "perturb.ulps": "it is 1",

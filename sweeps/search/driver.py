@@ -79,9 +79,6 @@ class Search:
                 f"seed={self.default.seed}: every trial of a study trains the same {self.study.seeds} seeds; expected "
                 f"study.first_seed={self.default.seed}"
             )
-        self._check_objective()
-
-    def _check_objective(self) -> None:
         name = self.study.objective
         if self.flat["mode"] != "arithmetic" and name != "val_loss":
             raise ConfigError(f"study.objective={name}: mode={self.flat['mode']} supports only val_loss")
@@ -135,10 +132,8 @@ class Search:
             ConfigError: the study has another definition.
             StoreError: the store or the study's journal cannot be read or written.
         """
-        exists = check_path(str(self.store_path))
-        if not exists:
-            with StoreWriter(str(self.store_path)):
-                pass  # makes the store that the search's folder is in
+        if not check_path(self.store_path):
+            StoreWriter(self.store_path).close()  # makes the store that the search's folder is in
         default = {name: self.flat.get(name) for name in self.space.describe()}
         record = StudyRecord(self.study, self.folder, {**self.definition(), **self._versions()}, default)
         this = version("optuna")

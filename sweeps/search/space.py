@@ -213,16 +213,11 @@ class SeedOutcome:
     val_acc: float
     """The same of the accuracy."""
 
-    @property
-    def time(self) -> float:
-        """Step of generalisation; infinite if censored."""
-        return math.inf if self.grokked_step is None else float(self.grokked_step)
-
 
 def score_of(objective: str, seed: SeedOutcome) -> float:
     """Return the finite score of one seed; a censored time is twice the budget."""
     if objective == "median_time":
-        return seed.time if math.isfinite(seed.time) else 2.0 * seed.budget
+        return 2.0 * seed.budget if seed.grokked_step is None else float(seed.grokked_step)
     if objective == "generalised_share":
         return float(seed.grokked_step is not None)
     if objective == "logit_acc":
@@ -245,7 +240,7 @@ WORST_LOSS: Final = 100.0
 
 def median_time(seeds: Sequence[SeedOutcome]) -> float:
     """Return the median step of generalisation; if it is censored, a number above the budget."""
-    middle = median(seed.time for seed in seeds)
+    middle = median(math.inf if seed.grokked_step is None else float(seed.grokked_step) for seed in seeds)
     if math.isfinite(middle):
         return middle
     censored = sum(seed.grokked_step is None for seed in seeds) / len(seeds)
