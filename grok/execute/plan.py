@@ -203,10 +203,6 @@ class Plan:
         """The run_id of every config."""
         return tuple(run.run_id for run in self.runs)
 
-    @property
-    def duplicates(self) -> int:
-        return len(self.requested) - len(set(self.requested))
-
     def groups(self, runs: Sequence[PlannedRun] | None = None) -> list[Group]:
         """Return ``runs`` (default: all runs to train) as the groups that workers take."""
         pool = self.pool
@@ -230,8 +226,9 @@ class Plan:
         extended = sum(run.extends is not None for run in self.to_train) - switched
         further = f" ({extended} from the end of a shorter run)" if extended else ""
         further += f" ({switched} from a checkpoint of their trunk)" if switched else ""
+        duplicates = len(self.requested) - len(set(self.requested))
         return (
-            f"{len(self.requested)} planned, {len(self.stored)} stored{unusual}, {self.duplicates} duplicates, "
+            f"{len(self.requested)} planned, {len(self.stored)} stored{unusual}, {duplicates} duplicates, "
             f"{len(self.to_train)} to train{further}"
         )
 
@@ -346,20 +343,19 @@ def design_of_sweep(runs: Sequence[PlannedRun], stored: StoredRuns, choice: Choi
     """
     planned = {run.identity.trajectory_id: run.run_id for run in runs if not value_of(run.config, "perturb.ulps")}
     cells = {run.run_id for run in runs if run.config.trunk() is None}  # a run with two orders is a cell of neither
-    if choice != "unstated" and _is_crossed([run for run in runs if run.run_id in cells]):
-        purposes = [
-            Purpose(role="cell", unit=_cell(run), choice=choice)
-            if run.run_id in cells
-            else _purpose(run, stored, planned, choice)
-            for run in runs
-        ]
-        kind = "crossed"
-    else:
-        kind, purposes = "sweep", [_purpose(run, stored, planned, choice) for run in runs]
-        if any(purpose.role == "child" for purpose in purposes):
-            kind = "branch" if any(purpose.from_step is not None for purpose in purposes) else "repeat"
-        elif choice != "unstated" and all(map(stored.is_extended_by, runs)):
-            kind = "extend"
+    if choice == "unstated" or not _is_crossed([run for run in runs if run.run_id in cells]):
+        cells = set()
+    purposes = [
+        Purpose(role="cell", unit=_cell(run), choice=choice)
+        if run.run_id in cells
+        else _purpose(run, stored, planned, choice)
+        for run in runs
+    ]
+    kind = "crossed" if cells else "sweep"
+    if not cells and any(purpose.role == "child" for purpose in purposes):
+        kind = "branch" if any(purpose.from_step is not None for purpose in purposes) else "repeat"
+    elif not cells and choice != "unstated" and all(map(stored.is_extended_by, runs)):
+        kind = "extend"
     return Purposes(kind, purposes)
 
 

@@ -86,18 +86,9 @@ class Standing:
 class ProgressView:
     """Shows a sweep's standing while it is entered."""
 
-    def __init__(
-        self,
-        live: LiveFolder,
-        totals: Totals,
-        total: int,
-        *,
-        grokking: bool = True,
-        labels: Mapping[str, str] | None = None,
-    ) -> None:
-        """``grokking``: whether the runs can generalise suddenly; ``labels``: what to call each run, by run_id."""
-        self._labels = labels or {}
-        self._live, self._totals, self._total, self._grokking = live, totals, total, grokking
+    def __init__(self, live: LiveFolder, totals: Totals, labels: Mapping[str, str], *, grokking: bool) -> None:
+        """``labels``: what to call each run, by run_id; ``grokking``: whether the runs can generalise suddenly."""
+        self._live, self._totals, self._labels, self._grokking = live, totals, labels, grokking
         self._start = time.monotonic()
         self._begun: tuple[float, float] | None = None
         self._closing = threading.Event()
@@ -130,7 +121,7 @@ class ProgressView:
         news = list(self._live.news())
         flying = [(run_id, int(f[0]), int(f[1]), f[2]) for report in news for run_id, f in report["flying"].items()]
         now = Standing(
-            total=self._total,
+            total=len(self._labels),
             finished=len(self._totals.finished) + sum(report["finished"] for report in news),
             grokked=self._totals.grokked + sum(report["grokked"] for report in news) if self._grokking else None,
             failed=len(self._totals.failed),
@@ -175,12 +166,6 @@ MORE: Final = ("eval.metrics", "eval.tasks", "checkpoint.keep", "checkpoint.keep
 """Settings in no name of a run by which it measures or keeps more: a stored run may lack it."""
 
 
-def announce(plan: Plan, store: Store | None, provenance: Provenance, *, details: bool = False) -> None:
-    """Print what a plan comes to, before it trains."""
-    for line in plan_lines(plan, store, provenance, details=details):
-        say(line)
-
-
 def plan_lines(plan: Plan, store: Store | None, provenance: Provenance, *, details: bool = False) -> Iterator[str]:
     """Yield the plan's counts, workers and time; notes on uncommitted and own code, and on settings of no effect.
 
@@ -223,16 +208,12 @@ def own_code_lines(plan: Plan, store: Store | None) -> Iterator[str]:
         yield f"Slow path for {whole} run{plural}: a function of your own trains each of them (docs/plugins.md)"
     tables = sum(config.task.is_of_another_form() for config in configs)
     modules = sum(is_plain(config) for config in configs) - tables
-    if tables:
-        yield (
-            f"Plain path for {tables} run{'s' if tables > 1 else ''}: a table of your own (Examples) is trained one "
-            "lane at a time, uncompiled (docs/plugins.md)"
-        )
-    if modules:
-        yield (
-            f"Plain path for {modules} run{'s' if modules > 1 else ''}: a torch module is trained one lane at a time, "
-            "uncompiled (docs/plugins.md)"
-        )
+    for plain, what in ((tables, "a table of your own (Examples)"), (modules, "a torch module")):
+        if plain:
+            yield (
+                f"Plain path for {plain} run{'s' if plain > 1 else ''}: {what} is trained one lane at a time, "
+                "uncompiled (docs/plugins.md)"
+            )
     if store is not None:
         yield from _changed(runs, store)
 

@@ -160,8 +160,7 @@ def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:
 
     def read(config: GptConfig) -> list[Any]:
         data, model = config.data, config.model
-        fit = [data.mixture, data.validation, model.context, model.vocab_size]
-        return [data.folders(), *fit]
+        return [data.folders(), data.mixture, data.validation, model.context, model.vocab_size]
 
     for config in _distinct((c for c in configs if isinstance(c, GptConfig) and c.data.path is not None), read):
         _refuse_unusable_corpora(config)

@@ -34,7 +34,7 @@ from grok.execute.plan import (
     shared_settings,
     with_replicates,
 )
-from grok.execute.progress import ProgressView, announce, say
+from grok.execute.progress import ProgressView, plan_lines, say
 from grok.execute.refusals import refuse_impossible
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.worker import WorkerSettings, finished_row, keeps_checkpoints, prepare_process, refuse_unclean
@@ -215,7 +215,8 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
                 say(f"Repaired: {repair}")
             store = store or open_store(path)
         plan = make_plan(requested, store)
-        announce(plan, store, provenance, details=shared.dry_run)
+        for line in plan_lines(plan, store, provenance, details=shared.dry_run):
+            say(line)
         if writer is None:
             say(f"Nothing was trained (dry_run=true). The store would be {path}.")
             return Outcome(plan.requested, dict(plan.stored), {}, 0)
@@ -249,13 +250,7 @@ class Sweep:
         assert self.provenance.sweep_id is not None
         live = LiveFolder.create(self.shared.store.path, self.provenance.sweep_id)
         totals = Totals()
-        view = ProgressView(
-            live,
-            totals,
-            len(self.plan.to_train),
-            grokking=not isinstance(self.shared, GptConfig),
-            labels=self.plan.labels(),
-        )
+        view = ProgressView(live, totals, self.plan.labels(), grokking=not isinstance(self.shared, GptConfig))
         local = self.plan.pool.executor == "loky"
         settings = WorkerSettings(
             store_path=str(Path(self.shared.store.path).resolve()),
@@ -278,7 +273,7 @@ class Sweep:
         except BaseException:  # a cluster that is not to be reached, or Ctrl-C meanwhile
             live.remove()
             raise
-        interrupt = Interrupt(lambda name: self._on_interrupt(name, live, say))
+        interrupt = Interrupt(lambda name: self._on_interrupt(name, live))
         try:
             with interrupt, view, RunLogs(self.store, self.plan.to_train, say):
                 runner = GroupRunner(
@@ -300,10 +295,10 @@ class Sweep:
             live.remove()
         return totals
 
-    def _on_interrupt(self, name: str, live: LiveFolder, tell: Callable[[str], None]) -> None:
+    def _on_interrupt(self, name: str, live: LiveFolder) -> None:
         self.interrupted = name
         live.request_stop()
-        tell(f"{name}: finished runs are written, runs in flight leave a checkpoint; Ctrl-C again ends at once")
+        say(f"{name}: finished runs are written, runs in flight leave a checkpoint; Ctrl-C again ends at once")
 
     def record(self, configs: Designed[RunConfig]) -> None:
         """Write what the runs are for, and of which a result was stored already; beside it the command's words.

@@ -57,10 +57,8 @@ HUGE: Final = 2**29
 @functools.cache
 def keep_freed_memory() -> bool:
     """Tell the C library to keep freed memory; return whether it can (glibc)."""
-    if not sys.platform.startswith("linux"):
-        return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # musl has none
+    if mallopt is None:  # neither musl nor macOS has it
         return False
     return all(mallopt(option, KEPT) == 1 for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD))
 

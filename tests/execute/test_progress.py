@@ -57,10 +57,10 @@ def test_the_view_adds_what_is_reported_to_what_is_in_flight(tmp_path: Path) -> 
     live.publish("a", {"flying": {"r1": (5, 10, 0.5)}, "finished": 2, "grokked": 1})
     live.publish("b", {"flying": {}, "finished": 1, "grokked": 0})
     totals = Totals(finished={"x": "completed"}, grokked=1, failed={"y": "boom"})
-    now = ProgressView(live, totals, 8).standing()
+    now = ProgressView(live, totals, {}, grokking=True).standing()
     assert (now.finished, now.grokked, now.failed, len(now.flying)) == (4, 2, 1, 1)
     live.retract("a")
-    assert ProgressView(live, totals, 8).standing().finished == 2
+    assert ProgressView(live, totals, {}, grokking=True).standing().finished == 2
 
 
 def test_a_sweep_that_lives_keeps_its_folder_whatever_the_clock_says(tmp_path: Path) -> None:
@@ -91,9 +91,10 @@ from grok.execute.progress import ProgressView
 from grok.execute.retry import Totals
 from grok.terminal import readable_output
 totals = Totals(finished={f"r{i}": "completed" for i in range(20)}, grokked=7, failed={"x": "boom"})
+labels = {**{str(n): f"seed {n}" for n in range(1999)}, "abcdefgh17": "seed 17"}
 for columns in map(int, sys.argv[2:]):
     fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with readable_output(), ProgressView(LiveFolder(Path(sys.argv[1])), totals, 2000, labels={"abcdefgh17": "seed 17"}):
+    with readable_output(), ProgressView(LiveFolder(Path(sys.argv[1])), totals, labels, grokking=True):
         print("a line beside the view \\x1b[2J", flush=True)
         print("postgresql://me:secret@host/db", file=sys.stderr, flush=True)
         sys.stdin.readline()

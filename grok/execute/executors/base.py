@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Final, Protocol
 
@@ -47,11 +47,9 @@ class Executor(Protocol):
 
     def submit(self, group: Group, slot: int) -> Hashable:
         """Start a group on a free worker; return a ticket."""
-        ...
 
     def wait(self, tickets: Sequence[Any], seconds: float) -> Sequence[Any]:
         """Return the tickets that are done, after at most about ``seconds``."""
-        ...
 
     def result(self, ticket: Any) -> GroupReport:
         """Return a done group's report.
@@ -59,15 +57,12 @@ class Executor(Protocol):
         Raises:
             WorkerDied: its worker is gone.
         """
-        ...
 
     def renew(self) -> None:
         """Make the executor usable again after a worker died; nothing is in flight."""
-        ...
 
     def close(self) -> None:
         """End the workers."""
-        ...
 
 
 class InlineExecutor:
@@ -209,14 +204,9 @@ def make_executor(kind: str, settings: WorkerSettings, *, workers: int, one_thre
         return InlineExecutor(settings)
     if kind == "loky":
         return LokyExecutor(settings, workers, environment)
-    return executor_class(kind)(settings, workers, environment)
-
-
-def executor_class(kind: str) -> Callable[[WorkerSettings, int, dict[str, str]], Executor]:
-    """Return the class of a cluster's executor; its module needs a package of :data:`EXTRAS`."""
-    if "." in kind:
-        own: Callable[[WorkerSettings, int, dict[str, str]], Executor] = load(kind)
-        return own
-    module = importlib.import_module(f"grok.execute.executors.{kind}")
-    cls: Callable[[WorkerSettings, int, dict[str, str]], Executor] = getattr(module, f"{kind.capitalize()}Executor")
-    return cls
+    if "." in kind:  # the user's own
+        made = load(kind)
+    else:  # a cluster's, whose module needs a package of EXTRAS
+        made = getattr(importlib.import_module(f"grok.execute.executors.{kind}"), f"{kind.capitalize()}Executor")
+    executor: Executor = made(settings, workers, environment)
+    return executor
