@@ -88,7 +88,7 @@ def main(argv: list[str]) -> int:
         print(f"grok-lab {__version__}")
         return 0
     name, *words = argv
-    known = _commands()
+    known = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
     if any(distributions(name="grok")):
         print(CLASH, file=sys.stderr)
     if name not in known:
@@ -105,10 +105,6 @@ def usage() -> str:
     for title, commands in COMMANDS.items():
         lines += [title, *(f"  {name:<12}{c.meaning}" for name, c in commands.items()), ""]
     return "\n".join([*lines, EXAMPLES.rstrip()])
-
-
-def _commands() -> dict[str, Command]:
-    return {name: entry for group in COMMANDS.values() for name, entry in group.items()}
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from grok.commands.command import Parser, command, refuse_unwritable
+from grok.commands.command import Parser, command, number, positive, refuse_unwritable
 from grok.commands.compose import gpt_settings
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError, in_words
@@ -40,15 +40,8 @@ examples:
 def main(argv: list[str]) -> int:
     """Run the trials and print the result."""
     arguments = parser().parse_intermixed_args(argv)
-    if not (
-        0 < arguments.first < arguments.last < math.inf
-        and 10 <= arguments.steps <= MOST_STEPS
-        and arguments.largest >= 1
-    ):
-        raise ConfigError(
-            f"expected 0 < --first < --last, --steps from 10 to {MOST_STEPS:,}, --largest of at least 1; given --first "
-            f"{arguments.first:g} --last {arguments.last:g} --steps {arguments.steps} --largest {arguments.largest}"
-        )
+    if arguments.first >= arguments.last:
+        raise ConfigError(f"--first {arguments.first:g} --last {arguments.last:g}: expected --first below --last")
     if arguments.out is not None:
         refuse_unwritable("--out", arguments.out, folder=True)
     config = gpt_settings(["mode=gpt", *arguments.overrides])
@@ -69,10 +62,11 @@ def parser() -> Parser:
         help="lr: a learning-rate range test; batch_size: the time of micro-batches of doubling size",
     )
     parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="as for `grok run`: experiment=gpt/NAME ...")
-    parser.add_argument("--steps", type=int, default=100, help="updates of the range test (default 100)")
-    parser.add_argument("--first", type=float, default=1e-6, help="lowest rate tried (default 1e-6)")
-    parser.add_argument("--last", type=float, default=1.0, help="highest rate tried (default 1)")
-    parser.add_argument("--largest", type=int, default=512, help="largest micro-batch tried (default 512)")
+    rate, steps = number(float, above=0), number(int, minimum=10, maximum=MOST_STEPS)
+    parser.add_argument("--steps", type=steps, default=100, help="updates of the range test (default 100)")
+    parser.add_argument("--first", type=rate, default=1e-6, help="lowest rate tried (default 1e-6)")
+    parser.add_argument("--last", type=rate, default=1.0, help="highest rate tried (default 1)")
+    parser.add_argument("--largest", type=positive, default=512, help="largest micro-batch tried (default 512)")
     parser.add_argument("--out", type=Path, help="folder for the range test's figure and data")
     return parser
 

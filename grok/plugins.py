@@ -171,15 +171,12 @@ class RunSink(Protocol):
 
     def write(self, values: dict[str, float], step: int) -> None:
         """Log the numbers of an evaluation by name; of a language model also those of a step."""
-        ...
 
     def finish(self, result: Any) -> None:
         """Log the end of the run: ``result.status``, ``result.stop_reason`` and ``result.steps``."""
-        ...
 
     def close(self) -> None:
         """Close the log after the run's end."""
-        ...
 
 
 # The spec of a plugin in the settings, in Hydra's form: ``{_target_: MODULE.NAME, ARGUMENT: VALUE, ...}``.

@@ -43,9 +43,7 @@ class Owner:
             ValueError: ``content`` does not describe a process.
         """
         known = {f.name: int if f.name == "pid" else str for f in fields(cls)}
-        if not isinstance(content, dict) or content.keys() != known.keys():
-            raise ValueError("it does not name a process")
-        if any(type(content[name]) is not kind for name, kind in known.items()):
+        if not isinstance(content, dict) or {name: type(value) for name, value in content.items()} != known:
             raise ValueError("it does not name a process")
         return cls(**content)
 

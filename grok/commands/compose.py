@@ -164,11 +164,10 @@ def compose(words: Sequence[str]) -> Settings:
             _refusals(one_run=True, mode=chosen_mode(overrides)),
             initialize_config_module(CONF, version_base=VERSION_BASE),
         ):
-            settings = OmegaConf.to_container(compose_by_hydra(PRIMARY, overrides=overrides), resolve=True)
+            config = compose_by_hydra(PRIMARY, overrides=overrides)
+            return typing.cast(Settings, OmegaConf.to_container(config, resolve=True))
     finally:
         GlobalHydra.instance().hydra = running
-    assert isinstance(settings, dict)
-    return {str(name): value for name, value in settings.items()}
 
 
 def values_of(words: Sequence[str]) -> Settings:
@@ -189,9 +188,7 @@ def values_of(words: Sequence[str]) -> Settings:
             if override.is_sweep_override():
                 raise ConfigError(f"{override.input_line}: expected one value")
         plain = {override.key_or_group: override.value() for override in overrides}
-        settings = OmegaConf.to_container(OmegaConf.create(plain), resolve=True)
-    assert isinstance(settings, dict)
-    return {str(name): value for name, value in settings.items()}
+        return typing.cast(Settings, OmegaConf.to_container(OmegaConf.create(plain), resolve=True))
 
 
 def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
