@@ -7,7 +7,7 @@ leases of a dead one. A sweep counts as dead
 * on the same machine, at once: when its process has ended (compared by number and start time,
   because the system reuses process numbers), or its lease is of another store, of which this
   one is a copy;
-* anywhere: when its heartbeat counter has not changed for ``stale_after`` seconds of *this*
+* anywhere: when its heartbeat counter has not changed for ``STALE_AFTER`` seconds of *this*
   machine's monotonic clock, because it is gone or stands still. Clocks of two machines are
   never compared. That takes two looks by one :class:`Leases`: the process that waits for the
   runs keeps one and looks again and again.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,19 +45,10 @@ class Claim:
 
 
 class Leases:
-    """This process's leases in one store.
+    """This process's leases in one store."""
 
-    Args:
-        layout: the store.
-        stale_after: seconds without a visible heartbeat after which a sweep counts as dead.
-        clock: a monotonic clock in seconds.
-    """
-
-    def __init__(
-        self, layout: Layout, stale_after: float = STALE_AFTER, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, layout: Layout) -> None:
         self._folder = layout.leases
-        self._stale_after, self._clock = stale_after, clock
         self._me: Owner | None = None
         self._held: set[str] = set()
         self._beats = 0
@@ -136,12 +127,12 @@ class Leases:
         beat = ""
         with suppress(OSError):
             beat = self._beat(owner.name).read_text(errors="replace") if is_file(self._beat(owner.name)) else ""
-        now = self._clock()
+        now = time.monotonic()
         last, since = self._watched.get(owner.name, (None, now))
         if beat != last:
             self._watched[owner.name] = (beat, now)
             return False
-        return now - since > self._stale_after
+        return now - since > STALE_AFTER
 
     def _is_of_another_store(self, owner: Owner) -> bool:
         """Return whether an owner on this machine made its lease in another folder that is still there."""

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -92,8 +93,7 @@ class TestRefused:
     def test_a_place_where_writing_is_not_allowed(self) -> None:
         with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to other users
             place = Path(folder)
-            with StoreWriter(place / "made"):
-                pass
+            StoreWriter(place / "made").close()
             for shut in (place / "made", place):
                 shut.chmod(0o555)
             script = (
@@ -418,7 +418,15 @@ def test_what_is_stored_is_not_leased(tmp_path: Path) -> None:
         assert writer.claim(runs, retry_failed=True).granted == runs[1:]
 
 
-def test_a_sweep_on_another_machine_is_judged_by_its_heartbeat_alone(tmp_path: Path) -> None:
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time of the clock by which leases go stale."""
+    now = [1000.0]
+    monkeypatch.setattr("grok.store.leases.time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_a_sweep_on_another_machine_is_judged_by_its_heartbeat_alone(tmp_path: Path, now: list[float]) -> None:
     StoreWriter(tmp_path / "S").close()
     layout = Layout(tmp_path / "S")
     elsewhere = replace(Owner.this_process(), name="far", machine="elsewhere", host="far")
@@ -426,39 +434,37 @@ def test_a_sweep_on_another_machine_is_judged_by_its_heartbeat_alone(tmp_path: P
     (layout.leases / "far.json").write_text(json.dumps({"owner": asdict(elsewhere), "run_ids": ["a"]}))
     beat = layout.leases / "far.beat"
     beat.write_text("1")
-    now = [1000.0]
-    leases = Leases(layout, stale_after=60, clock=lambda: now[0])
+    leases = Leases(layout)
 
     def granted() -> bool:
         with leases.locked():
             return leases.claim(["a"]).granted == ["a"]
 
     assert not granted()
-    now[0] += 59
+    now[0] += 119
     assert not granted()
     beat.write_text("2")
-    now[0] += 59
+    now[0] += 119
     assert not granted()  # the change was seen only now
-    now[0] += 59
+    now[0] += 119
     assert not granted()
     now[0] += 2
     assert granted()
     assert not (layout.leases / "far.json").exists()
 
 
-def test_a_stopped_sweep_on_this_machine_is_named_and_taken_over(tmp_path: Path) -> None:
+def test_a_stopped_sweep_on_this_machine_is_named_and_taken_over(tmp_path: Path, now: list[float]) -> None:
     """It waits for a debugger, a Ctrl-Z or a hung disk: its process is alive, and nobody knows for how long."""
     path = tmp_path / "S"
-    now = [1000.0]
     StoreWriter(path).close()
-    leases = Leases(Layout(path), stale_after=60, clock=lambda: now[0])
+    leases = Leases(Layout(path))
     with claimant(path, "a") as other:
         other.send_signal(signal.SIGSTOP)
         os.waitpid(other.pid, os.WUNTRACED)
         named = f"process {other.pid} on {Owner.this_process().host}, which is stopped"
         with leases.locked():
             assert leases.claim(["a"]).held == {"a": named}
-            now[0] += 59
+            now[0] += 119
             assert leases.claim(["a"]).held
             now[0] += 2
             assert leases.claim(["a"]).granted == ["a"]
