@@ -208,7 +208,8 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
     store = open_store(path) if check_path(path, to_write=not shared.dry_run) else None
     requested = prepare_runs(configs)
     refuse_impossible(shared, requested, store)
-    provenance = _provenance(shared)
+    provenance = Provenance.collect(f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(3).hex()}")
+    refuse_unclean(provenance, shared)
     with nullcontext() if shared.dry_run else StoreWriter(path) as writer:
         if writer is not None:
             for repair in writer.recovered:
@@ -224,13 +225,6 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
         sweep = Sweep(shared, plan, writer, store, provenance, argv)
         sweep.record(configs)
         return sweep.conclude(sweep.train() if plan.to_train else Totals())
-
-
-def _provenance(shared: RunConfig) -> Provenance:
-    sweep_id = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(3).hex()}"
-    provenance = Provenance.collect(sweep_id)
-    refuse_unclean(provenance, shared)
-    return provenance
 
 
 @dataclass(slots=True)

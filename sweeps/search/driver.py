@@ -89,10 +89,6 @@ class Search:
             )
 
     @property
-    def budget(self) -> int:
-        return int(self.flat["train.steps"])  # type: ignore[arg-type]
-
-    @property
     def store_path(self) -> Path:
         return Path(self.default.store.path)
 
@@ -122,7 +118,7 @@ class Search:
         what = s.objective.replace("_", " ")
         return (
             f"study {s.name}: {s.trials} trials of {', '.join(d.name for d in self.space.dimensions)}; {s.seeds} "
-            f"seeds and {self.budget} steps each, {s.parallel} side by side; {what} by {s.sampler.name}"
+            f"seeds and {self.flat['train.steps']} steps each, {s.parallel} side by side; {what} by {s.sampler.name}"
         )
 
     def record(self) -> StudyRecord:
