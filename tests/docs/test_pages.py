@@ -17,12 +17,12 @@ from docs.generate import FOLDER
 from docs.generate import PAGES as MADE
 from grok import run
 from grok.arithmetic import outcome
-from grok.store import StoreWriter
 from grok.store.contract import example_rows
 from grok.store.schema import CONFIG, DESCRIPTIONS, describe, schema
 from grok.sweeps.search import __main__ as search
 from grok.text.preparation import Request, prepare
 from tests.docs.pages import PAGES, ROOT, blocks, commands, links
+from tests.store.conftest import store_of
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 COMMANDS = sorted({command.words for page in PAGES for command in commands(page)})
@@ -158,8 +158,7 @@ PYTHON = [(b.page, b.body) for page in PAGES for b in blocks(page) if b.kind == 
 def test_python_runs(page: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = list(example_rows(range(3)))
-    with StoreWriter("results/store") as writer:
-        writer.commit(rows)
+    store_of("results/store", rows)
     text = re.sub(r"results/(walk|quickstart|elsewhere)", "results/store", body)
     text = re.sub(r'\.run\("\w+"\)', f'.run("{rows[0].result.run_id}")', text)
     exec(compile(text, page, "exec"), {})

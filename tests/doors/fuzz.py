@@ -24,10 +24,11 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TextIO, cast
+from unittest.mock import patch
 
 from grok.__main__ import COMMANDS
 from grok.__main__ import main as grok
@@ -282,18 +283,18 @@ def call(words: Sequence[str], folder: Path, *, encoding: str = "utf-8", cut: in
 
     ``encoding`` is the terminal's; its reader leaves after ``cut`` writes (None: never).
     """
-    before, said = Path.cwd(), io.BytesIO()
+    said = io.BytesIO()
     out = io.TextIOWrapper(said, encoding=encoding, write_through=True)
-    os.chdir(folder)
-    argv = sys.argv
-    sys.argv = ["grok", *words]
-    try:
-        with redirect_stdout(_Pipe.of(out, cut)), redirect_stderr(out), warnings.catch_warnings():
-            warnings.simplefilter("default")
-            status = grok(list(words))
-    finally:
-        sys.argv = argv
-        os.chdir(before)
+    stdout = out if cut is None else cast(TextIO, _Pipe(out, cut))
+    loud = warnings.catch_warnings(action="default")
+    with (
+        chdir(folder),
+        patch.object(sys, "argv", ["grok", *words]),
+        redirect_stdout(stdout),
+        redirect_stderr(out),
+        loud,
+    ):
+        status = grok(list(words))
     return status, said.getvalue().decode(encoding)
 
 
@@ -303,10 +304,6 @@ class _Pipe:
     def __init__(self, stream: io.TextIOWrapper, cut: int) -> None:
         self.stream, self.left = stream, cut
         self.nowhere = os.open(os.devnull, os.O_WRONLY)
-
-    @staticmethod
-    def of(stream: io.TextIOWrapper, cut: int | None) -> TextIO:
-        return stream if cut is None else cast(TextIO, _Pipe(stream, cut))
 
     def write(self, text: str) -> int:
         self.left -= 1
@@ -343,7 +340,7 @@ def problems(case: Case, world: World, folder: Path, before: dict[str, Any], sta
         yield f"exit status {status}"
     rest = [line for line in said.splitlines() if line and not line.startswith(("warning: ", "Note: "))]
     errors = [line for line in rest if line.startswith("error: ")]
-    if status == 2 and not usage(case):
+    if status == 2 and len(case.words) > 1:  # else the refusal is the list of commands or the command's help
         if len(errors) != 1:
             yield f"{len(errors)} lines of refusal"
         elif rest[-1] != errors[0]:
@@ -371,11 +368,6 @@ def problems(case: Case, world: World, folder: Path, before: dict[str, Any], sta
         else:
             if lost:
                 yield f"{name} lost {sorted(lost)}"
-
-
-def usage(case: Case) -> bool:
-    """Return whether a case has no words, so that its refusal is the list of commands or the command's help."""
-    return len(case.words) <= 1
 
 
 def try_case(case: Case, world: World, folder: Path) -> list[str]:

@@ -21,12 +21,11 @@ from tests.doors.conftest import environment
 EVERY = {name: entry for group in COMMANDS.values() for name, entry in group.items()}
 
 
-class TestList:
-    def test_an_unknown_word_is_refused_in_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["swep"]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith("error: 'swep' is no command of grok, did you mean 'sweep'?")
-        assert error.count("\n") == 1
+def test_an_unknown_word_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["swep"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: 'swep' is no command of grok, did you mean 'sweep'?")
+    assert error.count("\n") == 1
 
 
 def test_help_needs_no_torch() -> None:
@@ -62,16 +61,15 @@ def test_help_can_be_narrowed(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) < 6
 
 
-class TestStore:
-    @pytest.mark.parametrize("words", [["--store", "S"], ["--store=S"], ["store.path=S"]])
-    def test_is_named_the_same_way_where_settings_are_given(
-        self, words: Sequence[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        assert main(["sweep", "seed=1,2", "dry_run=true", *words]) == 0
-        assert "The store would be S." in capsys.readouterr().out
-        assert main(["search", "study=quickstart", "dry_run=true", *words]) == 0
-        assert "The study would be in S/search." in capsys.readouterr().out
+@pytest.mark.parametrize("words", [["--store", "S"], ["--store=S"], ["store.path=S"]])
+def test_a_store_is_named_the_same_way_where_settings_are_given(
+    words: Sequence[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", "seed=1,2", "dry_run=true", *words]) == 0
+    assert "The store would be S." in capsys.readouterr().out
+    assert main(["search", "study=quickstart", "dry_run=true", *words]) == 0
+    assert "The study would be in S/search." in capsys.readouterr().out
 
 
 class TestEnd:

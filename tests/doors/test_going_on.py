@@ -45,6 +45,7 @@ from tests.gpt.conftest import corpus as corpus
 from tests.gpt.conftest import settings as settings
 from tests.gpt.test_stability import dirty as dirty
 from tests.gpt.test_stability import of
+from tests.store.conftest import store_of
 from tests.store.hostile import outside_state
 
 KEEP = (*TINY, "store.path=S", "checkpoint.keep=true")
@@ -189,14 +190,8 @@ def test_a_late_duplicate_leaves_the_weights_of_the_row_that_stays(door: Door, m
         for event in train(jobs, **settings):
             if isinstance(event, RunResult):
                 first = replace(event, numerics="elsewhere", tensors={"final": {"w": torch.full((2,), 7.0)}})
-                with StoreWriter("S") as writer:
-                    writer.commit(
-                        [
-                            worker.finished_row(
-                                first, PlannedRun(jobs[0].config, identify(jobs[0].config)), Provenance.collect(), "S"
-                            )
-                        ]
-                    )
+                run = PlannedRun(jobs[0].config, identify(jobs[0].config))
+                store_of("S", [worker.finished_row(first, run, Provenance.collect(), "S")])
             yield event
 
     monkeypatch.setattr(worker, "train", overtaken)
@@ -232,8 +227,7 @@ def store_with(path: str, change: Callable[[RunResult], RunResult]) -> None:
     config = tiny(4)
     identity = identify(config)
     (result,) = (e for e in train([Job(run_id=identity.run_id, config=config)]) if isinstance(e, RunResult))
-    with StoreWriter(path) as writer:
-        writer.commit([Row(change(result), config, identity, Provenance.collect())])
+    store_of(path, [Row(change(result), config, identity, Provenance.collect())])
 
 
 def one_ulp(result: RunResult) -> RunResult:
@@ -410,13 +404,11 @@ def test_verify_and_merge_compare_a_run_with_its_trunk_up_to_the_switch(
     wrong = with_other_bits(child, step)
     elsewhere = replace(wrong, result=replace(wrong.result, numerics="cpu:other"))
     for name, rows in {"A": [trunk, longer], "B": [child], "C": [wrong], "D": [elsewhere]}.items():
-        with StoreWriter(tmp_path / name) as writer:
-            writer.commit(rows)
+        store_of(tmp_path / name, rows)
     a, *others = (tmp_path / name for name in "ABCD")
     for other, expected in zip(others, (0, conflicts, 0), strict=True):
         for first, second in ((a, other), (other, a)):
             report = merge(first, [second], into=tmp_path / f"{first.name}{second.name}")
             assert [conflict.step for conflict in report.conflicts] == [step] * expected
-    with StoreWriter(a) as writer:
-        writer.commit([wrong])
+    store_of(a, [wrong])
     assert sum("a run and its trunk, different bits before the switch" in line for line in verify(a)) == conflicts

@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import OmegaConf
 
 from grok.__main__ import main as grok
+from grok.commands.compose import compose
 from grok.commands.store import main as store_main
 from grok.commands.words import CONF
 from grok.config import ArithmeticConfig, flatten, load_config, load_configs
 from grok.errors import ConfigError
-from grok.store import StoreWriter
 from grok.store.contract import example_rows
 from grok.untrusted import HIDDEN
 from tests.doors.conftest import TINY, Door, Ended, command
+from tests.store.conftest import store_of
 
 LAYER = ["-m", *TINY, "dry_run=true"]
 CASES = {
@@ -129,8 +128,7 @@ def test_refused_in_one_line_before_any_work(
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("some text\n" * 100)
     if any(word == "S" or "=S/" in word for word in words):
-        with StoreWriter("S") as writer:
-            writer.commit(example_rows(range(1)))
+        store_of("S", example_rows(range(1)))
     before = sorted(tmp_path.rglob("*"))
     assert grok(words) == 2
     printed = capsys.readouterr()
@@ -167,32 +165,20 @@ def test_a_password_is_shown_nowhere(door: Door, tmp_path: Path, capfd: pytest.C
 EXPERIMENTS = sorted(file.stem for file in (CONF / "experiment").glob("*.yaml"))
 
 
-def settings_of(*overrides: str) -> ArithmeticConfig:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = OmegaConf.to_container(compose("config", list(overrides)), resolve=True)
-    assert isinstance(composed, dict)
-    config = load_config({str(k): v for k, v in composed.items()})
-    assert isinstance(config, ArithmeticConfig)
-    return config
-
-
 def test_the_files_say_what_the_code_defaults_to() -> None:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed = OmegaConf.to_container(compose("config"), resolve=True)
-    assert isinstance(composed, dict)
-    flat: dict[str, object] = {}
+    composed, flat = compose([]), dict[str, object]()
 
-    def walk(node: dict[object, object], prefix: str) -> None:
+    def walk(node: dict[str, Any], prefix: str) -> None:
         for key, value in node.items():
             if isinstance(value, dict) and value:
                 walk(value, f"{prefix}{key}.")
             else:
                 flat[f"{prefix}{key}"] = value
 
-    walk(dict(composed), "")
+    walk(composed, "")
     defaults = flatten(ArithmeticConfig())
     assert flat.keys() == defaults.keys() - {"experiment"}, "every setting stands in a file, and nothing else"
-    assert flatten(settings_of()) == defaults
+    assert flatten(load_config(composed)) == defaults
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -144,8 +144,7 @@ def test_longer_runs_extend_and_are_seen_and_stay_what_they_were(tmp_path: Path)
     assert again.empty, "what was a sweep first is one for good"
 
 
-def test_a_schedule_that_looks_at_the_length_does_not_hide_a_result(tmp_path: Path) -> None:
-
+def test_a_schedule_that_looks_at_the_length_does_not_hide_a_result() -> None:
     configs = [GptConfig(seed=seed, train=GptTrain(steps=steps)) for seed, steps in ((0, 100), (0, 200), (1, 200))]
     assert not configs[0].length_is_free()
     short, long, other = (PlannedRun(config, identify(config, "data"), "data") for config in configs)

@@ -9,38 +9,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
 import pytest
 
 from grok.commands.compose import arithmetic, compose
 from grok.execute.groups import prepare_runs
 from grok.records import RunResult
-from grok.store import Provenance, Row, StoreWriter, open_store
+from grok.store import Provenance, Row, open_store
 from grok.store.contract import assert_contract
 from tests.doors.conftest import TINY, Door
 from tests.doors.conftest import command as run_command
-from tests.execute.conftest import Begin, Content, wait_for
+from tests.execute.conftest import Begin, wait_for
 from tests.execute.content import content, raw_run_ids
-from tests.kills import RUNS, SWEEP, workers_of
-
-
-def finish(door: Door) -> None:
-    """Give the same sweep again until the end; in this process, which is another one for the store."""
-    ended = door(*SWEEP, "executor=inline")
-    assert ended.status == 0, ended
-    assert ended.last.startswith(f"{RUNS} runs stored in S")
-
-
-@pytest.mark.slow
-def test_a_killed_parent_is_gone_on_from(begin: Begin, tmp_path: Path, undisturbed: Content, door: Door) -> None:
-    process = begin(*SWEEP, "workers=1")
-    wait_for(lambda: any((tmp_path / "S").glob("checkpoints/*/*/*")))
-    workers = workers_of(process.pid)
-    process.kill()
-    process.wait()
-    wait_for(lambda: not any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers))
-    finish(door)
-    assert content(tmp_path / "S") == undisturbed
+from tests.store.conftest import store_of
 
 
 def test_a_run_that_cannot_be_trained_fails_alone(door: Door, tmp_path: Path) -> None:
@@ -95,8 +75,7 @@ def test_an_interruption_is_said_although_the_store_has_a_row_of_every_run(begin
         Row(RunResult(run_id=r.run_id, **result), r.config, r.identity, Provenance.collect())  # type: ignore[arg-type]
         for r in runs
     ]
-    with StoreWriter(tmp_path / "S") as writer:
-        writer.commit(rows)
+    store_of(tmp_path / "S", rows)
     process = begin("-m", "seed=0,1", *LONG, "checkpoint.every=20", "retry_failed=true", "workers=1", "store.path=S")
     wait_for(lambda: any((tmp_path / "S").glob("checkpoints/*/*/*")))
     process.send_signal(signal.SIGTERM)

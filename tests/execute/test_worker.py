@@ -21,8 +21,7 @@ from grok.execute.groups import Group, lane_groups, prepare_runs
 from grok.execute.live import Ledger, LiveFolder
 from grok.execute.retry import GroupRunner, Totals
 from grok.execute.sweep import Sweep
-from grok.execute.worker import GroupReport, Lineage, WorkerSettings, run_group, run_group_in_worker
-from grok.records import Checkpoint, Job
+from grok.execute.worker import GroupReport, WorkerSettings, run_group, run_group_in_worker
 from grok.runs import is_device_error
 from grok.store import StoreWriter, open_store
 from grok.store.contract import MACHINE, example_row, example_rows
@@ -110,27 +109,12 @@ def test_a_row_names_every_code_that_trained_its_run(
     assert (row["git_commit"], row["git_dirty"]) == said
 
 
-def lineage(checkpoint: Checkpoint | None, commit: str = "c") -> Lineage:
-    job = Job(run_id="run", config=tiny(), resume=checkpoint)
-    return Lineage(replace(MACHINE, git_commit=commit), [job])
-
-
-def test_three_sittings_are_three_names() -> None:
-    checkpoint: Checkpoint | None = None
-    for commit in ("a", "b", "a", "c"):
-        sitting = lineage(checkpoint, commit)
-        checkpoint = sitting.marked(Checkpoint(run_id="run", step=1, tensors={}, state={}))
-    assert sitting.of("run").git_commit == "a | b | c"
-    assert sitting.of("another").git_commit == "c"
-
-
 GROUP = Group(tuple(prepare_runs([tiny(0), tiny(1)])))
 
 
 @pytest.fixture
 def sweeps_settings(tmp_path: Path) -> WorkerSettings:
-    with StoreWriter(tmp_path / "S"):  # a worker makes no store: the sweep has
-        pass
+    StoreWriter(tmp_path / "S").close()  # a worker makes no store: the sweep has
     return worker_settings(tmp_path)
 
 

@@ -2,13 +2,20 @@
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from grok.store import StoreWriter
+from grok.store import Row, StoreWriter
 from grok.store.contract import example_design, example_rows
+
+
+def store_of(path: str | Path, rows: Sequence[Row]) -> Path:
+    """Commit ``rows`` to the store at ``path``, made when missing; return ``path``."""
+    with StoreWriter(path) as writer:
+        writer.commit(rows)
+    return Path(path)
 
 
 @pytest.fixture

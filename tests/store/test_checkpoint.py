@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 
 from grok import checkpoints, untrusted
-from grok import checkpoints as tensors_module
 from grok.checkpoints import (
     DamagedCheckpointWarning,
     checkpoint_steps,
@@ -133,7 +132,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, what: str, number: int) -> None:
     elif what == "hash":
         monkeypatch.setattr(checkpoints, "file_hash", fail)
     else:
-        monkeypatch.setattr(tensors_module, "load_file", fail_as_safetensors)
+        monkeypatch.setattr(checkpoints, "load_file", fail_as_safetensors)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOMEM])
@@ -208,14 +207,6 @@ def test_kept_weights_stay_beside_checkpoints(folder: Path) -> None:
     assert load_weights(folder, "init")["w.x"].tolist() == [1, 1]
     with pytest.raises(CheckpointError, match=r"no weights of moment 'best' .*kept: final, init"):
         load_weights(folder, "best")
-
-
-@pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\\b", "a b", "x" * 200, "a\n", "/etc"])
-def test_a_name_cannot_lead_out_of_the_store(tmp_path: Path, name: str) -> None:
-    with pytest.raises(CheckpointError, match="expected a name of letters"):
-        run_folder(tmp_path, name)
-    with pytest.raises(CheckpointError, match="expected a name of letters"):
-        save_weights(tmp_path / "x", name, {})
 
 
 @pytest.mark.parametrize("state", [{"a": (1, 2)}, {1: 2}, {"a": {"b": [torch.ones(1)]}}, {"a": {1}}])

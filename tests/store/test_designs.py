@@ -24,6 +24,7 @@ from grok.store.merge import merge, restore
 from grok.store.schema import schema
 from grok.store.shards import replace_table
 from grok.store.upkeep import verify
+from tests.store.conftest import store_of
 
 RUN_IDS = [row.result.run_id for row in example_rows(range(6))]
 
@@ -276,8 +277,7 @@ class TestMerge:
         in_a = [*example_rows((0, 3), started_at=first), example_row(1, started_at=late), failed(example_row(5))]
         in_b = [*example_rows((0, 1, 2, 5), started_at=late), longer]
         for path, rows in zip(stores, (in_a, in_b), strict=True):
-            with StoreWriter(path) as writer:
-                writer.commit(rows)
+            store_of(path, rows)
         put(stores[1], example_design([row.result.run_id for row in in_b]), 4)
         assert merge(stores[into], [stores[1 - into]], into=stores[0].parent / "C").late == 2
         for _ in range(2):  # the second time every run is stored, and the row of the design that arrives knows nothing
@@ -288,8 +288,7 @@ class TestMerge:
 
     def test_a_copy_of_a_row_knows_no_result_of_the_store_that_it_is_from(self, stores: list[Path]) -> None:
         """As after a merge that was killed between designs and runs, where the clock of the runs' machine was late."""
-        with StoreWriter(stores[1]) as writer:
-            writer.commit(example_rows((0, 1), started_at=datetime(2026, 11, 2).timestamp()))
+        store_of(stores[1], example_rows((0, 1), started_at=datetime(2026, 11, 2).timestamp()))
         for path in stores:
             put(path, example_design(RUN_IDS[:2]), 4)
         for into in (0, 1, 0):
@@ -328,32 +327,31 @@ class TestMerge:
             merge(stores[0], [stores[1]])
 
 
-class TestCommand:
-    def test_what_is_planned_and_missing_is_counted_until_the_design_is_retired(
-        self, store: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        with StoreWriter(store) as writer:
-            writer.record_design(one("study-1", run_id="not-yet"))
-            writer.record_design(one("study-2", run_id=RUN_IDS[0]))
-        assert main(["status", str(store)]) == 0
-        said = capsys.readouterr().out
-        assert "4 designs: 7 runs planned, 1 of them missing\n" in said
-        assert "design study-1 (search, planned 20" in said and "1 of 1 runs missing" in said
-        for wrong, why in (("study", "2 designs begin with 'study' (study-1, study-2)"), ("x", "no design in")):
-            assert main(["retire", str(store), wrong, "--why", "a try"]) == 2
-            assert why in capsys.readouterr().err
-        assert main(["retire", str(store), "study-1", "--why", " "]) == 2
-        assert main(["retire", str(store / "no"), "study-1", "--why", "a try"]) == 2
-        assert not (store / "no").exists()
-        assert main(["retire", str(store), "study-1", "--why", "a  try\n"]) == 0
-        assert main(["retire", "study-1", "--store", str(store), "--why", "other words"]) == 0
-        assert "already abandoned" in capsys.readouterr().out
-        assert open_store(store).designs()["retired"].dropna().tolist() == ["a try"]
-        assert main(["status", str(store)]) == 0
-        assert "4 designs: 6 runs planned, 0 of them missing, 1 designs abandoned\n" in capsys.readouterr().out
-        with StoreWriter(store) as writer:
-            writer.record_design(Purposes("layers", [], [("no", Purpose(role="donor"))], design_id="d").named([]))
-            writer.record_design(one("study-1", run_id="another"))  # the search goes on
-        assert main(["status", str(store)]) == 0
-        assert "5 designs: 8 runs planned, 2 of them missing\n" in capsys.readouterr().out
-        assert_contract(store)
+def test_what_is_planned_and_missing_is_counted_until_the_design_is_retired(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with StoreWriter(store) as writer:
+        writer.record_design(one("study-1", run_id="not-yet"))
+        writer.record_design(one("study-2", run_id=RUN_IDS[0]))
+    assert main(["status", str(store)]) == 0
+    said = capsys.readouterr().out
+    assert "4 designs: 7 runs planned, 1 of them missing\n" in said
+    assert "design study-1 (search, planned 20" in said and "1 of 1 runs missing" in said
+    for wrong, why in (("study", "2 designs begin with 'study' (study-1, study-2)"), ("x", "no design in")):
+        assert main(["retire", str(store), wrong, "--why", "a try"]) == 2
+        assert why in capsys.readouterr().err
+    assert main(["retire", str(store), "study-1", "--why", " "]) == 2
+    assert main(["retire", str(store / "no"), "study-1", "--why", "a try"]) == 2
+    assert not (store / "no").exists()
+    assert main(["retire", str(store), "study-1", "--why", "a  try\n"]) == 0
+    assert main(["retire", "study-1", "--store", str(store), "--why", "other words"]) == 0
+    assert "already abandoned" in capsys.readouterr().out
+    assert open_store(store).designs()["retired"].dropna().tolist() == ["a try"]
+    assert main(["status", str(store)]) == 0
+    assert "4 designs: 6 runs planned, 0 of them missing, 1 designs abandoned\n" in capsys.readouterr().out
+    with StoreWriter(store) as writer:
+        writer.record_design(Purposes("layers", [], [("no", Purpose(role="donor"))], design_id="d").named([]))
+        writer.record_design(one("study-1", run_id="another"))  # the search goes on
+    assert main(["status", str(store)]) == 0
+    assert "5 designs: 8 runs planned, 2 of them missing\n" in capsys.readouterr().out
+    assert_contract(store)

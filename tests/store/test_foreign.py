@@ -29,6 +29,7 @@ from grok.store.rows import Shard, to_shard
 from grok.store.schema import TABLES, schema
 from grok.store.shards import SEAL_KEY, SealBroken, check_seal, concat, read_whole, write_shard
 from grok.store.upkeep import compact, verify
+from tests.store.conftest import store_of
 
 
 def foreign_files(store: Path) -> dict[str, Path]:
@@ -165,8 +166,7 @@ def test_shards_that_overlap_keep_what_only_one_of_them_has(store: Path) -> None
 
 def test_of_two_rows_of_a_run_the_one_that_did_not_fail_stays(tmp_path: Path) -> None:
     row = example_row(0)
-    with StoreWriter(tmp_path / "S") as writer:
-        writer.commit([row])
+    store_of(tmp_path / "S", [row])
     write_shard(Layout(tmp_path / "S"), "0000000000000000", to_shard([failed(row)]))  # the first name
     with StoreWriter(tmp_path / "S") as writer:
         assert [put.name for put in writer.recovered] == ["0000000000000000"]
@@ -176,8 +176,7 @@ def test_of_two_rows_of_a_run_the_one_that_did_not_fail_stays(tmp_path: Path) ->
 
 def test_copies_of_other_bits_are_a_conflict_and_both_are_kept(store: Path, tmp_path: Path) -> None:
     row = example_row(1)
-    with StoreWriter(tmp_path / "other") as writer:
-        writer.commit([with_other_bits(row, 50), example_row(20)])
+    store_of(tmp_path / "other", [with_other_bits(row, 50), example_row(20)])
     shard: Shard = read_whole(Layout(tmp_path / "other"), next((tmp_path / "other" / "runs").iterdir()).stem)
     write_shard(Layout(store), "ffffffffffffffff", shard)
     with StoreWriter(store) as writer:
@@ -307,8 +306,7 @@ def test_a_shard_whose_tables_were_named_apart(restorable: Path) -> None:
 def test_what_is_stored_is_compared(restorable: Path) -> None:
     put_aside(restorable)
     rows = example_rows(range(3))
-    with StoreWriter(restorable) as writer:
-        writer.commit([failed(rows[0]), rows[1], with_other_bits(rows[2], 50)])
+    store_of(restorable, [failed(rows[0]), rows[1], with_other_bits(rows[2], 50)])
     done = restore(restorable)
     assert (len(done.runs), done.stored) == (4, 1)  # the failed one is replaced
     (conflict,) = done.conflicts

@@ -18,7 +18,6 @@ from grok.config import identify
 from grok.errors import StoreError
 from grok.records import Checkpoint, StepPoint
 from grok.store import DamagedShardWarning, StoreWriter, open_store
-from grok.store import schema as schema_module
 from grok.store import schema as versions
 from grok.store import upkeep as verify_module
 from grok.store.contract import assert_contract, contents, example_row, example_rows, failed, with_other_bits
@@ -28,6 +27,7 @@ from grok.store.provenance import stored_config
 from grok.store.schema import KINDS, TABLES, VERSION_KEY
 from grok.store.shards import write_parquet
 from grok.store.upkeep import compact, migrate, verify
+from tests.store.conftest import store_of
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ class TestMigrate:
         shard = sorted((store / "runs").iterdir())[0]
         make_older(store, ADDED_LATER)
         with shard.open("rb") as file:
-            table = schema_module.conform("runs", pq.ParquetFile(file).read())
+            table = versions.conform("runs", pq.ParquetFile(file).read())
         with shard.open("w+b") as file:
             write_parquet(table, file)
         assert len(open_store(store).runs()) == 6
@@ -160,10 +160,8 @@ def test_a_stored_run_keeps_its_name_when_settings_go(path: Path, tmp_path: Path
 
 class TestVerify:
     def test_points_that_a_row_does_not_agree_with(self, tmp_path: Path) -> None:
-        with StoreWriter(tmp_path / "S") as writer:
-            row = example_row(0)
-            short = replace(row, result=replace(row.result, curve=row.result.curve[:-1]))
-            writer.commit([short])
+        row = example_row(0)
+        store_of(tmp_path / "S", [replace(row, result=replace(row.result, curve=row.result.curve[:-1]))])
         (problem,) = verify(tmp_path / "S")
         assert problem.endswith("completed at step 200, its curve's last step is 150")
 
@@ -193,8 +191,7 @@ class TestVerify:
         assert not [problem for problem in verify(store) if "orphan" in problem]
 
     def test_replicates_with_other_bits(self, tmp_path: Path) -> None:
-        with StoreWriter(tmp_path / "S") as writer:
-            writer.commit([example_row(0), with_other_bits(example_row(0, settings={"replicate": 1}), 150)])
+        store_of(tmp_path / "S", [example_row(0), with_other_bits(example_row(0, settings={"replicate": 1}), 150)])
         (problem,) = verify(tmp_path / "S")
         assert "equal trajectory and numerics, different bits" in problem
 
@@ -222,10 +219,8 @@ class TestCommand:
 
 class TestMerge:
     def test_two_halves_become_the_whole(self, tmp_path: Path) -> None:
-        a, b = tmp_path / "A", tmp_path / "B"
-        rows = example_rows(range(6))
-        with StoreWriter(a) as writer:
-            writer.commit([*rows[:3], failed(rows[3])])
+        rows, b = example_rows(range(6)), tmp_path / "B"
+        a = store_of(tmp_path / "A", [*rows[:3], failed(rows[3])])
         with StoreWriter(b) as writer:
             writer.commit([failed(rows[0]), *rows[2:]])
             writer.record_sweep("s1", ["x"], {})
@@ -264,8 +259,7 @@ class TestMerge:
         self, tmp_path: Path, lost_in_a_power_cut: set[str]
     ) -> None:
         for store, names in (("A", ["both", "same"]), ("B", ["both", "same", "mine"])):
-            with StoreWriter(tmp_path / store):
-                pass
+            StoreWriter(tmp_path / store).close()
             (tmp_path / store / "search").mkdir()
             for name in names:
                 (tmp_path / store / "search" / f"{name}.journal").write_text("same" if name == "same" else store)
@@ -282,15 +276,11 @@ class TestMerge:
         "column", ["train_loss", "train_acc", "val_loss", "val_acc", "weight_norm", "weight_norm_all", "lr"]
     )
     def test_one_trajectory_seen_at_other_steps_must_have_the_same_bits(self, tmp_path: Path, column: str) -> None:
-        a, b = tmp_path / "A", tmp_path / "B"
         short, long = example_row(0, steps=200), example_row(0, steps=400, every=100)
         assert short.identity.trajectory_id == long.identity.trajectory_id
         assert short.identity.run_id != long.identity.run_id
-        with StoreWriter(a) as writer:
-            writer.commit([short])
-        with StoreWriter(b) as writer:
-            writer.commit([with_other_bits(long, 100, column)])
-        report = merge(a, [b])
+        a = store_of(tmp_path / "A", [short])
+        report = merge(a, [store_of(tmp_path / "B", [with_other_bits(long, 100, column)])])
         (conflict,) = report.conflicts
         assert (conflict.run_id, conflict.other_run_id) == (short.identity.run_id, long.identity.run_id)
         assert (conflict.step, conflict.what) == (100, column)
@@ -302,29 +292,23 @@ class TestMerge:
 
     def test_weights_belong_to_the_row_that_stays(self, tmp_path: Path) -> None:
         same, elsewhere = example_row(0), example_row(1, numerics="gpu:other", weights_hash="f" * 64)
-        with StoreWriter(tmp_path / "A") as writer:
-            writer.commit([same, example_row(1)])
-        with StoreWriter(tmp_path / "B") as writer:
-            writer.commit([same, elsewhere])
+        a, b = store_of(tmp_path / "A", [same, example_row(1)]), store_of(tmp_path / "B", [same, elsewhere])
         for row in (same, elsewhere):
-            save_weights(run_folder(tmp_path / "B", row.result.run_id), "final", {"w": torch.ones(2)})
-        report = merge(tmp_path / "A", [tmp_path / "B"])
+            save_weights(run_folder(b, row.result.run_id), "final", {"w": torch.ones(2)})
+        report = merge(a, [b])
         assert (report.duplicates, report.checkpoints, report.conflicts) == (2, 1, [])
-        assert load_weights(run_folder(tmp_path / "A", same.result.run_id), "final")
-        assert not run_folder(tmp_path / "A", elsewhere.result.run_id).exists()
+        assert load_weights(run_folder(a, same.result.run_id), "final")
+        assert not run_folder(a, elsewhere.result.run_id).exists()
 
     @pytest.mark.parametrize("row_of_target", ["none", "failed"])
     def test_a_finished_run_brings_its_weights_where_an_interrupted_try_left_a_checkpoint(
         self, tmp_path: Path, row_of_target: str
     ) -> None:
-        a, b, row = tmp_path / "A", tmp_path / "B", example_row(0)
+        row = example_row(0)
+        a = store_of(tmp_path / "A", [failed(row)] if row_of_target == "failed" else [])
+        b = store_of(tmp_path / "B", [row])
         own, theirs = run_folder(a, row.result.run_id), run_folder(b, row.result.run_id)
-        with StoreWriter(a) as writer:
-            if row_of_target == "failed":
-                writer.commit([failed(row)])
         save_checkpoint(own, Checkpoint(run_id=own.name, step=50, tensors={}, state={}))
-        with StoreWriter(b) as writer:
-            writer.commit([row])
         save_weights(theirs, "final", {"w": torch.ones(2)})
         assert merge(a, [b]).checkpoints == 1
         assert open_store(a).run_ids("completed") == {row.result.run_id}
@@ -335,8 +319,7 @@ class TestMerge:
     def test_a_stored_run_gets_the_weights_that_it_lacks(self, tmp_path: Path) -> None:
         stores, row = (tmp_path / "A", tmp_path / "B"), example_row(0)
         for value, store in enumerate(stores):
-            with StoreWriter(store) as writer:
-                writer.commit([row])
+            store_of(store, [row])
             save_weights(run_folder(store, row.result.run_id), "init", {"w": torch.full((2,), float(value))})
         own, theirs = (run_folder(store, row.result.run_id) for store in stores)
         save_weights(theirs, "final", {"w": torch.full((2,), 7.0)})
@@ -348,9 +331,8 @@ class TestMerge:
         assert merge(stores[0], [stores[1]]).checkpoints == 0
 
     def test_a_failed_run_replaces_no_checkpoint_that_a_run_can_go_on_from(self, tmp_path: Path) -> None:
-        a, b, row = tmp_path / "A", tmp_path / "B", failed(example_row(0))
-        with StoreWriter(a), StoreWriter(b) as writer:
-            writer.commit([row])
+        row = failed(example_row(0))
+        a, b = store_of(tmp_path / "A", []), store_of(tmp_path / "B", [row])
         for store, step in ((a, 90), (b, 10)):
             folder = run_folder(store, row.result.run_id)
             save_checkpoint(folder, Checkpoint(run_id=folder.name, step=step, tensors={}, state={}))
@@ -360,10 +342,8 @@ class TestMerge:
     def test_copies_are_on_the_disk_and_what_a_killed_merge_left_goes(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        a, b, row = tmp_path / "A", tmp_path / "B", example_row(0)
-        StoreWriter(a).close()
-        with StoreWriter(b) as writer:
-            writer.commit([row])
+        row = example_row(0)
+        a, b = store_of(tmp_path / "A", []), store_of(tmp_path / "B", [row])
         save_weights(run_folder(b, row.result.run_id), "final", {"w": torch.ones(2)})
         (run_folder(b, row.result.run_id) / "00000001-step-50").mkdir()  # damaged: without files
         left: list[Path] = []
@@ -392,15 +372,11 @@ class TestMerge:
     def test_runs_that_changed_machine_never_conflict(self, tmp_path: Path) -> None:
         """Where each of them changed is not in the row, so their bits may differ."""
         row = example_row(0, numerics="cpu:a | cpu:b")
-        for name, one in (("A", row), ("B", with_other_bits(row, 100))):
-            with StoreWriter(tmp_path / name) as writer:
-                writer.commit([one])
-        report = merge(tmp_path / "A", [tmp_path / "B"])
+        a = store_of(tmp_path / "A", [row])
+        report = merge(a, [store_of(tmp_path / "B", [with_other_bits(row, 100)])])
         assert (report.duplicates, report.conflicts) == (1, [])
-        longer = with_other_bits(example_row(0, steps=400, numerics="cpu:a | cpu:b"), 100)
-        with StoreWriter(tmp_path / "A") as writer:
-            writer.commit([longer])
-        assert verify(tmp_path / "A") == []
+        store_of(a, [with_other_bits(example_row(0, steps=400, numerics="cpu:a | cpu:b"), 100)])
+        assert verify(a) == []
 
     def test_refused(self, store: Path, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="cannot be merged into itself"):

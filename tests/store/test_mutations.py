@@ -28,6 +28,7 @@ from grok.store.schema import KEYS, KINDS, TABLES
 from grok.store.shards import SealBroken, check_seal, json_columns, write_parquet
 from grok.sweeps.branch import main as branch
 from grok.sweeps.repeat import main as repeat
+from tests.store.conftest import store_of
 from tests.store.hostile import COMMANDS as EVERY
 from tests.store.hostile import fill, outside_state, precious
 
@@ -338,7 +339,7 @@ def write(path: Path, room: Path) -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[Path, Path], object]] = {
+COMMANDS: dict[str, Callable[[Path, Path], int]] = {
     **{name: command for name, command in EVERY.items() if name not in ("export", "report", "merge to")},
     "write": write,
     "merge to": lambda path, room: store_command(["merge", str(path), str(room / "sound")]),
@@ -394,7 +395,7 @@ def untouched_rows(path: Path, sound: dict[Path, bytes]) -> set[tuple[str, ...]]
     return found
 
 
-def run(command: Callable[[Path, Path], object], path: Path, room: Path) -> tuple[object, str]:
+def run(command: Callable[[Path, Path], int], path: Path, room: Path) -> tuple[int, str]:
     """Run one command and return its exit status and what it said to stderr."""
     said = io.StringIO()
     with redirect_stdout(io.StringIO()), redirect_stderr(said), warnings.catch_warnings():
@@ -408,10 +409,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sound store, one to merge with, and a place outside with something precious in it."""
     place = tmp_path_factory.mktemp("sound")
     fill(place / "S", range(6))
-    with StoreWriter(place / "S") as writer:
-        writer.commit(example_rows(range(6, 8)))
-    with StoreWriter(place / "other") as writer:
-        writer.commit(example_rows(range(7, 9)))
+    store_of(place / "S", example_rows(range(6, 8)))
+    store_of(place / "other", example_rows(range(7, 9)))
     precious(place / "outside")
     return place
 
