@@ -50,11 +50,20 @@ def command_settings(arguments: argparse.Namespace, taken: tuple[str, ...], why:
     Raises:
         ConfigError: a setting begins as one of ``taken``: ``why``; or it is no setting of arithmetic runs.
     """
-    for word in arguments.overrides:
-        if word.startswith(taken):
-            raise ConfigError(f"{word}: {why}")
+    refuse_taken(arguments.overrides, taken, why)
     store = [f"store.path={literal(arguments.store)}"] if arguments.store else []
     return arithmetic(compose([*arguments.overrides, *store]))
+
+
+def refuse_taken(overrides: Sequence[str], taken: tuple[str, ...], why: str) -> None:
+    """Refuse settings that begin as one of ``taken``, which the command's options decide.
+
+    Raises:
+        ConfigError: there is one: ``why``.
+    """
+    for word in overrides:
+        if word.lstrip("+").startswith(taken):
+            raise ConfigError(f"{word}: {why}")
 
 
 def selecting(how: ArithmeticConfig, overrides: Sequence[str]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections.abc import Sequence
@@ -34,7 +33,7 @@ from grok.execute import Designed, execute
 from grok.execute.groups import prepare_runs
 from grok.store import Purpose, Purposes
 from grok.streams import MAX_SEED, derive_seed
-from grok.sweeps.choosing import parser_of
+from grok.sweeps.choosing import parser_of, refuse_taken
 
 CONTROL = "final_norm"
 STREAMS = ("order", "split")
@@ -122,7 +121,8 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
         ConfigError: the arguments are wrong.
     """
     arguments = parser().parse_intermixed_args(store_as_setting(argv))
-    _refuse_impossible(arguments)
+    why = "--recipient is the master seed, --replicates counts moves by one ulp, and --factors says what is exchanged"
+    refuse_taken(arguments.overrides, ("seed=", "perturb.ulps=", "seeds.perturb=", "seeds.layers"), why)
     settings = compose([*arguments.overrides, f"seed={arguments.recipient}", "perturb.ulps=1"])
     recipient = arithmetic(settings)
     own, donor = recipient.stream_seeds(), arguments.donor
@@ -173,25 +173,6 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
 def main(argv: list[str]) -> int:
     """Train the combinations."""
     return execute(planned(argv), argv=["python", "-m", "grok.sweeps.layers", *argv]).exit_status
-
-
-def _refuse_impossible(design: argparse.Namespace) -> None:
-    """Refuse settings that the options decide.
-
-    Raises:
-        ConfigError: the command gives one.
-    """
-    taken = {
-        "seed": "--recipient is the master seed",
-        "perturb.ulps": "it is 1",
-        "seeds.perturb": "it counts replicates",
-    }
-    taken |= {"seeds.layers": "--factors says which layers are exchanged"}
-    for word in design.overrides:
-        name = word.lstrip("+").partition("=")[0]
-        for setting, why in taken.items():
-            if name == setting or name.startswith(f"{setting}."):
-                raise ConfigError(f"{word}: {why} here")
 
 
 if __name__ == "__main__":
