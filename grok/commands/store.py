@@ -150,7 +150,7 @@ def _status(path: str) -> int:
     _print_designs(store, stored)
     for folder, what in ((layout.checkpoints, "runs with checkpoints or weights"), (layout.sweeps, "sweeps recorded")):
         print(f"  {folder.name}/: {_entries(folder)} {what}")
-    folders = layout.checkpoints.glob("*") if layout.checkpoints.is_dir() else ()
+    folders = layout.checkpoints.glob("*")
     if unfinished_runs := sum(
         folder.name not in stored and not is_unfinished(folder) and any(folder.glob("*-step-*")) for folder in folders
     ):
@@ -158,7 +158,7 @@ def _status(path: str) -> int:
             f"  {unfinished_runs} runs have a checkpoint and no row: in training, interrupted or paused (train.hours)"
         )
     words = {True: "alive", False: "dead, its runs are free", None: "on another machine, or before a reboot"}
-    for owner, runs, alive in Leases(layout).owners() if layout.leases.is_dir() else []:
+    for owner, runs, alive in Leases(layout).owners():
         print(f"  {runs} runs leased to {owner}: {'stopped' if is_stopped(owner) else words[alive]}")
     attention = []
     if not is_current(marker):
@@ -304,6 +304,4 @@ def _print_recovered(recovered: list[Recovered]) -> None:
 
 
 def _entries(folder: Path, suffix: str = "") -> int:
-    return (
-        sum(e.name.endswith(suffix) and not e.name.startswith(".") for e in folder.iterdir()) if folder.is_dir() else 0
-    )
+    return len(list(folder.glob(f"[!.]*{suffix}")))

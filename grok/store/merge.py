@@ -85,7 +85,7 @@ def merge(first: str | Path, others: Sequence[str | Path], into: str | Path | No
     if not sources:
         raise StoreError(f"merge {first}: name at least one more store")
     for path in sources:
-        if target.resolve() == path.resolve() or (target.exists() and path.exists() and target.samefile(path)):
+        if target.exists() and target.samefile(path):
             raise StoreError(f"merge: {path} cannot be merged into itself: name two different stores")
     for store in stores:  # a run's name becomes that of a folder; nothing is written yet
         for run_id in store.table("runs", None, ["run_id"])["run_id"].to_pylist():
@@ -270,11 +270,8 @@ def _copy_folder(source: Path, target: Path) -> None:
     """
 
     def odd(folder: str, names: list[str]) -> list[str]:
-        return [
-            n
-            for n in names
-            if files.is_unfinished(Path(n)) or not (is_file(Path(folder, n)) or is_folder(Path(folder, n)))
-        ]
+        paths = [Path(folder, name) for name in names]
+        return [path.name for path in paths if files.is_unfinished(path) or not (is_file(path) or is_folder(path))]
 
     def write(folder: Path) -> None:
         copies: dict[tuple[int, int], Path] = {}

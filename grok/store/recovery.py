@@ -145,9 +145,7 @@ def record_design_conflicts(layout: Layout, groups: Iterable[list[dict[str, Any]
 
 def conflict_files(layout: Layout) -> list[Path]:
     """Return the files of the recorded conflicts, sorted by name."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return sorted(layout.conflicts.glob("*.json"))
-    return []
+    return sorted(layout.conflicts.glob("*.json"))
 
 
 def origin(runs: pa.Table, run_id: str) -> dict[str, Any]:
@@ -184,15 +182,15 @@ def _unfinished(layout: Layout) -> Iterator[Path]:
                 yield folder
 
 
-def finish_compaction(layout: Layout) -> list[str]:
-    """Bring the tables back into step; return the names of files that were moved to quarantine instead.
+def finish_compaction(layout: Layout) -> list[Recovered]:
+    """Bring the tables back into step; return the files that were moved to quarantine instead.
 
     The caller holds the lock.
 
     Raises:
         StoreError: a shard cannot be read at the moment; nothing was changed.
     """
-    quarantined = []
+    quarantined: list[Recovered] = []
     for folder in list(_unfinished(layout)):
         tables = {kind: layout.table(kind) for kind in KINDS}
         waiting = {kind: folder / kind for kind in KINDS if is_folder(folder / kind)}
@@ -203,7 +201,7 @@ def finish_compaction(layout: Layout) -> list[str]:
                 exchange(folder / kind, layout.table(kind))
             if not kinds:  # the folder may hold the only whole rows of some runs
                 quarantined += [
-                    put_aside(layout, kind, folder / kind / f"{name}.parquet", LEFT)
+                    Recovered(put_aside(layout, kind, folder / kind / f"{name}.parquet", LEFT), LEFT)
                     for kind in KINDS
                     if is_folder(folder / kind)
                     for name in sorted(shard_names(folder / kind) - {EMPTY})
@@ -300,7 +298,7 @@ def recover(layout: Layout, *, thorough: bool) -> list[Recovered]:
         StoreError: a shard of another schema (newer, or in need of ``migrate``), or one
             that cannot be read at the moment; nothing was moved.
     """
-    done = [Recovered(name, LEFT) for name in finish_compaction(layout)]
+    done = finish_compaction(layout)
     survey = survey_tables(layout, thorough=thorough)
     done += [quarantine(layout, name, reason, of=of) for (of, name), reason in sorted(survey.damaged.items())]
     done += retire_orphans(layout)
@@ -379,13 +377,10 @@ def _is_ours(layout: Layout, name: str) -> bool:
     """Return whether curves or steps of this name are a shard of this store, whole or damaged."""
     for kind in ("curves", "steps"):
         if layout.shard(kind, name).exists():
-            try:
-                check_shard(layout.shard(kind, name), kind, thorough=False)
-            except ForeignFile:
-                continue
-            except ShardDamaged:
-                pass
-            return True
+            with suppress(ForeignFile):
+                with suppress(ShardDamaged):
+                    check_shard(layout.shard(kind, name), kind, thorough=False)
+                return True
     return False
 
 

@@ -244,20 +244,19 @@ def refuse_bomb(path: Path, metadata: pq.FileMetaData) -> None:
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     unpacked = sum(group.total_byte_size + 8 * group.num_rows * group.num_columns for group in groups)
     if unpacked + sum(group.num_rows * group.total_byte_size for group in groups) > room >= unpacked:
-        unpacked += _repeated(path, metadata)
+        unpacked += _repeated(path, groups)
     if unpacked > room:
         raise ForeignFile(f"its {path.stat().st_size:,} bytes would become {unpacked:,}, expected at most {room:,}")
 
 
-def _repeated(path: Path, metadata: pq.FileMetaData) -> int:
+def _repeated(path: Path, groups: Sequence[pq.RowGroupMetaData]) -> int:
     """Return the bytes of all texts that stand once in a dictionary and many times in the rows."""
-    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-    chunks = (group.column(column) for group in groups for column in range(metadata.num_columns))
+    chunks = (group.column(column) for group in groups for column in range(group.num_columns))
     texts = {c.path_in_schema for c in chunks if c.has_dictionary_page and c.physical_type == "BYTE_ARRAY"}
     total = 0
     for name in texts:
         with pq.ParquetFile(path, read_dictionary=[name], pre_buffer=False) as file:
-            for group in range(metadata.num_row_groups):
+            for group in range(len(groups)):
                 for chunk in file.read_row_group(group, columns=[name]).column(0).chunks:
                     lengths = pc.binary_length(chunk.dictionary).take(chunk.indices)
                     total += pc.sum(lengths.cast("int64")).as_py() or 0

@@ -386,9 +386,7 @@ class StoreWriter:
         try:
             with disk_errors(f"{doing} ({self.layout.root})"), locked(self.layout.lock):
                 self.layout.tmp.mkdir(exist_ok=True)  # users may remove a folder of this name
-                self.recovered += [
-                    recovery.Recovered(name, recovery.LEFT) for name in recovery.finish_compaction(self.layout)
-                ]
+                self.recovered += recovery.finish_compaction(self.layout)
                 yield
         except StoreError:
             self._refuse_gone()
