@@ -392,17 +392,13 @@ def _with_imports(root: Path, module: str) -> dict[str, Source]:
                 if folder.is_dir():
                     sources[name] = Source(str(folder / "__init__.py"), "", package=True)
             continue
-        text = _text(file)
+        with in_words(ConfigError, f"{file} cannot be read as Python", OSError, UnicodeDecodeError):
+            text = file.read_text(encoding="utf-8")
         sources[name] = Source(str(file), text, package=file.name == "__init__.py")
         if "." in name:
             waiting.append(name.rpartition(".")[0])
         waiting += _imported(file, text, name if sources[name].package else name.rpartition(".")[0])
     return sources
-
-
-def _text(file: Path) -> str:
-    with in_words(ConfigError, f"{file} cannot be read as Python", OSError, UnicodeDecodeError):
-        return file.read_text(encoding="utf-8")
 
 
 def _imported(file: Path, text: str, package: str) -> Iterator[str]:

@@ -137,8 +137,7 @@ def usable_cores() -> int:
     """Return the number of cores that this process may use, by its CPU affinity and its container's quota."""
     from joblib.externals.loky import cpu_count
 
-    cores: int = cpu_count()
-    return cores
+    return int(cpu_count())
 
 
 def cores_of_a_rank() -> int:

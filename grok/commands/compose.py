@@ -298,7 +298,6 @@ def announcement(configs: Sequence[GptConfig], argv: Sequence[str]) -> list[str]
     """
     lines = []
     words = dict(_overrides(argv))  # of a setting given twice the last one counts
-    sweep = next((word for name, word in words.items() if name == "sweep"), None)
     for name in dict.fromkeys(str(config.experiment) for config in configs):
         if name.removeprefix("gpt/") not in setups.presets():
             continue  # a file of the user's own; what it says is its own
@@ -313,7 +312,7 @@ def announcement(configs: Sequence[GptConfig], argv: Sequence[str]) -> list[str]
             and not setting.startswith(_NOT_THE_RUNS)
             and all(settings[setting] == preset[setting] for settings in runs)
         ]
-        if idle and sweep is None:  # a sweep's file may have another value, which the word replaces
+        if idle and "sweep" not in words:  # a sweep's file may have another value, which the word replaces
             lines.append(f"Note: the preset has {', '.join(idle)} already: nothing is changed by that.")
     return lines
 
