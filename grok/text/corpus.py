@@ -301,19 +301,14 @@ def _check_sizes(corpus: Corpus) -> None:
     itemsize = np.dtype(corpus.manifest["dtype"]).itemsize
     for name in corpus.splits:
         entry = corpus.split(name)
-        for file, items, size, noun in (
-            (entry["file"], entry["tokens"], itemsize, "tokens"),
-            (entry["documents_file"], entry["documents"] + 1, _DOCS_DTYPE.itemsize, "document offsets"),
+        for file, size in (
+            (entry["file"], entry["tokens"] * itemsize),
+            (entry["documents_file"], (entry["documents"] + 1) * _DOCS_DTYPE.itemsize),
         ):
-            path = corpus.path / file
-            if not path.is_file():
-                raise DataError(f"{path} is missing: the manifest says {items:,} {noun}; run `grok prepare` again")
-            actual = corpus.file(file).size
-            if actual != items * size:
+            if (actual := corpus.file(file).size) != size:
                 raise DataError(
-                    f"{path} is {'truncated' if actual < items * size else 'too long'}: {actual / size:,.0f} {noun} of"
-                    f" {items:,} in the manifest ({actual:,} bytes, expected {items * size:,});"
-                    " run `grok prepare` again"
+                    f"{corpus.path / file} is {'truncated' if actual < size else 'too long'}: {actual:,} bytes,"
+                    f" the manifest says {size:,}; run `grok prepare` again"
                 )
 
 

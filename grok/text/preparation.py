@@ -28,7 +28,7 @@ from grok.files import clear_unfinished, disk_errors, staged_folder
 from grok.text import quality, tokenizers
 from grok.text.corpus import MANIFEST_VERSION, Corpus, SplitWriter, data_hash, fingerprint, open_corpus, tokenizer_entry
 from grok.text.quality import TextScan, shared_documents
-from grok.text.sources import FORMS, Piece, Source, documents, open_source
+from grok.text.sources import FORMS, Piece, Source, documents
 from grok.text.sources.documents import detokenize
 from grok.untrusted import read_json
 
@@ -378,7 +378,7 @@ def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, boo
     """
     _check(request)
     sources = {
-        name: open_source(request.form, inputs, request.text_field, request.filters)
+        name: Source(request.form, inputs, request.text_field, request.filters)
         for name, inputs in {"input": request.inputs, **request.split_files}.items()
     }
     given_tokenizer = _given_tokenizer(request)
@@ -405,8 +405,6 @@ def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, boo
 
 
 def _check(request: Request) -> None:
-    if not 0 <= request.val_fraction < 1:
-        raise DataError(f"--val-fraction {request.val_fraction}: expected a number in [0, 1)")
     if request.val_fraction == 0 and "val" not in request.split_files:
         raise DataError("--val-fraction 0 leaves no validation split: give --split-file val=FILE, or a fraction")
     if request.tokenizer == "bpe" and not 257 <= request.vocab_size <= LARGEST_VOCABULARY:
@@ -521,7 +519,7 @@ def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> Text
     jobs = ((job.texts, job.ends) for job in chunks_of(name, documents.without_blank_documents(counted())))
     for chunk in in_order(quality.scan_chunk, jobs, workers, total):
         scan.add(chunk)
-        progress.add(int(chunk.sizes.sum()))
+        progress.add(sum(chunk.sizes))
     scan.quality.finish()
     progress.finish()
     return scan

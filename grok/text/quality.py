@@ -25,8 +25,8 @@ EVERY: Final = 2**17
 """Characters from the start of one window to the start of the next."""
 SHORTEST: Final = 1024
 """Characters below which the last window is not measured."""
-LIMITS: Final = {"disorder": 0.95, "compression": 0.15, "repeated_words": 0.55, "repeated_lines": 0.3, "markup": 0.05}
-"""A window has a fault when its measure is above the limit (compression: below it)."""
+LIMITS: Final = {"disorder": 0.95, "compression": -0.15, "repeated_words": 0.55, "repeated_lines": 0.3, "markup": 0.05}
+"""A window has a fault when its measure is above the limit."""
 WORDS: Final = {
     "disorder": "looks like random letters (the order of its characters saves a compressor nothing)",
     "compression": "has little content (it compresses to a seventh)",
@@ -51,8 +51,7 @@ class Window:
 
     def faults(self) -> list[str]:
         """Return the names of the measures beyond their limits."""
-        return [name for name, limit in LIMITS.items()
-                if (self.measures[name] < limit if name == "compression" else self.measures[name] > limit)]  # fmt: skip
+        return [name for name, limit in LIMITS.items() if self.measures[name] > limit]
 
 
 @dataclass(slots=True)
@@ -91,8 +90,7 @@ class Quality:
         self.windows += 1
         for name in window.faults():
             self.faults[name] += 1
-            badness = -window.measures[name] if name == "compression" else window.measures[name]
-            kept = [*self.worst.get(name, []), (badness, window.text)]
+            kept = [*self.worst.get(name, []), (window.measures[name], window.text)]
             self.worst[name] = sorted(kept, reverse=True)[:3]
 
     def describe(self) -> dict[str, Any]:
@@ -106,7 +104,7 @@ class Quality:
 
 
 def measure(text: str) -> Window:
-    """Return the measures of one window of text, each from 0 to about 1."""
+    """Return the measures of one window of text: the larger, the worse."""
     words, lines = text.split(), [line for line in text.split("\n") if len(line) >= 20]
     packed = len(zlib.compress(text.encode()))
     characters = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
@@ -115,7 +113,7 @@ def measure(text: str) -> Window:
         text=text[:240],
         measures={
             "disorder": packed / len(zlib.compress(shuffled.encode())),
-            "compression": packed / len(text.encode()),
+            "compression": -packed / len(text.encode()),
             "repeated_words": _repeated([tuple(words[i : i + 5]) for i in range(len(words) - 4)]),
             "repeated_lines": _repeated(lines),
             "markup": sum(map(len, _TAG.findall(text))) / len(text),
@@ -133,40 +131,34 @@ SHORT_BYTES: Final = 20
 """A document of fewer bytes counts as short."""
 
 _REPLACEMENT: Final = 0xFFFD
-_CONTROL: Final = np.array([c for c in range(32) if chr(c) not in "\t\n\r"])
+_CONTROL: Final = [code for code in range(32) if chr(code) not in "\t\n\r"]
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkScan:
     """Counts and hashes of a chunk's ``pieces`` pieces of text, made by one worker."""
 
-    sizes: NDArray[np.int64]
-    """``[pieces]``: UTF-8 bytes."""
-    characters: NDArray[np.int64]
-    """``[pieces]``: number of characters."""
-    ends: NDArray[np.bool_]
-    """``[pieces]``: whether the piece ends a document."""
+    sizes: list[int]
+    """UTF-8 bytes of each piece."""
+    ends: Sequence[bool]
+    """Whether each piece ends a document."""
     digests: list[bytes]
     """For each piece 8 bytes of BLAKE2b."""
-    codes: NDArray[np.int64]
-    """``[distinct characters]``: their code points, ascending."""
-    code_counts: NDArray[np.int64]
-    """``[distinct characters]``: how often each occurs."""
+    counts: dict[int, int]
+    """How often each character occurs, by its code point."""
 
 
 def scan_chunk(texts: Sequence[str], ends: Sequence[bool]) -> ChunkScan:
     """Return counts and hashes of pieces of text."""
     encoded = [text.encode() for text in texts]
     codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
-    counts = np.bincount(codes.astype(np.int64)) if len(codes) else np.zeros(0, dtype=np.int64)
+    counts = np.bincount(codes.astype(np.int64))
     present = np.flatnonzero(counts)
     return ChunkScan(
-        sizes=np.array([len(data) for data in encoded], dtype=np.int64),
-        characters=np.array([len(text) for text in texts], dtype=np.int64),
-        ends=np.array(ends, dtype=np.bool_),
+        sizes=[len(data) for data in encoded],
+        ends=ends,
         digests=[hashlib.blake2b(data, digest_size=8).digest() for data in encoded],
-        codes=present.astype(np.int64),
-        code_counts=counts[present].astype(np.int64),
+        counts=dict(zip(present.tolist(), counts[present].tolist(), strict=True)),
     )
 
 
@@ -177,22 +169,20 @@ class TextScan:
     blank_documents: int = 0
     filtered: Counter[str] = field(default_factory=Counter)
     """Number of documents by what the filters did; empty: none was asked for."""
-    characters: int = 0
     document_bytes: list[NDArray[np.int64]] = field(default_factory=list)
     document_digests: list[NDArray[np.uint64]] = field(default_factory=list)
-    character_counts: dict[int, int] = field(default_factory=dict)
+    character_counts: Counter[int] = field(default_factory=Counter)
+    """How often each character occurs, by its code point."""
     quality: Quality = field(default_factory=Quality)
     _open_bytes: int = 0
     _open_digest: bytes = b""
 
     def add(self, chunk: ChunkScan) -> None:
         """Add the next chunk; chunks come in the order of the text."""
-        self.characters += int(chunk.characters.sum())
-        for code, count in zip(chunk.codes.tolist(), chunk.code_counts.tolist(), strict=True):
-            self.character_counts[code] = self.character_counts.get(code, 0) + count
+        self.character_counts.update(chunk.counts)
         sizes: list[int] = []
         digests: list[int] = []
-        for size, digest, ends in zip(chunk.sizes.tolist(), chunk.digests, chunk.ends.tolist(), strict=True):
+        for size, digest, ends in zip(chunk.sizes, chunk.digests, chunk.ends, strict=True):
             self._open_bytes += size
             # the hash of a document in several pieces is the chained hash of the pieces
             self._open_digest = (
@@ -204,6 +194,11 @@ class TextScan:
                 self._open_bytes, self._open_digest = 0, b""
         self.document_bytes.append(np.array(sizes, dtype=np.int64))
         self.document_digests.append(np.array(digests, dtype=np.uint64))
+
+    @property
+    def characters(self) -> int:
+        """Number of characters of all documents."""
+        return self.character_counts.total()
 
     @property
     def documents(self) -> int:
@@ -238,8 +233,8 @@ class TextScan:
             "shortest_document": {"number": int(sizes.argmin()), "bytes": int(sizes.min())} if len(sizes) else None,
             "short_documents": int((sizes < SHORT_BYTES).sum()),
             "duplicate_share": 1 - len(np.unique(digests)) / len(digests) if len(digests) else 0.0,
-            "replacement_characters": count.get(_REPLACEMENT, 0),
-            "control_characters": sum(count.get(int(code), 0) for code in _CONTROL),
+            "replacement_characters": count[_REPLACEMENT],
+            "control_characters": sum(count[code] for code in _CONTROL),
             "distinct_characters": len(count),
             "share_ascii": sum(n for code, n in count.items() if code < 128) / max(1, self.characters),
             "top_characters": [[chr(code), n] for code, n in common[:20]],

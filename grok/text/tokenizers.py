@@ -233,10 +233,8 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> SubwordTokenizer:
     level as in Radford et al. 2019.
 
     Raises:
-        DataError: ``vocab_size`` is below 257, or the ``tokenizers`` package is missing.
+        DataError: the ``tokenizers`` package is missing.
     """
-    if vocab_size < 257:
-        raise DataError(f"--vocab-size {vocab_size}: a byte-level BPE needs at least 257 (256 bytes and {END_OF_TEXT})")
     library = tokenizers_library()
     tokenizer = library.Tokenizer(library.models.BPE())
     _make_byte_level(tokenizer)
@@ -284,17 +282,13 @@ def gpt2_tokenizer(vocab: Path | None = None) -> SubwordTokenizer:
 
 
 def tokenizers_library() -> Any:
-    """Return the ``tokenizers`` package, with the modules that are used here imported.
+    """Return the ``tokenizers`` package.
 
     Raises:
         DataError: the package is not installed.
     """
     try:
         import tokenizers
-        import tokenizers.decoders
-        import tokenizers.models
-        import tokenizers.pre_tokenizers
-        import tokenizers.trainers
     except ImportError as error:
         raise DataError("BPE needs the `tokenizers` package: pip install 'grok-lab[gpt]'") from error
     return tokenizers

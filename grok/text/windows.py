@@ -12,7 +12,8 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,54 +21,43 @@ from numpy.typing import NDArray
 from grok.errors import DataError
 from grok.streams import Stream
 
-Sampling = Literal["blocks", "random"]
+Draw = Callable[[int], NDArray[np.int64]]
+"""Returns random numbers by the number of the draw, always as many. A batch needs at most two draws, unless it is
+larger than one: so many are kept."""
 
 _OFFSETS_AT_ONCE: Final = 4096
 
 
 @dataclass(slots=True)
 class BlockOrder:
-    """The offsets in tokens of a step's blocks. Every token of a split but the first is a target.
+    """The offsets in tokens of blocks. Every token of a split but the first is a target.
 
-    ``sampling="blocks"``: an epoch has ``blocks_per_epoch = (n_tokens - 1) // context`` blocks that do not
+    An epoch has ``blocks_per_epoch = (n_tokens - 1) // context`` blocks that do not
     overlap, so every target is used at most once in an epoch. The remaining ``(n_tokens - 1) % context`` targets
     are before the first and after the last block. Each epoch draws the offset of the first block, so that no
-    token is left out of every epoch. A batch may extend across the end of an epoch: all batches are of one
-    size, and no block is dropped.
+    token is left out of every epoch. A batch may extend across the end of an epoch: no block is dropped.
 
-    ``sampling="random"``: every offset is drawn from the uniform distribution over all offsets with room for a block.
+    ``random``: every offset is drawn from the uniform distribution over all offsets with room for a block.
     """
 
     n_tokens: int
     context: int
-    batch_size: int
     seed: int
-    sampling: Sampling = "blocks"
-    _drawn: dict[int, NDArray[np.int64]] = field(default_factory=dict, repr=False, compare=False)
+    random: bool = False
+    _draw: Draw = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_length(self.n_tokens, self.context)
+        self._draw = lru_cache(maxsize=2)(self._offsets if self.random else self._epoch)
 
     @property
     def blocks_per_epoch(self) -> int:
         """Blocks in an epoch: each has ``context`` targets, and the first token is not a target."""
         return (self.n_tokens - 1) // self.context
 
-    def batch(self, step: int) -> NDArray[np.int64]:
-        """Return the block offsets ``[batch_size]`` of step ``step``, counted from 0."""
-        return self.samples(step * self.batch_size, self.batch_size)
-
     def samples(self, first: int, count: int) -> NDArray[np.int64]:
-        """Return the block offsets ``[count]`` of the samples from number ``first`` on, for batches that grow."""
-        per_draw = self.blocks_per_epoch if self.sampling == "blocks" else _OFFSETS_AT_ONCE
-        return _stretch(self._draw, per_draw, first, count)
-
-    def _draw(self, number: int) -> NDArray[np.int64]:
-        if number not in self._drawn:
-            while len(self._drawn) > 1:  # a batch needs at most two epochs, unless it is larger than an epoch
-                self._drawn.pop(next(iter(self._drawn)))
-            self._drawn[number] = self._epoch(number) if self.sampling == "blocks" else self._offsets(number)
-        return self._drawn[number]
+        """Return the block offsets ``[count]`` of the samples from number ``first`` on."""
+        return _stretch(self._draw, _OFFSETS_AT_ONCE if self.random else self.blocks_per_epoch, first, count)
 
     def _epoch(self, epoch: int) -> NDArray[np.int64]:
         stream = Stream("order", self.seed).at("epoch", epoch)
@@ -79,8 +69,8 @@ class BlockOrder:
         return Stream("order", self.seed).at("random", number).integers(_OFFSETS_AT_ONCE, self.n_tokens - self.context)
 
 
-def _stretch(draw: Callable[[int], NDArray[np.int64]], length: int, first: int, count: int) -> NDArray[np.int64]:
-    """Return ``count`` numbers from number ``first`` on; ``draw``: returns ``length`` of them, by the draw's number."""
+def _stretch(draw: Draw, length: int, first: int, count: int) -> NDArray[np.int64]:
+    """Return ``count`` numbers from number ``first`` on; ``draw`` returns ``length`` of them."""
     parts = [np.zeros(0, dtype=np.int64)]
     while count > 0:
         number, position = divmod(first, length)
@@ -201,7 +191,10 @@ class MixtureOrder:
     """Sequences of a batch in which each corpus has its share, rounded up or down; None: each one is drawn alone."""
     _before: list[NDArray[np.int64]] = field(default_factory=list, repr=False, compare=False)
     """For each draw the number of sequences of each corpus before it."""
-    _drawn: dict[int, NDArray[np.int64]] = field(default_factory=dict, repr=False, compare=False)
+    _draw: Draw = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._draw = lru_cache(maxsize=2)(self._corpora)
 
     def samples(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return corpus numbers and block offsets, ``[count]`` each, of the sequences from number ``first`` on."""
@@ -233,16 +226,11 @@ class MixtureOrder:
     def _counted(self, corpora: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.bincount(corpora, minlength=len(self.orders)).astype(np.int64)
 
-    def _draw(self, number: int) -> NDArray[np.int64]:
-        if number not in self._drawn:
-            while len(self._drawn) > 1:
-                self._drawn.pop(next(iter(self._drawn)))
-            stream = Stream("order", self.seed).at("mixture", number)
-            words = stream.uniform(self._drawn_at_once)
-            if self.stratum is not None:
-                batches = words.reshape(-1, self.stratum)
-                starts = stream.at("starts").uniform(len(batches))
-                words = ((batches.argsort(1).argsort(1) + starts[:, None]) / self.stratum).flatten()
-            bounds = np.cumsum(self.shares)[:-1]
-            self._drawn[number] = np.searchsorted(bounds, words, side="right").astype(np.int64)
-        return self._drawn[number]
+    def _corpora(self, number: int) -> NDArray[np.int64]:
+        stream = Stream("order", self.seed).at("mixture", number)
+        words = stream.uniform(self._drawn_at_once)
+        if self.stratum is not None:
+            batches = words.reshape(-1, self.stratum)
+            starts = stream.at("starts").uniform(len(batches))
+            words = ((batches.argsort(1).argsort(1) + starts[:, None]) / self.stratum).flatten()
+        return np.searchsorted(np.cumsum(self.shares)[:-1], words, side="right").astype(np.int64)

@@ -70,7 +70,7 @@ def test_the_order_is_a_function_of_the_number_of_the_sequence(
 ) -> None:
     shares = [w / sum(weights) for w in weights]
     fresh = lambda: MixtureOrder(  # noqa: E731
-        [BlockOrder(5000 + 30 * i, 8, 1, seed + i) for i in range(len(shares))], shares, seed, batch
+        [BlockOrder(5000 + 30 * i, 8, seed + i) for i in range(len(shares))], shares, seed, batch
     )
     corpora, starts = fresh().samples(0, 8000)  # a portion of 3,000 may begin at 4,999
     other, first = fresh(), 0
@@ -90,7 +90,7 @@ def test_the_order_is_a_function_of_the_number_of_the_sequence(
 @given(st.lists(st.floats(0.01, 100), min_size=2, max_size=4), st.integers(1, 50), st.integers(0, 2**32))
 def test_a_stratified_batch_has_each_corpus_share(weights: list[float], batch: int, seed: int) -> None:
     shares = [w / sum(weights) for w in weights]
-    order = MixtureOrder([BlockOrder(5000, 8, 1, seed + i) for i in range(len(shares))], shares, seed, batch)
+    order = MixtureOrder([BlockOrder(5000, 8, seed + i) for i in range(len(shares))], shares, seed, batch)
     corpora, _ = order.samples(0, 200 * batch)
     counts = np.stack([(corpora.reshape(-1, batch) == i).sum(1) for i in range(len(shares))])
     assert (np.abs(counts - batch * np.array(shares)[:, None]) < 1 + 1e-9).all()
@@ -99,7 +99,7 @@ def test_a_stratified_batch_has_each_corpus_share(weights: list[float], batch: i
 
 
 def test_stratified_sequences_have_no_fixed_place_in_their_batch() -> None:
-    order = MixtureOrder([BlockOrder(5000, 8, 1, i) for i in range(2)], [0.7, 0.3], 3, 10)
+    order = MixtureOrder([BlockOrder(5000, 8, i) for i in range(2)], [0.7, 0.3], 3, 10)
     corpora, _ = order.samples(0, 10_000)
     by_place = (corpora.reshape(-1, 10) == 1).mean(0)
     assert (np.abs(by_place - 0.3) < 6 * np.sqrt(0.21 / 1000)).all()

@@ -209,10 +209,10 @@ sizes = st.integers(1, 12).flatmap(lambda t: st.tuples(st.integers(t + 1, 200), 
 
 
 @settings(max_examples=200, deadline=None)
-@given(size=sizes, batch=st.integers(1, 9), seed=st.integers(0, 5), epoch=st.integers(0, 3))
-def test_every_target_at_most_once_an_epoch(size: tuple[int, int], batch: int, seed: int, epoch: int) -> None:
+@given(size=sizes, seed=st.integers(0, 5), epoch=st.integers(0, 3))
+def test_every_target_at_most_once_an_epoch(size: tuple[int, int], seed: int, epoch: int) -> None:
     n, context = size
-    order = BlockOrder(n, context, batch, seed)
+    order = BlockOrder(n, context, seed)
     blocks = order.blocks_per_epoch
     starts = order.samples(epoch * blocks, blocks)
     tokens = np.arange(n, dtype=np.uint16)
@@ -232,39 +232,34 @@ def test_every_target_at_most_once_an_epoch(size: tuple[int, int], batch: int, s
     size=sizes,
     batch=st.integers(1, 70),
     steps=st.lists(st.integers(0, 60), min_size=1, max_size=6),
-    sampling=st.sampled_from(["blocks", "random"]),
+    random=st.booleans(),
 )
-def test_a_batch_depends_on_its_step_alone(size: tuple[int, int], batch: int, steps: list[int], sampling: str) -> None:
+def test_a_batch_depends_on_its_step_alone(size: tuple[int, int], batch: int, steps: list[int], random: bool) -> None:
     n, context = size
-    one_by_one = BlockOrder(n, context, batch, 3, sampling)  # type: ignore[arg-type]
-    walked = [one_by_one.batch(step) for step in range(max(steps) + 1)]
-    for step in steps:  # any order, each from a new object: as after a restart
-        fresh = BlockOrder(n, context, batch, 3, sampling)  # type: ignore[arg-type]
-        assert fresh.batch(step).tolist() == walked[step].tolist()
-        assert one_by_one.batch(step).tolist() == walked[step].tolist()
-        assert len(walked[step]) == batch
-    flat = np.concatenate(walked)
-    regrown = BlockOrder(n, context, 1, 3, sampling)  # type: ignore[arg-type]
-    assert regrown.samples(0, len(flat)).tolist() == flat.tolist()  # batches of another size read the same samples
+    one_by_one = BlockOrder(n, context, 3, random)
+    flat = np.concatenate([one_by_one.samples(step * batch, batch) for step in range(max(steps) + 1)])
+    assert BlockOrder(n, context, 3, random).samples(0, len(flat)).tolist() == flat.tolist()  # in one batch
+    for step in steps:  # any order, from a new object, as after a restart, and from the old one
+        for order in (BlockOrder(n, context, 3, random), one_by_one):
+            assert order.samples(step * batch, batch).tolist() == flat[step * batch : (step + 1) * batch].tolist()
     assert flat.min() >= 0 and flat.max() + context + 1 <= n
 
 
 def test_epochs_and_seeds_differ_and_no_token_is_always_left_out(no_global_randomness: None) -> None:
-    order = BlockOrder(103, 10, 4, seed=0)
+    order = BlockOrder(103, 10, seed=0)
     epochs = [order.samples(e * 10, 10) for e in range(40)]
     assert len({tuple(e.tolist()) for e in epochs}) == 40
-    assert BlockOrder(103, 10, 4, seed=1).samples(0, 10).tolist() != epochs[0].tolist()
+    assert BlockOrder(103, 10, seed=1).samples(0, 10).tolist() != epochs[0].tolist()
     seen = np.zeros(103, dtype=int)
     for starts in epochs:
         seen[gather(np.arange(103, dtype=np.uint16), starts, 10)[1].ravel()] += 1
     assert (seen[1:] > 0).all() and seen[0] == 0
-    assert order.blocks_per_epoch / order.batch_size == 2.5
-    BlockOrder(103, 10, 4, seed=0, sampling="random").batch(3)
+    BlockOrder(103, 10, seed=0, random=True).samples(12, 4)
 
 
 def test_a_text_shorter_than_a_block_is_refused() -> None:
     with pytest.raises(DataError, match=r"the text has 8 tokens, a block needs 9 \(context 8"):
-        BlockOrder(8, 8, 1, 0)
+        BlockOrder(8, 8, 0)
 
 
 def scored_once(windows: EvaluationWindows, n: int) -> None:

@@ -22,7 +22,6 @@ from grok.text.windows import (
     HASH_DIGITS,
     BlockOrder,
     MixtureOrder,
-    Sampling,
     check_length,
     gather,
     set_hash,
@@ -186,8 +185,7 @@ class Batches:
         """Return the order of one corpus's blocks, which does not depend on the other corpora."""
         if len(self.sources) > 1:
             seed = Stream("order", seed).at("corpus", source.corpus.hash[:HASH_DIGITS]).seed64()
-        sampling: Sampling = "random" if self.config.data.sampling == "random" else "blocks"
-        return BlockOrder(len(tokens), self.context, self.batch.full, seed, sampling)
+        return BlockOrder(len(tokens), self.context, seed, self.config.data.sampling == "random")
 
 
 def validation_starts(n_tokens: int, context: int, windows: int | None) -> NDArray[np.int64]:

@@ -6,6 +6,6 @@ of the names in a folder, then of the rows in a file.
 """
 
 from grok.text.sources.documents import Piece
-from grok.text.sources.forms import FORMS, Source, open_source
+from grok.text.sources.forms import FORMS, Source
 
-__all__ = ["FORMS", "Piece", "Source", "open_source"]
+__all__ = ["FORMS", "Piece", "Source"]

@@ -87,14 +87,14 @@ def digest(path: Path, workers: int) -> InputDigest:
     return InputDigest(path.name, len(files), sum(file.stat().st_size for file in files), together)
 
 
-def digest_of_texts(name: str, texts: Iterable[str]) -> InputDigest:
+def digest_of_fables(name: str) -> InputDigest:
     """Return the digest of texts that are in no file: the hash has the length of each."""
     hasher, size = hashlib.sha256(), 0
-    for text in texts:
+    for text in write_fables(*parse_fables(name)):
         data = text.encode()
         hasher.update(len(data).to_bytes(8, "little") + data)
         size += len(data)
-    return InputDigest(name, 1, size, hasher.hexdigest())
+    return InputDigest(f"fables {name}", 1, size, hasher.hexdigest())
 
 
 def _sha256(path: Path) -> str:
@@ -170,26 +170,11 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
     for number, record in enumerate(json_values(text_chunks(path), path)):
-        if isinstance(record, str):
-            yield _whole_characters(record)
-            continue
-        if not isinstance(record, dict):
-            raise DataError(
-                f"{path}: value {number} is a {type(record).__name__}, expected an object with a text field"
-            )
-        text = record[_first_known(path, columns, list(record))]
+        text = record[_first_known(path, columns, list(record))] if isinstance(record, dict) else record
         if not isinstance(text, str):
             raise DataError(f"{path}: value {number} has no text: {text!r:.60}")
-        yield _whole_characters(text)
-
-
-def _whole_characters(text: str) -> str:
-    """Return ``text`` with U+FFFD for single halves of surrogate pairs: JSON can contain them, UTF-8 cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
+        # JSON can contain single halves of surrogate pairs, UTF-8 cannot: they become U+FFFD
+        yield text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _first_known(path: Path, columns: Sequence[str], names: Sequence[str]) -> str:

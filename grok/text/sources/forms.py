@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final
 
-from grok.errors import DataError, nearest
 from grok.text.sources import documents
 
 
@@ -49,12 +47,24 @@ FORMS: Final[dict[str, Form]] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The text of one split; every call of ``pieces()`` reads it from the start, in the same order."""
+    """The text of one split: files or folders, for fables numbers. ``pieces()`` reads it in the same order each time.
+
+    Raises:
+        DataError: an input is missing.
+    """
 
     form: str
     inputs: tuple[str, ...]
     field: str | None = None
     filters: documents.Filters = documents.NO_FILTERS
+
+    def __post_init__(self) -> None:
+        if self.form != "fables":
+            self._files()  # missing ones are refused before others are read
+
+    def _files(self) -> list[list[Path]]:
+        """Return the files of each input, in order."""
+        return [documents.files_below(Path(name)) for name in self.inputs]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -66,23 +76,21 @@ class Source:
         return self.filters.of(self._pieces(), counts)
 
     def _pieces(self) -> Iterator[documents.Piece]:
-        if self.form == "wikitext":
+        if self.form == "fables":
+            for name in self.inputs:
+                for text in documents.write_fables(*documents.parse_fables(name)):
+                    yield documents.Piece(text, True)
+        elif self.form == "wikitext":
             yield from self._articles()
-            return
-        for name in self.inputs:
-            if self.form == "fables":
-                yield from (
-                    documents.Piece(text, True) for text in documents.write_fables(*documents.parse_fables(name))
-                )
-            else:
-                for file in documents.files_below(Path(name)):
-                    yield from self._pieces_of_file(file)
+        else:
+            for file in chain(*self._files()):
+                yield from self._pieces_of_file(file)
 
     def reading(self) -> dict[str, Any]:
         """Return what decides the documents besides the bytes of the files: empty for most sources."""
         if self.form == "fables":
             return {}
-        inputs = [documents.files_below(Path(name)) for name in self.inputs]
+        inputs = self._files()
         json_files = [[number for number, file in enumerate(files) if documents.is_json(file)] for files in inputs]
         tables = sum(documents.is_table(file) for files in inputs for file in files)
         return {
@@ -91,17 +99,10 @@ class Source:
         }
 
     def digests(self, workers: int) -> list[documents.InputDigest]:
-        """Return the digest of each input, with the hash of all its bytes.
-
-        Raises:
-            DataError: an input is missing.
-        """
-        return [self._digest(name, workers) for name in self.inputs]
-
-    def _digest(self, name: str, workers: int) -> documents.InputDigest:
+        """Return the digest of each input, with the hash of all its bytes."""
         if self.form == "fables":
-            return documents.digest_of_texts(f"fables {name}", documents.write_fables(*documents.parse_fables(name)))
-        return documents.digest(Path(name), workers)
+            return [documents.digest_of_fables(name) for name in self.inputs]
+        return [documents.digest(Path(name), workers) for name in self.inputs]
 
     def _pieces_of_file(self, file: Path) -> Iterator[documents.Piece]:
         if documents.is_table(file):
@@ -112,37 +113,11 @@ class Source:
 
     def _articles(self) -> Iterator[documents.Piece]:
         """Yield WikiText's articles. Tables are published in parts that end anywhere, text files are whole."""
-        for in_rows, files in groupby(self._files_of_lines(), key=itemgetter(0)):
+        for in_rows, files in groupby(chain(*self._files()), key=documents.is_table):
             if in_rows:
-                yield from documents.articles(*(lines for _, lines in files))
+                yield from documents.articles(
+                    *(documents.lines_of_rows(documents.rows(file, self.columns)) for file in files)
+                )
             else:
-                for _, lines in files:
-                    yield from documents.articles(lines)
-
-    def _files_of_lines(self) -> Iterator[tuple[bool, Iterator[str]]]:
-        """Yield for each file whether it is a table, and its lines."""
-        for name in self.inputs:
-            for file in documents.files_below(Path(name)):
-                if documents.is_table(file):
-                    yield True, documents.lines_of_rows(documents.rows(file, self.columns))
-                else:
-                    yield False, documents.lines_of(documents.text_chunks(file))
-
-
-def open_source(
-    form: str, inputs: Sequence[str], field: str | None = None, filters: documents.Filters = documents.NO_FILTERS
-) -> Source:
-    """Return the source of ``inputs`` (files or folders), read as ``form``.
-
-    Raises:
-        DataError: an unknown form, no input, or a missing input.
-    """
-    if form not in FORMS:
-        known = ", ".join(FORMS)
-        raise DataError(f"{form!r} is no known form of text{nearest(form, FORMS)}: expected one of {known}")
-    if not inputs:
-        raise DataError(f"{form}: --input FILE... is needed")
-    if form != "fables":
-        for name in inputs:
-            documents.files_below(Path(name))
-    return Source(form, tuple(inputs), field, filters)
+                for file in files:
+                    yield from documents.articles(documents.lines_of(documents.text_chunks(file)))
