@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from grok.config import common
@@ -77,7 +78,7 @@ class TaskConfig:
         if self.operation in DIVISIONS and not is_prime(self.modulus):
             raise ConfigError(
                 f"task.modulus={self.modulus}: {self.operation!r} divides, which needs a prime modulus "
-                f"(for example {self._next_prime()})"
+                f"(for example {next(n for n in count(self.modulus + 1) if is_prime(n))})"
             )
         if self.operation in PERMUTATION_OPERATIONS and self.modulus != S5_ORDER:
             raise ConfigError(
@@ -99,12 +100,6 @@ class TaskConfig:
                 "at least one of each is needed"
             )
 
-    def _next_prime(self) -> int:
-        n = self.modulus + 1
-        while not is_prime(n):
-            n += 1
-        return n
-
     def examples(self) -> int:
         """Return the number of equations in the table.
 
@@ -121,10 +116,7 @@ class TaskConfig:
 
     def is_of_another_form(self) -> bool:
         """Return whether this is the user's own table and not an operation of two operands."""
-        if not self.plugin:
-            return False
-
-        return not isinstance(table_of(self.plugin), Operation)
+        return bool(self.plugin) and not isinstance(table_of(self.plugin), Operation)
 
     def trains_itself(self) -> bool:
         """Return whether a function of the user's own trains the run as a whole."""

@@ -105,38 +105,24 @@ def defaults(**values: Any) -> Callable[[type[T]], type[T]]:
     return change
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
-    """One declared field: a setting, or a nested group of settings."""
-
-    hint: Any
-    kind: Any
-    """The hint without ``None``."""
-    optional: bool
-    rule: Rule | None
-    """None for a group."""
-
-
 @functools.cache
-def _declared(cls: Any) -> dict[str, _Declared]:
-    """Return the fields of ``cls`` by name; cached, because planning builds thousands of configs."""
+def _declared(cls: Any) -> dict[str, tuple[Any, Rule | None]]:
+    """Return type and rule of each field of ``cls`` by name, without a rule for a group of settings.
+
+    It is cached, because planning builds thousands of configs.
+    """
     hints = typing.get_type_hints(cls)
-    return {
-        f.name: _Declared(
-            hint := hints[f.name], without_none(hint), without_none(hint) is not hint, f.metadata.get("rule")
-        )
-        for f in fields(cls)
-    }
+    return {f.name: (hints[f.name], f.metadata.get("rule")) for f in fields(cls)}
 
 
 @functools.cache
 def _settings(cls: Any) -> dict[str, tuple[Any, Rule]]:
     flat: dict[str, tuple[Any, Rule]] = {}
-    for name, declared in _declared(cls).items():
-        if declared.rule is None:
-            flat |= {f"{name}.{below}": value for below, value in _settings(declared.hint).items()}
+    for name, (hint, rule) in _declared(cls).items():
+        if rule is None:
+            flat |= {f"{name}.{below}": value for below, value in _settings(hint).items()}
         else:
-            flat[name] = (declared.hint, declared.rule)
+            flat[name] = (hint, rule)
     return flat
 
 
@@ -157,9 +143,9 @@ def defaults_of(cls: Any) -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for f in fields(cls):
-        declared = _declared(cls)[f.name]
-        if declared.rule is None:
-            flat |= {f"{f.name}.{below}": value for below, value in defaults_of(declared.hint).items()}
+        hint, rule = _declared(cls)[f.name]
+        if rule is None:
+            flat |= {f"{f.name}.{below}": value for below, value in defaults_of(hint).items()}
         else:
             flat[f.name] = f.default if f.default_factory is MISSING else f.default_factory()
     return flat
@@ -186,13 +172,13 @@ def build(cls: type[T], data: Any, prefix: str = "", root: Any = None, built: Bu
             raise ConfigError(f"unknown setting '{prefix}{name}'{nearest(prefix + str(name), _settings(root))}")
     values: dict[str, Any] = {}
     for name, value in data.items():
-        field = declared[name]
-        if field.rule is not None:
-            values[name] = _check(prefix + name, value, field.kind, field.optional, field.rule)
+        hint, rule = declared[name]
+        if rule is not None:
+            values[name] = check(prefix + name, value, hint, rule)
             continue
-        key = (field.hint, f"{prefix}{name}.", id(value))
+        key = (hint, f"{prefix}{name}.", id(value))
         if key not in built:
-            built[key] = build(field.hint, value, f"{prefix}{name}.", root, built)
+            built[key] = build(hint, value, f"{prefix}{name}.", root, built)
         values[name] = built[key]
     return cls(**values)
 
@@ -200,12 +186,8 @@ def build(cls: type[T], data: Any, prefix: str = "", root: Any = None, built: Bu
 def check(name: str, value: Any, hint: Any, rule: Rule) -> Any:
     """Return ``value`` as type ``hint`` within ``rule``, or raise ConfigError."""
     kind = without_none(hint)
-    return _check(name, value, kind, kind is not hint, rule)
-
-
-def _check(name: str, value: Any, kind: Any, optional: bool, rule: Rule) -> Any:
     if value is None:
-        if optional:
+        if kind is not hint:
             return None
         raise ConfigError(f"{name}=null: a value is needed, {_accepts(kind, rule)}")
     checked = _convert(name, value, kind, rule)
@@ -220,6 +202,7 @@ def _check(name: str, value: Any, kind: Any, optional: bool, rule: Rule) -> Any:
     return checked
 
 
+@functools.cache
 def without_none(hint: Any) -> Any:
     """Return ``X`` of the hint ``X | None``, and any other hint unchanged."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
@@ -263,7 +246,7 @@ def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
             raise refuse()
         _, item = typing.get_args(kind)
         if item is Any:
-            return _named_code(name, _plain_map(name, value), rule)
+            return _named_code(name, _plain_parts(name, value), rule)
         return {k: check(f"{name}.{k}", v, item, rule) for k, v in _dotted(name, value).items()}
     raise AssertionError(f"no rule for a setting of type {kind!r}")
 
@@ -279,23 +262,19 @@ def _named_code(name: str, value: dict[str, Any], rule: Rule) -> dict[str, Any]:
     return value
 
 
-def _plain_map(name: str, value: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a map of text, numbers, flags, lists and further maps, as plain containers.
+def _plain_parts(name: str, value: Any) -> Any:
+    """Return a map of text, numbers, flags, lists and further maps, or a part of it, as plain containers.
 
     Raises:
         ConfigError: something else is in it.
     """
-
-    def plain(inner: Any) -> Any:
-        if isinstance(inner, Mapping):
-            return {str(key): plain(below) for key, below in inner.items()}
-        if isinstance(inner, (list, tuple)):
-            return [plain(below) for below in inner]
-        if inner is None or isinstance(inner, (bool, int, str)) or (isinstance(inner, float) and math.isfinite(inner)):
-            return inner
-        raise ConfigError(f"{name} has {inner!r} in it: expected text, finite numbers, true, false, lists and maps")
-
-    return {str(key): plain(below) for key, below in value.items()}
+    if isinstance(value, Mapping):
+        return {str(key): _plain_parts(name, below) for key, below in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain_parts(name, below) for below in value]
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ConfigError(f"{name} has {value!r} in it: expected text, finite numbers, true, false, lists and maps")
 
 
 def _dotted(name: str, value: Mapping[Any, Any]) -> dict[str, Any]:
