@@ -295,12 +295,8 @@ def _levels(init: float, interaction: float) -> Study:
 
 def _groups(rates: tuple[float, ...]) -> Study:
     def study(rng: np.random.Generator) -> Iterator[Seen]:
-        yield (
-            "any group differs",
-            0.0,
-            p(unequal_rates(rng.binomial(500, rates).tolist(), [500] * len(rates), rng, 999).p),
-            0.0,
-        )
+        found = unequal_rates(rng.binomial(500, rates).tolist(), [500] * len(rates), rng, 999)
+        yield "any group differs", 0.0, p(found.p), 0.0
 
     return study
 
@@ -348,12 +344,8 @@ def row(section: str, case: str, quantity: str, seen: list[Seen]) -> str:
     below, above = truth < low - 1e-9, truth > high + 1e-9
     said = (low > null + 1e-9) | (high < null - 1e-9)
     test = all(e.method == "test" for _, _, e, _ in seen)
-    held = (
-        ["", "", "", ""]
-        if test
-        else [f"{v:.3f}" for v in (1 - below.mean() - above.mean(), below.mean(), above.mean())]
-    )
-    cells = ["" if test else f"{truth.mean():.3f}", *held[:3], "" if test else f"{(high - low).mean():.2f}"]
+    shares = truth.mean(), 1 - below.mean() - above.mean(), below.mean(), above.mean()
+    cells = [""] * 5 if test else [*(f"{v:.3f}" for v in shares), f"{(high - low).mean():.2f}"]
     return f"| {section} | {case} | {quantity} | {' | '.join(cells)} | {said.mean():.3f} | {len(seen):,} |"
 
 

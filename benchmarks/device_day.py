@@ -198,11 +198,8 @@ def sweep(fake: bool) -> dict[str, Any]:
             marks.append(time.perf_counter() - began)
     result: dict[str, Any] = {"seeds": len(marks), "seconds": marks[-1], "second half": marks[-1] - marks[width - 1]}
     if not fake:
-        memory = {
-            "memory": torch.cuda.max_memory_allocated(),
-            "estimate": memory_of(default_config(**over), width).total,
-        }
-        result |= memory
+        estimate = memory_of(default_config(**over), width).total
+        result |= {"memory": torch.cuda.max_memory_allocated(), "estimate": estimate}
     return result
 
 

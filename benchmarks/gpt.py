@@ -110,16 +110,6 @@ def started(name: str, kind: tuple[str, str, bool], arguments: argparse.Namespac
     return Contender(Served, [(kind, arguments)] * size, name=name, places=places)
 
 
-def in_turns(contenders: list[Contender], steps: int) -> list[Contender]:
-    """Return the contenders after ``steps`` steps of each, in turns."""
-    for _ in range(steps // ROUND):
-        for contender in contenders:
-            contender.times.append(contender.run(ROUND))
-    for contender in contenders:
-        contender.end()
-    return contenders
-
-
 def milliseconds(contender: Contender) -> Any:
     """Return the milliseconds per step (rounds,) without the first round, which compiles."""
     return 1000 * np.array(contender.times[1:])
@@ -146,10 +136,14 @@ it is measured."""
 
 def measure(arguments: argparse.Namespace) -> list[Contender]:
     """Run all contenders in turns and return them."""
-    kinds = {
-        name: kind for name, kind in KINDS[arguments.device].items() if not arguments.only or name in arguments.only
-    }
-    return in_turns([started(name, kind, arguments) for name, kind in kinds.items()], arguments.steps)
+    kinds = KINDS[arguments.device]
+    contenders = [started(name, kinds[name], arguments) for name in kinds if name in (arguments.only or kinds)]
+    for _ in range(arguments.steps // ROUND):
+        for contender in contenders:
+            contender.times.append(contender.run(ROUND))
+    for contender in contenders:
+        contender.end()
+    return contenders
 
 
 def data_of(corpus: Corpus) -> dict[str, Any]:
@@ -182,7 +176,7 @@ def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
         "windows, so their losses agree only roughly.",
         "",
     ]
-    head = ["", "ms a step", "tokens/s", "GFLOP/s", "val loss", "times the plain loop"]
+    head = ["", "ms a step", "tokens/s", "GFLOP/s", "val loss", "times the plain loop", "MiB"]
     rows = []
     for c in contenders:
         kinds = KINDS[arguments.device]
@@ -195,9 +189,7 @@ def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
             times = "{1:.2f} ({0:.2f} to {2:.2f})".format(*ratios)
         speed = f"{tokens / ms * 1000:,.0f}", f"{flops / ms / 1e6:,.0f}"
         rows.append((c.name, f"{ms:.1f}", *speed, f"{last['val_loss']:.3f}", times, f"{last['memory']:,.0f}"))
-    texts = len(head) - 1
-    head += ["MiB"]
-    lines += table(head, rows, right=set(range(1, len(head))) - {texts})
+    lines += table(head, rows, right=(1, 2, 3, 4, 6))
     ours = next(c.last[0] for c in contenders if "data_wait" in c.last[0])
     lines.append(f"Waiting for data takes {ours['data_wait']:.2%} of our step.")
     if (peak := peak_of_device(device, "bf16")) is not None:

@@ -7,7 +7,8 @@ run. ``lanes`` of a contender are trained by one ``step()``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -135,20 +136,6 @@ class FunctionalLoop:
         return float(loss.detach()) / self.lanes
 
 
-class CarefulLoop(FunctionalLoop):
-    """What a careful user writes: compiled, a fused optimiser, the last layer only where the answer is read."""
-
-    def __init__(self, config: ArithmeticConfig, seed: int) -> None:
-        super().__init__(config, seed, lanes=1, only_answer=True)
-
-
-class VmapLoop(FunctionalLoop):
-    """Several seeds by torch.func.vmap, compiled."""
-
-    def __init__(self, config: ArithmeticConfig, seed: int) -> None:
-        super().__init__(config, seed, lanes=LANES, only_answer=False)
-
-
 class JaxLoop:
     """One jitted step of JAX, or of several seeds by its vmap; AdamW written out."""
 
@@ -195,17 +182,11 @@ class JaxLoop:
         return float(loss.mean())
 
 
-class JaxVmapLoop(JaxLoop):
-    """Several seeds by JAX's vmap."""
-
-    def __init__(self, config: ArithmeticConfig, seed: int) -> None:
-        super().__init__(config, seed, LANES)
-
-
-PEERS: dict[str, type[Any]] = {
+PEERS: dict[str, Callable[[ArithmeticConfig, int], Any]] = {
     "torch.compile": CompiledLoop,
-    "careful": CarefulLoop,
-    "torch.func.vmap": VmapLoop,
+    "careful": partial(FunctionalLoop, lanes=1, only_answer=True),
+    "torch.func.vmap": partial(FunctionalLoop, lanes=LANES, only_answer=False),
     "JAX jit": JaxLoop,
-    "JAX vmap": JaxVmapLoop,
+    "JAX vmap": partial(JaxLoop, lanes=LANES),
 }
+"""*Careful*: compiled, a fused optimiser, the last layer only where the answer is read. Of vmap: several seeds."""

@@ -37,7 +37,7 @@ Regime = dict[str, Any]
 """Changes of the default regime's settings."""
 
 
-KINDS: dict[str, type[Any]] = {"plain": PlainLoop, "ours": OurLane, **PEERS}
+KINDS: dict[str, Callable[[ArithmeticConfig, int], Any]] = {"plain": PlainLoop, "ours": OurLane, **PEERS}
 
 
 class Served:
@@ -105,11 +105,6 @@ def product_rates(regime: Regime) -> dict[str, float]:
     return best
 
 
-def medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return each kind's median over the rounds."""
-    return {kind: statistics.median(seconds[kind] for seconds in rounds) for kind in rounds[0]}
-
-
 def flops_of(config: ArithmeticConfig) -> int:
     """Return the operations of one step's matrix products with shared prefixes."""
     return matrix_flops(
@@ -143,7 +138,8 @@ def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, An
         for name in rotated(list(teams), i):
             teams[name].times.append(teams[name].run(steps))
         evaluation.append(ours.run(2, "evaluate"))
-    flops, rate = flops_of(config), medians(rates)
+    flops = flops_of(config)
+    rate = {kind: statistics.median(of_round[kind] for of_round in rates) for kind in rates[0]}
     results: dict[str, Any] = {
         "flops": flops,
         "rates": rate,

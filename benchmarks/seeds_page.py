@@ -17,10 +17,6 @@ def page(results: dict[str, Any], regime: dict[str, Any]) -> str:
     """Return the page of ``results``; ``regime`` has the changes of the default regime."""
     rounds = len(next(iter(results["contenders"].values()))["seconds per lane-step"])
     over = f" Changes of the default regime: `{regime}`." if regime else ""
-    parts = {
-        "Targets": targets,
-        "The floor": floor,
-    }
     lines = [
         *heading(
             "Seeds an hour at the default regime",
@@ -37,9 +33,9 @@ def page(results: dict[str, Any], regime: dict[str, Any]) -> str:
         + ("" if "JAX jit" in str(results["contenders"]) else " JAX is not installed: its rows are missing."),
         "",
         *contenders(results),
+        *("## Targets", "", *targets(results)),
+        *("## The floor", "", *floor(results)),
     ]
-    for title, part in parts.items():
-        lines += [f"## {title}", "", *part(results)]
     return "\n".join(lines)
 
 

@@ -247,11 +247,8 @@ def cases() -> Iterator[tuple[str, str, Callable[[], Study]]]:
         case = f"{len(sizes)} splits, {max(sizes)} to {min(sizes)} runs each, {'pairs' if paired else 'two groups'}"
         yield "shared seeds", case, partial(sharing, sizes, paired)
     for candidates, alike in product((6, 19), (0.0, 0.2, 0.9)):
-        yield (
-            "repeats",
-            f"{candidates} super seeds × 4, runs of a seed {alike:.0%} alike",
-            partial(repeats, candidates, 0.01, alike),
-        )
+        case = f"{candidates} super seeds × 4, runs of a seed {alike:.0%} alike"
+        yield "repeats", case, partial(repeats, candidates, 0.01, alike)
     for factors, single, noise in ((5, 0.0, 0.3), (5, 0.3, 0.3), (5, 0.7, 0.3), (5, 0.7, 1.0), (2, 2 / 3, 0.3)):
         case = f"{factors} layers, {single:.0%} one by one, noise {noise:g}"
         yield "layers", case, partial(layers, factors, single, noise)

@@ -18,7 +18,7 @@ from benchmarks.device_day import STAGES, run_day
 from benchmarks.generated.page import COUNT, parts
 from benchmarks.generated.page import page as counted_page
 from benchmarks.gpt import our_config
-from benchmarks.peers import LANES, PEERS, CarefulLoop, JaxLoop, TorchOps, VmapLoop, batches, initial, logits
+from benchmarks.peers import LANES, PEERS, JaxLoop, TorchOps, batches, initial, logits
 from benchmarks.plain_gpt import SHAPES, PlainGPT
 from benchmarks.seeds import KINDS
 from benchmarks.settings import default_config
@@ -186,8 +186,10 @@ def test_the_peers_model_is_the_plain_one_in_float64() -> None:
 def test_every_peer_trains_alike() -> None:
     pytest.importorskip("jax", reason="an extra of the benchmark alone: pip install jax")
     config = default_config(**REGIME)
-    losses = [[peer.step() for _ in range(3)] for peer in (CarefulLoop(config, 0), JaxLoop(config, 0))]
+    losses = [[peer.step() for _ in range(3)] for peer in (PEERS["careful"](config, 0), JaxLoop(config, 0))]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
-    several = [[peer.step() for _ in range(3)] for peer in (VmapLoop(config, 0), JaxLoop(config, 0, LANES))]
+    several = [
+        [peer.step() for _ in range(3)] for peer in (PEERS["torch.func.vmap"](config, 0), JaxLoop(config, 0, LANES))
+    ]
     np.testing.assert_allclose(several[0], several[1], rtol=1e-5)
     PEERS["torch.compile"](config, 0).step()
