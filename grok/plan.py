@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 
 from grok.commands.command import Parser, command, number, positive
@@ -11,7 +12,7 @@ from grok.config import GptConfig
 from grok.errors import ConfigError
 from grok.execute.groups import training_tokens, with_budget
 from grok.gpt.flops import MACHINES
-from grok.gpt.planning.planner import FITTED_FROM, Plan, chinchilla_loss, perplexity, plan
+from grok.gpt.planning.planner import FITTED_FROM, Plan, chinchilla_loss, plan
 from grok.gpt.planning.published import page
 from grok.terminal import duration, size
 from grok.text.corpus import open_corpus
@@ -123,7 +124,7 @@ def _fit(parameters: int, tokens: int) -> str:
     if parameters < FITTED_FROM:
         return f"none: the fit is for models of at least {FITTED_FROM / 1e6:.0f}M parameters"
     loss = chinchilla_loss(parameters, tokens)
-    return f"{loss:.2f} nats, perplexity {perplexity(loss):.3g} (web text, each token once)"
+    return f"{loss:.2f} nats, perplexity {math.exp(loss):.3g} (web text, each token once)"
 
 
 if __name__ == "__main__":

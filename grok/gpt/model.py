@@ -114,35 +114,29 @@ class Block(nn.Module):
         self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: parts.Masks, cache: parts.KVCache | None
     ) -> Tensor:
         """Return the block's output [B, T, D]."""
-        if self.recompute == "blocks" and torch.is_grad_enabled():
-            return again(self.compute, x, places, bias, masks, cache)
-        return self.compute(x, places, bias, masks, cache)
+        return kept_or_again(self.recompute == "blocks", self.compute, x, places, bias, masks, cache)
 
     def compute(
         self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: parts.Masks, cache: parts.KVCache | None
     ) -> Tensor:
         first, second = masks.get(f"{self.name}.residual1"), masks.get(f"{self.name}.residual2")
+        read, attention = self.norm1(x) if self.pre else x, self.recompute == "attention"
+        x = x + parts.drop(kept_or_again(attention, self.attention, read, places, bias, masks, cache), first)
         if self.pre:
-            x = x + parts.drop(self.attend(self.norm1(x), places, bias, masks, cache), first)
             return x + parts.drop(self.mlp(self.norm2(x)), second)
-        x = self.norm1(x + parts.drop(self.attend(x, places, bias, masks, cache), first))
+        x = self.norm1(x)
         normed: Tensor = self.norm2(x + parts.drop(self.mlp(x), second))
         return normed
 
-    def attend(
-        self, x: Tensor, places: Tensor | None, bias: Tensor | None, masks: parts.Masks, cache: parts.KVCache | None
-    ) -> Tensor:
-        if self.recompute == "attention" and torch.is_grad_enabled():
-            return again(self.attention, x, places, bias, masks, cache)
-        attended: Tensor = self.attention(x, places, bias, masks, cache)
-        return attended
 
+def kept_or_again(again: bool, function: Callable[..., Tensor], *args: object) -> Tensor:
+    """Return ``function(*args)``.
 
-def again(function: Callable[..., Tensor], *args: object) -> Tensor:
-    """Return ``function(*args)``; only the arguments are kept, and the backward pass calls it again (Chen et al. 2016).
-
-    The function must not draw random numbers.
+    ``again``: the backward pass calls it again, and only its arguments are kept until then (Chen et al. 2016). It must
+    not draw random numbers.
     """
+    if not (again and torch.is_grad_enabled()):
+        return function(*args)
     result: Tensor = checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
     return result
 

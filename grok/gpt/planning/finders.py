@@ -89,15 +89,9 @@ def range_test(trainer: Trainer, *, first: float = 1e-6, last: float = 1.0, step
         rates=np.array(rates),
         losses=np.array(losses),
         smooth=np.array(smooth),
-        suggestion=steepest(np.array(rates), np.array(smooth)),
+        suggestion=rates[int(np.gradient(smooth, np.log(rates)).argmin())],
         configured=trainer.config.optim.lr,
     )
-
-
-def steepest(rates: NDArray[np.float64], smooth: NDArray[np.float64]) -> float:
-    """Return the rate of the steepest fall of ``smooth`` against the logarithm of ``rates``."""
-    slope = np.gradient(smooth, np.log(rates))
-    return float(rates[int(slope.argmin())])
 
 
 # Finds the micro-batch size: the number of sequences that fit into memory and still increase the speed.

@@ -8,7 +8,6 @@ Hoffmann et al. 2022, Chinchilla (tokens per parameter, loss of a model size and
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -281,8 +280,3 @@ def chinchilla_loss(parameters: float, tokens: float) -> float:
     The fit is for web text, with each token used once, and for models of ``FITTED_FROM`` to 16B parameters.
     """
     return float(1.69 + 406.4 / parameters**0.34 + 410.7 / tokens**0.28)
-
-
-def perplexity(loss: float) -> float:
-    """Return exp(``loss``)."""
-    return math.exp(loss)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from grok.config.gpt import ModelConfig
 from grok.gpt.flops import MACHINES, count_parameters, gpt2_parameters
-from grok.gpt.planning.planner import CHINCHILLA_TOKENS_PER_PARAMETER, chinchilla_loss, perplexity
+from grok.gpt.planning.planner import CHINCHILLA_TOKENS_PER_PARAMETER, chinchilla_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ def figures() -> Sequence[Figure]:
         "flops is 2.4E+18": 6 * small * 3.3e9,
         "3.3B": rule * small,
         "Predicted loss=~3.3": chinchilla_loss(117e6, 3.3e9),
-        "PPL=24 to 27": perplexity(chinchilla_loss(117e6, 3.3e9)),
-        "PPL=16.1 to 16.3": perplexity(2.8),
+        "PPL=24 to 27": math.exp(chinchilla_loss(117e6, 3.3e9)),
+        "PPL=16.1 to 16.3": math.exp(2.8),
         "2.1B tokens": wt103_tokens,
         "17 epochs": wt103_tokens / 119e6,
         "3.3B tokens suggested by Chinchilla": rule * wt103.without_positions,

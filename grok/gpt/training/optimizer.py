@@ -95,16 +95,12 @@ def nonzero(tensors: list[Tensor]) -> Tensor:
 
 def sum_and_largest(moments: list[Tensor]) -> tuple[Tensor, Tensor]:
     """Return the sum and the largest of all second moments."""
-    if moments[0].is_cuda and moments[0].is_floating_point():
-        return sum_and_largest_together(moments)
-    return torch.stack([v.sum() for v in moments]).sum(), torch.stack([v.max() for v in moments if v.numel()]).max()
-
-
-def sum_and_largest_together(moments: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return :func:`sum_and_largest` with few kernels: second moments are never negative, so sums are L1 norms."""
     held = [v for v in moments if v.numel()]
-    totals, tops = (torch._foreach_norm(held, order) for order in (1, torch.inf))
-    return torch.stack(list(totals)).sum(), torch.stack(list(tops)).max()
+    if moments[0].is_cuda and moments[0].is_floating_point():
+        # few kernels: second moments are never negative, so sums are L1 norms
+        totals, tops = (torch._foreach_norm(held, order) for order in (1, torch.inf))
+        return torch.stack(list(totals)).sum(), torch.stack(list(tops)).max()
+    return torch.stack([v.sum() for v in moments]).sum(), torch.stack([v.max() for v in held]).max()
 
 
 def second_moments(optimizer: torch.optim.Optimizer) -> list[Tensor]:

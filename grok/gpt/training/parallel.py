@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -384,13 +385,9 @@ def _described(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
 
 
 def _deciding(checkpoint: Checkpoint | None) -> dict[str, Tensor]:
-    return {} if checkpoint is None else {n: t for n, t in checkpoint.tensors.items() if _decides(n)}
-
-
-def _decides(name: str) -> bool:
-    """Return whether training needs a checkpoint's tensor; rank 0 alone keeps best and averaged weights."""
-    own = name.split(".", 2)[2] if name.startswith("kept.") else name
-    return own == "log" or own.startswith(("model.", "optim."))
+    """Return the tensors that training needs: rank 0 alone keeps best and averaged weights."""
+    needed = re.compile(r"(kept\.\d+\.)?(log$|model\.|optim\.)")
+    return {} if checkpoint is None else {n: t for n, t in checkpoint.tensors.items() if needed.match(n)}
 
 
 @functools.lru_cache(maxsize=1)

@@ -64,7 +64,7 @@ class Ramp:
 
     Growth is by equal shares of the samples, as Megatron's ``rampup_batch_size``: with
     ``n = (full - first) / increment`` increments, the i-th comes when ``i * samples / n``
-    sequences are consumed. ``Ramp.flat(full)`` never grows.
+    sequences are consumed.
     """
 
     first: int
@@ -73,13 +73,10 @@ class Ramp:
     full: int
 
     @classmethod
-    def flat(cls, full: int) -> Ramp:
-        return cls(full, 1, 0, full)
-
-    @classmethod
     def of(cls, triple: list[int], full: int) -> Ramp:
-        """Return the ramp of ``[first, increment, samples]``, or the flat ramp for an empty list."""
-        return cls(triple[0], triple[1], triple[2], full) if triple else cls.flat(full)
+        """Return the ramp of ``[first, increment, samples]``, or for an empty list one that never grows."""
+        first, increment, samples = triple or (full, 1, 0)
+        return cls(first, increment, samples, full)
 
     def size_at(self, consumed: int) -> int:
         """Return the size after ``consumed`` sequences."""
