@@ -11,7 +11,6 @@ import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from grok.errors import ConfigError, DataError, in_words, one_line
 from grok.gpt.generate import Sampler, generate
 from grok.gpt.model import GPT, parameter_count
 from grok.gpt.sinks import Sink, Used, open_sinks
+from grok.gpt.training.batches import Source
 from grok.plugins import exits_refused
 from grok.records import TASK, VAL_LOSS, CurvePoint, RunResult, StepPoint
 from grok.streams import Stream
@@ -38,7 +38,7 @@ SAMPLER: Final = Sampler(temperature=0.8, top_k=50)
 
 def sample_text(model: GPT, tokenizer: Tokenizer, config: EvalConfig, *, stream: Stream) -> str:
     """Return ``config.prompt`` and up to ``sample_tokens`` tokens sampled after it; ``stream`` is at the step."""
-    prompt = known_prompt(tokenizer, config.prompt)
+    prompt, _ = known_prompt(tokenizer, config.prompt)
     (sample,) = generate(
         model,
         [prompt],
@@ -51,22 +51,13 @@ def sample_text(model: GPT, tokenizer: Tokenizer, config: EvalConfig, *, stream:
     return tokenizer.decode([*prompt, *sample.ids])
 
 
-def known_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Return the prompt's tokens or, if this tokeniser cannot encode the prompt, one token to start from."""
+def known_prompt(tokenizer: Tokenizer, prompt: str) -> tuple[list[int], bool]:
+    """Return the prompt's tokens, or one token to start from; and whether this tokeniser can encode the prompt."""
     try:
-        tokens = [int(i) for i in tokenizer.encode(prompt)]
+        tokens, known = [int(i) for i in tokenizer.encode(prompt)], True
     except DataError:  # a character outside the tokeniser's vocabulary
-        tokens = []
-    return tokens or [tokenizer.eot_id or 0]
-
-
-def replaced_prompt(tokenizer: Tokenizer, prompt: str) -> str | None:
-    """Return the text that replaces a prompt that this tokeniser cannot encode, or None."""
-    try:
-        tokenizer.encode(prompt)
-    except DataError:
-        return tokenizer.decode(known_prompt(tokenizer, prompt))
-    return None
+        tokens, known = [], False
+    return tokens or [tokenizer.eot_id or 0], known
 
 
 # One setting, ``log.profile=FOLDER``, writes a trace and a table of a few updates.
@@ -137,17 +128,6 @@ SHOWN = 120
 """Characters shown of a sample; the store has all of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One corpus of a training set of several."""
-
-    corpus: Corpus
-    share: float
-    """Its share of the training sequences."""
-    epochs: float
-    """How many epochs of it a run is expected to take."""
-
-
 class Log:
     """Prints plain lines to the error stream and hands every record to the sinks."""
 
@@ -159,15 +139,15 @@ class Log:
         model: GPT,
         device: torch.device,
         *,
-        shares: Sequence[Share] = (),
+        shares: Sequence[tuple[Source, float]] = (),
         from_step: int,
         earlier: Sequence[StepPoint] = (),
         branch: int = 0,
         mute: bool = False,
     ) -> None:
-        """``shares``: the corpora of the training set; empty: ``corpus`` alone. ``earlier``: the log until
-        ``from_step``. ``branch``: number of the branch there. ``mute``: print nothing whatever happens, as another
-        process of this run prints it.
+        """``shares``: the corpora of the training set, each with the epochs that the run is expected to take of it;
+        empty: ``corpus`` alone. ``earlier``: the log until ``from_step``. ``branch``: number of the branch there.
+        ``mute``: print nothing whatever happens, as another process of this run prints it.
         """
         self.mute = mute
         self.run_id, self.config, self.corpus, self.model = run_id, config, corpus, model
@@ -201,17 +181,17 @@ class Log:
         of_data = "" if self.shares else f" are {most}{epochs:.2f} epochs of {len(tokens):,} tokens"
         self.say(f"{config.experiment}: {n:,} parameters, vocabulary {model.vocab_size:,}{against_target(config, n)}")
         self.say(f"{train.steps:,} steps of {up_to}{train.batch_size * context:,} tokens{of_data}; {numerics}")
-        for share in self.shares:
+        for source, own_epochs in self.shares:
             self.say(
-                f"{share.share:.1%} of the sequences from {share.corpus.path}: {share.epochs:.2f} epochs of its "
-                f"{len(share.corpus.tokens('train')):,} tokens"
+                f"{source.share:.1%} of the sequences from {source.corpus.path}: {own_epochs:.2f} epochs of its "
+                f"{len(source.corpus.tokens('train')):,} tokens"
             )
         self.say(f"data sample: {self.corpus.sample('train', 48)!r}")
-        instead = replaced_prompt(self.corpus.tokenizer, config.eval.prompt) if config.eval.sample_tokens else None
-        if instead is not None:
+        prompt, known = known_prompt(self.corpus.tokenizer, config.eval.prompt)
+        if config.eval.sample_tokens and not known:
             self.say(
                 f"warning: eval.prompt={config.eval.prompt!r} has characters that the vocabulary of {self.corpus.path} "
-                f"lacks: samples begin with {instead!r} instead",
+                f"lacks: samples begin with {self.corpus.tokenizer.decode(prompt)!r} instead",
                 always=True,
             )
         for change in changes:

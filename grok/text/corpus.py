@@ -423,15 +423,9 @@ def refuse_other_tokenizer(corpus: Corpus, main: Corpus) -> None:
     ours, theirs = corpus.manifest["tokenizer"], main.manifest["tokenizer"]
     if (ours["hash"], ours["eot_id"]) != (theirs["hash"], theirs["eot_id"]):
         raise DataError(
-            f"{corpus.path} was made with another tokeniser than {main.path}: prepare it with {tokenizer_words(main)}"
+            f"{corpus.path} was made with another tokeniser than {main.path}: prepare it with --tokenizer "
+            f"{main.path / theirs['file']}" + ("" if theirs["eot"] == END_OF_TEXT else f" --eot '{theirs['eot']}'")
         )
-
-
-def tokenizer_words(corpus: Corpus) -> str:
-    """Return the options of ``grok prepare`` that use this corpus's tokeniser for another corpus."""
-    entry = corpus.manifest["tokenizer"]
-    more = "" if entry["eot"] == END_OF_TEXT else f" --eot '{entry['eot']}'"
-    return f"--tokenizer {corpus.path / entry['file']}{more}"
 
 
 def check_fit(

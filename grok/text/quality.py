@@ -40,20 +40,6 @@ ALARMING: Final = 0.02
 _TAG: Final = re.compile(r"<(?!unk>|\|)[a-zA-Z/!][^<>]{0,300}>")
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A window of text and its measures."""
-
-    text: str
-    """The first characters, for the report."""
-    measures: dict[str, float]
-    """By the names in ``LIMITS``."""
-
-    def faults(self) -> list[str]:
-        """Return the names of the measures beyond their limits."""
-        return [name for name, limit in LIMITS.items() if self.measures[name] > limit]
-
-
 @dataclass(slots=True)
 class Quality:
     """The measures of one source, summed while its text is read."""
@@ -86,12 +72,13 @@ class Quality:
             self._add(self._open)
 
     def _add(self, text: str) -> None:
-        window, self._open = measure(text), ""
+        measures, self._open = measure(text), ""
         self.windows += 1
-        for name in window.faults():
-            self.faults[name] += 1
-            kept = [*self.worst.get(name, []), (window.measures[name], window.text)]
-            self.worst[name] = sorted(kept, reverse=True)[:3]
+        for name, limit in LIMITS.items():
+            if measures[name] > limit:
+                self.faults[name] += 1
+                kept = [*self.worst.get(name, []), (measures[name], text[:240])]
+                self.worst[name] = sorted(kept, reverse=True)[:3]
 
     def describe(self) -> dict[str, Any]:
         """Return the shares for the report, and the worst samples of each fault, as JSON values by name."""
@@ -103,22 +90,19 @@ class Quality:
         }
 
 
-def measure(text: str) -> Window:
-    """Return the measures of one window of text: the larger, the worse."""
+def measure(text: str) -> dict[str, float]:
+    """Return the measures of one window of text by the names in ``LIMITS``: the larger, the worse."""
     words, lines = text.split(), [line for line in text.split("\n") if len(line) >= 20]
     packed = len(zlib.compress(text.encode()))
     characters = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     shuffled = np.random.default_rng(0).permutation(characters).tobytes().decode("utf-32-le")
-    return Window(
-        text=text[:240],
-        measures={
-            "disorder": packed / len(zlib.compress(shuffled.encode())),
-            "compression": -packed / len(text.encode()),
-            "repeated_words": _repeated([tuple(words[i : i + 5]) for i in range(len(words) - 4)]),
-            "repeated_lines": _repeated(lines),
-            "markup": sum(map(len, _TAG.findall(text))) / len(text),
-        },
-    )
+    return {
+        "disorder": packed / len(zlib.compress(shuffled.encode())),
+        "compression": -packed / len(text.encode()),
+        "repeated_words": _repeated([tuple(words[i : i + 5]) for i in range(len(words) - 4)]),
+        "repeated_lines": _repeated(lines),
+        "markup": sum(map(len, _TAG.findall(text))) / len(text),
+    }
 
 
 def _repeated(items: Sequence[Any]) -> float:
@@ -240,11 +224,6 @@ class TextScan:
             "top_characters": [[chr(code), n] for code, n in common[:20]],
             "quality": self.quality.describe(),
         }
-
-
-def shared_documents(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> int:
-    """Return the number of documents in ``right`` that are also in ``left``, compared by their hashes."""
-    return int(np.isin(right, left).sum())
 
 
 def report(corpus: Corpus, scans: Mapping[str, TextScan], leaks: Mapping[str, int]) -> dict[str, Any]:

@@ -66,12 +66,9 @@ class Tokenizer(ABC):
         """
         if self.eot_id is None or END_OF_TEXT not in text:
             return self.encode_plain([text])[0]
-        parts: list[Tokens] = []
-        for i, part in enumerate(text.split(END_OF_TEXT)):
-            if i > 0:
-                parts.append(np.array([self.eot_id], dtype=self.dtype))
-            parts.append(self.encode_plain([part])[0])
-        return np.concatenate(parts)
+        end = np.array([self.eot_id], dtype=self.dtype)
+        parts = [part for ids in self.encode_plain(text.split(END_OF_TEXT)) for part in (end, ids)]
+        return np.concatenate(parts[1:])
 
     @abstractmethod
     def encode_plain(self, texts: Sequence[str]) -> list[Tokens]:

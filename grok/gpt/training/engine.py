@@ -19,9 +19,9 @@ from grok.config.gpt import GptConfig, LogConfig
 from grok.errors import CheckpointError
 from grok.gpt.harness import TaskScores
 from grok.gpt.initial import build_model
-from grok.gpt.log import Log, Share, sample_text
+from grok.gpt.log import Log, sample_text
 from grok.gpt.training import checkpoint as saved
-from grok.gpt.training.batches import Texts, open_data
+from grok.gpt.training.batches import Source, Texts, open_data
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.parallel import RankLost, Ranks, fatally
 from grok.gpt.training.stability import Incident, abandoned_id, return_step
@@ -148,11 +148,11 @@ class GptRun(TrainingRun):
             mute=ranks.index > 0,
         )
 
-    def _shares(self) -> list[Share]:
+    def _shares(self) -> list[tuple[Source, float]]:
         """Return the corpora of the training set with their shares and epochs; none if there is only one corpus."""
         batches, sources = self.trainer.batches, self.texts.sources
         epochs = batches.epochs(batches.batch.consumed(self.steps))
-        return [Share(s.corpus, s.share, n) for s, n in zip(sources, epochs, strict=True)] if len(sources) > 1 else []
+        return list(zip(sources, epochs, strict=True)) if len(sources) > 1 else []
 
     @property
     def step(self) -> int:
@@ -292,12 +292,11 @@ class GptRun(TrainingRun):
         if self.config.checkpoint.keep and status == "completed":
             yield self.checkpoint()
         resume = self.config.resume
-        parent = (resume.run, resume.step) if resume.run is not None and resume.step is not None else None
-        result = self._result(status, reason, run_id=self.job.run_id, parent=parent)
+        result = self._result(status, reason, run_id=self.job.run_id, parent=(resume.run, resume.step))
         self.log.finish(result, self.saved_at)
         yield result
 
-    def _result(self, status: str, reason: str, *, run_id: str, parent: tuple[str, int] | None) -> RunResult:
+    def _result(self, status: str, reason: str, *, run_id: str, parent: tuple[str | None, int | None]) -> RunResult:
         made = status == "completed"
         updates = self.step if made else self.step - 1  # the step of the event made no update
         curve = list(self.history.curve)
@@ -316,8 +315,8 @@ class GptRun(TrainingRun):
             device=self.numerics.device.type,
             numerics=joined_tags(self.all_tags(self._tag())),
             started_at=self.started_at,
-            parent_run_id=parent[0] if parent else None,
-            branch_step=parent[1] if parent else None,
+            parent_run_id=parent[0],
+            branch_step=parent[1],
             curve=curve,
             step_log=list(self.history.log),
             tensors=self._weights(),

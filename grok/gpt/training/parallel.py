@@ -284,10 +284,10 @@ class Ranks:
         """Return rank 0's ``message`` (JSON) on every process."""
         if self.size == 1:
             return message
-        text = json.dumps(message).encode() if self.index == 0 else b""
+        text = json.dumps(message).encode()
         length = torch.tensor(len(text))
         self.broadcast(length)
-        buffer = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.empty(0, dtype=torch.uint8)
+        buffer = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         if self.index:
             buffer = torch.empty(int(length), dtype=torch.uint8)
         self.broadcast(buffer)

@@ -11,13 +11,13 @@ import re
 import tomllib
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, Final
 
 from grok.errors import DataError, in_words
 from grok.streams import MAX_SEED, Stream
@@ -27,7 +27,8 @@ CHUNK_BYTES: Final = 2**20
 MAX_VALUE: Final = 2**26
 """Largest number of characters of one JSON value, or of a text without a line end; a longer one counts as damage."""
 
-_UNPACKED: Final = (".gz", ".xz")
+_UNPACKED: Final[dict[str, Callable[..., Any]]] = {".gz": gzip.open, ".xz": lzma.open}
+"""Opens a packed file, by its suffix."""
 _PACKED: Final = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".bz2", ".zip", ".7z", ".zst", ".rar")
 """Suffixes of archives, which are refused: without that, their bytes would be read as text."""
 
@@ -112,17 +113,10 @@ def text_chunks(path: Path) -> Iterator[str]:
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
     with in_words(DataError, f"{path} cannot be read", OSError, EOFError, lzma.LZMAError, zlib.error):
-        with _open(path) as file:
+        with _UNPACKED.get(path.suffix.lower(), open)(path, "rb") as file:
             while data := file.read(CHUNK_BYTES):
                 yield decoder.decode(data)
         yield decoder.decode(b"", final=True)
-
-
-def _open(path: Path) -> BinaryIO:
-    suffix = path.suffix.lower()
-    if suffix == ".gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
-    return cast(BinaryIO, lzma.open(path, "rb")) if suffix == ".xz" else path.open("rb")
 
 
 def is_table(path: Path) -> bool:
