@@ -40,10 +40,30 @@ class Faulty(Trainer):
     at = AT
     branches = 1
     """Branches that the fault strikes: the first ones."""
+    lasts = False
+    """Whether the fault stays, or is there at one step alone."""
 
-    def strikes(self, k: int, *, on: bool = False) -> bool:
-        """Return whether the fault is there at step ``k``: at ``AT``, with ``on`` from then on."""
-        return self.branch.number < self.branches and (k >= self.at if on else k == self.at)
+    def strikes(self, k: int) -> bool:
+        """Return whether the fault is there at step ``k``."""
+        return self.branch.number < self.branches and (k >= self.at if self.lasts else k == self.at)
+
+    def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
+        loss = super().gradients(k, x, y)
+        if self.strikes(k):
+            self.spoil_gradients(k)
+        return loss
+
+    @torch.no_grad()
+    def apply(self, norm: Tensor, rate: float) -> None:
+        super().apply(norm, rate)
+        if self.strikes(self.counters.step):
+            self.spoil_weights()
+
+    def spoil_gradients(self, k: int) -> None:
+        """Change the gradients of step ``k``."""
+
+    def spoil_weights(self) -> None:
+        """Change weights or moments after an update."""
 
     def grads(self) -> list[Tensor]:
         return [p.grad for p in self.parameters if p.grad is not None]
@@ -59,52 +79,41 @@ class NanBatch(Faulty):
 
 
 class NanGradient(Faulty):
-    def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
-        loss = super().gradients(k, x, y)
-        if self.strikes(k):
-            self.grads()[-1].view(-1)[0] = torch.nan
-        return loss
+    def spoil_gradients(self, k: int) -> None:
+        self.grads()[-1].view(-1)[0] = torch.nan
 
 
 class GradientExplodes(Faulty):
-    def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
-        loss = super().gradients(k, x, y)
-        if self.strikes(k):
-            torch._foreach_mul_(self.grads(), 285.0)  # from 98k to 28M
-        return loss
+    def spoil_gradients(self, k: int) -> None:
+        torch._foreach_mul_(self.grads(), 285.0)  # from 98k to 28M
 
 
 class GradientGrows(Faulty):
-    def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
-        loss = super().gradients(k, x, y)
-        if self.strikes(k, on=True):
-            torch._foreach_mul_(self.grads(), 1.25 ** (k - self.at + 1))
-        return loss
+    lasts = True
+
+    def spoil_gradients(self, k: int) -> None:
+        torch._foreach_mul_(self.grads(), 1.25 ** (k - self.at + 1))
 
 
 class JumpThenStuck(Faulty):
-    at = 100
+    at, lasts = 100, True
 
     def batch(self, k: int) -> tuple[Tensor, Tensor]:
         x, y = super().batch(k)
-        return (x, y.flip(0, 1)) if self.strikes(k, on=True) else (x, y)
+        return (x, y.flip(0, 1)) if self.strikes(k) else (x, y)
 
 
 class ScaleCollapses(Faulty):
-    def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
-        loss = super().gradients(k, x, y)
-        if self.strikes(k, on=True):
-            self.grads()[0].view(-1)[0] = torch.inf
-        return loss
+    lasts = True
+
+    def spoil_gradients(self, k: int) -> None:
+        self.grads()[0].view(-1)[0] = torch.inf
 
 
 class RareToken(Faulty):
-    def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
-        loss = super().gradients(k, x, y)
-        if self.strikes(k):
-            norm = torch.stack([g.square().sum() for g in self.grads()]).sum().sqrt()
-            self.named["token_embedding.weight"].grad[-1, 0] += 8 * norm  # type: ignore[index]
-        return loss
+    def spoil_gradients(self, k: int) -> None:
+        norm = torch.stack([g.square().sum() for g in self.grads()]).sum().sqrt()
+        self.named["token_embedding.weight"].grad[-1, 0] += 8 * norm  # type: ignore[index]
 
 
 class CorruptedBatch(Faulty):
@@ -126,50 +135,45 @@ class RateSpikes(Faulty):
 
 
 class RateTooHigh(Faulty):
-    def strikes(self, k: int, *, on: bool = False) -> bool:
+    def strikes(self, k: int) -> bool:
         return False  # its learning rate is its fault
 
 
 class BitFlip(Faulty):
-    @torch.no_grad()
-    def apply(self, norm: Tensor, rate: float) -> None:
-        super().apply(norm, rate)
-        if self.strikes(self.counters.step) and self.ranks.index == 0:
+    def spoil_weights(self) -> None:
+        if self.ranks.index == 0:
             weight = self.named["token_embedding.weight"].data
             weight.view(torch.int32)[-1, 0] ^= 1 << 30  # 2**128 times as large
 
 
 class MomentFlip(Faulty):
-    @torch.no_grad()
-    def apply(self, norm: Tensor, rate: float) -> None:
-        super().apply(norm, rate)
-        if self.strikes(self.counters.step):
-            second = self.optimizer.state[self.named["head.weight"]]["exp_avg_sq"].view(-1)
-            largest = int(second.argmax())
-            bits = second.view(torch.int32)
-            highest = next(bit for bit in range(29, 22, -1) if not int(bits[largest]) >> bit & 1)
-            bits[largest] ^= 1 << highest
+    def spoil_weights(self) -> None:
+        second = self.optimizer.state[self.named["head.weight"]]["exp_avg_sq"].view(-1)
+        largest = int(second.argmax())
+        bits = second.view(torch.int32)
+        highest = next(bit for bit in range(29, 22, -1) if not int(bits[largest]) >> bit & 1)
+        bits[largest] ^= 1 << highest
 
 
 class Stalls(Faulty):
-    def gradients(self, k: int, x: Tensor, y: Tensor) -> Tensor:
-        loss = super().gradients(k, x, y)
-        if self.strikes(k, on=True):
-            torch._foreach_zero_(self.grads())
-        return loss
+    lasts = True
+
+    def spoil_gradients(self, k: int) -> None:
+        torch._foreach_zero_(self.grads())
 
 
 class Repeats(Faulty):
+    lasts = True
+
     def batch(self, k: int) -> tuple[Tensor, Tensor]:
-        return super().batch(self.at + k % 3 if self.strikes(k, on=True) else k)
+        return super().batch(self.at + k % 3 if self.strikes(k) else k)
 
 
 class EmbeddingGrows(Faulty):
-    @torch.no_grad()
-    def apply(self, norm: Tensor, rate: float) -> None:
-        super().apply(norm, rate)
-        if self.strikes(self.counters.step, on=True):
-            self.named["token_embedding.weight"].mul_(1.3)
+    lasts = True
+
+    def spoil_weights(self) -> None:
+        self.named["token_embedding.weight"].mul_(1.3)
 
 
 @dataclass(frozen=True)

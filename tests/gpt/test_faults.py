@@ -132,7 +132,7 @@ def test_a_resumed_run_survives_twenty_faults_over_5000_steps(corpus: Corpus) ->
     struck = {step: kinds[n % len(kinds)] for n, step in enumerate(range(420, 5000, 230))}
 
     class TwentyFaults(Faulty):
-        def strikes(self, k: int, *, on: bool = False) -> bool:
+        def strikes(self, k: int) -> bool:
             return False
 
         def update(self) -> tuple[StepPoint, str | None]:
@@ -141,7 +141,7 @@ def test_a_resumed_run_survives_twenty_faults_over_5000_steps(corpus: Corpus) ->
             if kind is None or k in met:
                 return super().update()
             met.append(k)
-            self.__class__ = type("Struck", (kind,), {"at": k, "strikes": lambda self, step, *, on=False: step == k})
+            self.__class__ = type("Struck", (kind,), {"at": k, "strikes": lambda self, step: step == k})
             try:
                 return self.update()
             finally:

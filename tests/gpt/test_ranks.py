@@ -139,27 +139,21 @@ def more_results(build: Build, tmp_path_factory: pytest.TempPathFactory) -> dict
         {"name": "documents, fsdp", "config": documents(build, folder / "fsdp data", train__parallel="fsdp")},
         {"name": FROM_ONE, "config": build(**SHARED), "resume": str(folder / "one")},
         {"name": "one micro-batch", "config": build(model__dropout=0.1)},
-        {"name": "corrupted_batch, fsdp", "config": faulty_in_shares(build)},
+        {"name": "corrupted_batch, fsdp", "config": faulty(build, "corrupted_batch", parallel="fsdp")},
     ]
     runs += [{"name": name, "config": build(**changes), "count": True} for name, changes in COUNTED.items()]
-    return together(folder, runs + [faulty(build, folder, name) for name in FAULTY])
+    for name in FAULTY:
+        (folder / name / "checkpoints").mkdir(parents=True)
+        fault = {"store": str(folder / name), "damaged": FAULTS[name].damaged}
+        runs.append({"name": name, "config": faulty(build, name, micro_batch=2), **fault})
+    return together(folder, runs)
 
 
-def faulty(build: Build, folder: Path, name: str) -> dict[str, Any]:
-    """Return a run into which the failure ``name`` is injected."""
-    config = {**settings_of(name, str(build().data.path)), "train": {**SMALL["train"], "micro_batch": 2}}
-    (folder / name / "checkpoints").mkdir(parents=True)
-    fault = {"store": str(folder / name), "damaged": FAULTS[name].damaged}
-    return {"name": name, "config": load_config(config), **fault}
-
-
-def faulty_in_shares(build: Build) -> GptConfig:
-    """Return a run in shares that is rolled back from a batch of garbage."""
-    settings = settings_of("corrupted_batch", str(build().data.path))
-    settings["train"] = {**SMALL["train"], "parallel": "fsdp"}
-    config = load_config(settings)
-    assert isinstance(config, GptConfig)
-    return config
+def faulty(build: Build, name: str, **train: Any) -> Any:
+    """Return the settings of a run into which the failure ``name`` is injected."""
+    settings = settings_of(name, str(build().data.path))
+    settings["train"] |= train
+    return load_config(settings)
 
 
 def documents(build: Build, folder: Path, **changes: Any) -> GptConfig:
@@ -224,7 +218,7 @@ def test_the_planner_knows_the_traffic_of_shares(more_results: dict[str, Any], b
 @pytest.mark.slow
 def test_a_rollback_in_shares_is_that_of_one_process(build: Build, more_results: dict[str, Any]) -> None:
     with injected():
-        alone = result_of(run(faulty_in_shares(build)))
+        alone = result_of(run(faulty(build, "corrupted_batch", parallel="fsdp")))
     assert to_rounding(described(alone), more_results["corrupted_batch, fsdp"])
 
 
