@@ -11,9 +11,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from grok import find
-from grok.config.gpt import GptConfig
 from grok.gpt.flops import count_parameters
-from grok.gpt.planning.finders import measure, range_test
+from grok.gpt.planning.finders import _peak, measure, range_test
 from grok.gpt.planning.planner import layout
 from grok.gpt.training.checkpoint import History, capture
 from grok.gpt.training.schedules import refuse_changing_shapes
@@ -62,19 +61,6 @@ def peak_on_cpu(function: Callable[[], Any]) -> int:
     return most
 
 
-def planned(config: GptConfig, corpus: Corpus, sequences: int) -> float:
-    one = layout(
-        config,
-        count_parameters(config.model, corpus.vocab_size),
-        1,
-        config.train.parallel,
-        config.train.recompute,
-        sequences,
-        on_cpu=True,
-    )
-    return one.bytes
-
-
 def test_one_gpu_drops_attentions_weights_without_masks(settings: Build) -> None:
     """Nothing of T x T is counted there; it is on a CPU, on two GPUs, with recomputation, in a softmax written out."""
 
@@ -106,7 +92,7 @@ def test_the_planner_knows_the_peak_of_a_step(settings: Build, corpus: Corpus, c
         state = [t for p in trainer.parameters for t in (p, *trainer.optimizer.state[p].values())]
         held = sum(t.numel() * t.element_size() for t in state if isinstance(t, torch.Tensor))
         measured = held + peak_on_cpu(trainer.update)
-    assert planned(config, corpus, trainer.numerics.micro_batch) == pytest.approx(measured, rel=0.1)
+    assert _peak(trainer, trainer.numerics.micro_batch) == pytest.approx(measured, rel=0.1)
 
 
 def test_range_test_puts_everything_back(settings: Build, corpus: Corpus) -> None:

@@ -189,10 +189,6 @@ def test_the_first_command_prints_what_the_page_shows(
     assert shown is not None
     printed = capsys.readouterr().out
     assert [part for part in shown[1].split("...\n") if part.strip() not in printed] == []
-    files = {f.name for f in (tmp_path / "data/fables").iterdir()}
-    assert files == {
-        "manifest.json", "tokenizer.json", "train.bin", "val.bin", "train.docs", "val.docs", "corpus.md", "corpus.json",
-    }  # fmt: skip
 
 
 def test_the_table_of_counts(samples: Callable[[str], Path], tmp_path: Path) -> None:

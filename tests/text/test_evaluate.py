@@ -1,6 +1,7 @@
 """Scores, samples, windows and plans equal what is counted by hand."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,14 +43,10 @@ def articles(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return prepare(request)[0]
 
 
-def by_hand(model: GPT, ids: list[int], context: int) -> float:
-    """The sum of -ln p of each token after those before it in its window, one plain forward pass a token."""
-    total = 0.0
-    for k in range(1, len(ids)):
-        begin = (k - 1) // context * context
-        logits = model(torch.tensor([ids[begin:k]]))[0, -1]
-        total -= float(logits.log_softmax(0)[ids[k]])
-    return total
+def by_hand(model: GPT, ids: list[int], begin: Callable[[int], int]) -> float:
+    """The sum of -ln p of each token ``k`` after those from ``begin(k)`` on, one plain forward pass a token."""
+    found = ((k, model(torch.tensor([ids[begin(k) : k]]))[0, -1]) for k in range(1, len(ids)))
+    return -sum(float(logits.log_softmax(0)[ids[k]]) for k, logits in found)
 
 
 @torch.no_grad()
@@ -57,7 +54,7 @@ def test_fixed_windows_agree_with_a_count_by_hand(articles: Corpus) -> None:
     model = small_model(articles.vocab_size, multiple=64)
     assert articles.eot_id is not None
     ids = [articles.eot_id, *articles.tokens("test").tolist()]
-    nats = by_hand(model, ids, 16)
+    nats = by_hand(model, ids, lambda k: (k - 1) // 16 * 16)
     score = score_split(model, articles, "test", batch_size=3)
     assert score.scored == len(ids) - 1 == articles.split("test")["tokens"]
     assert score.nats == pytest.approx(nats, rel=1e-9)
@@ -77,10 +74,7 @@ def test_a_full_stride_is_fixed_and_stride_one_sees_all(articles: Corpus) -> Non
     assert score_split(model, articles, "val", stride=16, batch_size=5).nats == pytest.approx(fixed.nats, rel=1e-12)
     assert articles.eot_id is not None
     ids = [articles.eot_id, *articles.tokens("val").tolist()]
-    total = 0.0
-    for k in range(1, len(ids)):  # stride 1: each token from the 16 before it
-        logits = model(torch.tensor([ids[max(0, k - 16) : k]]))[0, -1]
-        total -= float(logits.log_softmax(0)[ids[k]])
+    total = by_hand(model, ids, lambda k: max(0, k - 16))
     assert score_split(model, articles, "val", stride=1).nats == pytest.approx(total, rel=1e-9)
 
 

@@ -122,14 +122,6 @@ def test_suffixes_in_capitals_are_read_alike(tmp_path: Path) -> None:
     assert read("text", lines, packed, both) == ["a", "b", "packed", "c"]
 
 
-def test_wikitext_detokenised() -> None:
-    text = sources.detokenize(ARTICLES)
-    assert "A small" not in text
-    assert "small-leaved plant. It grows to 1,5 cm." in text
-    assert "== Uses ==" in text and "= The (odd) Owl =" in text and "An owl's call" in text and "isn't loud." in text
-    assert " @" not in text and sources.word_count(ARTICLES) > len(text.split())
-
-
 @settings(max_examples=100, deadline=None)
 @given(
     values=st.lists(st.dictionaries(st.text(max_size=5), st.text(max_size=20), max_size=3), max_size=6),
@@ -149,16 +141,6 @@ def test_a_text_without_end_is_refused_before_it_fills_the_memory(
     (tmp_path / "zeros.txt.gz").write_bytes(gzip.compress(bytes(8 << 20)))
     with pytest.raises(DataError, match="without a line end"):
         read(form, tmp_path / "zeros.txt.gz")
-
-
-def test_a_long_line_is_read_whole() -> None:
-    line = "x" * 5_000_000
-    assert list(sources.lines_of(chunked(f"a\n{line}\n\nb", [2, 9, 70_000, 3_000_000]))) == [
-        "a\n",
-        f"{line}\n",
-        "\n",
-        "b",
-    ]
 
 
 def test_a_text_that_stands_once_and_many_times_in_the_rows_is_in_memory_once(tmp_path: Path) -> None:

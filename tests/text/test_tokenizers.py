@@ -41,15 +41,6 @@ def test_any_text_comes_back_and_the_end_of_a_document_is_one_id(kind: str, part
     assert tokenizer.decode(ids.tolist()) == text
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from([" ", "\n", "a", "B'", "'s", "9", ".", "  ", "\r", "é", "字", "\t", "<"]), max_size=14))
-def test_a_cut_at_a_single_line_end_changes_no_id(parts: list[str]) -> None:
-    text = "".join(parts)
-    for match in _SAFE_CUT.finditer(text):
-        pieces = [text[: match.end()], text[match.end() :]]
-        assert np.concatenate([bpe.encode(piece) for piece in pieces]).tolist() == bpe.encode(text).tolist()
-
-
 def test_an_unknown_character_is_named() -> None:
     with pytest.raises(DataError, match=r"2 characters .* 'é' \(U\+00E9\), '字'"):
         tokenizers.CharTokenizer("abc").encode("abécd".replace("d", "字"))
