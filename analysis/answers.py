@@ -334,7 +334,8 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
     none = " None of them generalised." * (observations.gpt.empty and len(done) > 1 and not done.any())
     lost = len(observations.all_runs) - n
     none = f" {lost:,} failed." if lost and not n else none
-    none = " All diverged." if n and (observations.all_runs["status"] == "diverged").all() else none
+    if n and (observations.all_runs["status"] == "diverged").all():
+        none, lead = " All diverged.", ""
     return (
         f"{n or 'No'} finished run{'s' * (n != 1)}{': ' * bool(models)}{_some(models, joined)}.{none} {lead}".rstrip()
     )
@@ -347,7 +348,9 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
         if of.command:
             words = f"{of.missing:,} of {of.planned:,} planned runs are not in the store yet.{BIASED * of.stops_early}"
             return Fact(f"{words} If the sweep has stopped, go on:", of.command, is_command=True)
-    if (runs["status"] == "failed").all():
+    if len(runs) and (runs["status"] == "failed").all():
+        return Fact("All runs failed: see why.", f"grok store status {observations.path}", is_command=True)
+    if runs.empty:
         first = proposal("grok sweep 'seed=range(0,64)'", observations)
         return Fact("Train some seeds.", first, is_command=True)
     rows = observations.once(asked)

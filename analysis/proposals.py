@@ -54,7 +54,8 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
         words += store_words(path)
     for argv in (sweep["argv"] for sweep in observations.sweeps if sweep.get("argv")):
         given = [word for word in shlex.split(given_again(argv, path)) if word in words or not WHERE.match(word)]
-        if set(given) == set(words):
+        options = ([word for word in of if "=" not in word] for of in (given, words))
+        if set(given) == set(words) and next(options) == next(options):
             return ""
     return shlex.join(words)
 

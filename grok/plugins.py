@@ -508,7 +508,7 @@ def place_in_own_code(error: BaseException) -> str:
 def ends_process(error: BaseException) -> bool:
     """Return whether the user's own code asked to end the process: its ``sys.exit(0)`` must not pass for success."""
     walked = traceback.walk_tb(error.__traceback__)
-    return isinstance(error, SystemExit) and any(is_own(frame.f_globals) for frame, _ in walked)
+    return isinstance(error, SystemExit | GeneratorExit) and any(is_own(frame.f_globals) for frame, _ in walked)
 
 
 @contextmanager
@@ -520,12 +520,12 @@ def exits_refused() -> Iterator[None]:
     """
     try:
         yield
-    except SystemExit as end:
+    except (SystemExit, GeneratorExit) as end:
         if not ends_process(end):
             raise
         raise ConfigError(
-            f"your own code would end the process{place_in_own_code(end)} (SystemExit: {end}): expected it to return, "
-            "or to raise another exception"
+            f"your own code would end the process{place_in_own_code(end)} ({type(end).__name__}): expected it to "
+            "return, or to raise another exception"
         ) from end
 
 

@@ -47,9 +47,10 @@ def _history(result: SearchResult, done: pd.DataFrame) -> style.Drawing:
         )
     x = style.ChartAxis("trial", -0.5, float(result.trials["trial"].max()) + 0.5, whole=True)
     chart = style.Chart(x, y, tuple(layer for layer in layers if isinstance(layer, style.Rule) or len(layer.frame)))
+    seeds = int(done["seeds"].iloc[0])
     caption = (
-        f"{len(done)} finished trials of {result.name}, each the value over {done['seeds'].iloc[0]} seeds with its "
-        f"{result.ends}. Red ticks: {len(stopped)} trials that were stopped, impossible or failed.{beyond}"
+        f"{len(done)} finished trials of {result.name}, each the value over {seeds} seeds with its "
+        f"{result.ends(seeds)}. Red ticks: {len(stopped)} trials that were stopped, impossible or failed.{beyond}"
     )
     data = done[["trial", "value", "low", "high"]].assign(best=best)
     name, count = f"search_history_{result.name}", f"{len(done)} trials"

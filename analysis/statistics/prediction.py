@@ -28,7 +28,8 @@ def auroc(scores: Floats, labels: Flags) -> Estimate:
 
     It has all true ones from which the value is at most Student's t standard errors away. The error is that of the true
     one. The sample's (DeLong's) does not know of hits that it happens to lack: with 19 of 1,984 that lie four units
-    apart, and heavy tails, its interval held in 66% of the cases. This one is wide enough for cells that share seeds.
+    apart, and heavy tails, its interval held in 66% of the cases. Of 600 cells with 50 seeds of each stream it holds in
+    95%; where cells share fewer seeds it is too narrow.
 
     Raises:
         NotEnoughData: fewer than ``FEWEST`` hits or misses.
@@ -88,4 +89,5 @@ def spearman(x: Floats, y: Floats, shared: Labels = ()) -> Estimate:
         _, error, freedom = student(a * b - r / 2 * (a * a + b * b), None, shared)
         half = float(stats.t.ppf(0.5 + LEVEL / 2, freedom)) * error / max(1e-12, 1 - r * r)
     centre = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r)))
-    return Estimate(r, math.tanh(centre - half), math.tanh(centre + half), len(x), "Fisher z")
+    low, high = math.tanh(centre - half), math.tanh(centre + half)
+    return Estimate(r, min(low, r), max(high, r), len(x), "Fisher z")

@@ -115,9 +115,6 @@ def difference(hits_a: int, n_a: int, hits_b: int, n_b: int) -> Estimate:
 class Heterogeneity:
     """Test that an outcome is alike in all groups, by its ranks, with permutation p-values."""
 
-    statistic: float
-    """Sum of the groups' squared distances from the mean rank, each over its variance. For an outcome that is true or
-    false: Pearson's chi-square."""
     p: float
     p_of: dict[int, float]
     """Two-sided p-value of each group: that its outcomes equal those of the others."""
@@ -166,21 +163,25 @@ def heterogeneity(
             unit, shape = place * k + group, (1, len(names_of), k)
             within = ranks - (np.bincount(place, ranks) / np.bincount(place))[place]
             cells = [np.bincount(unit, w, len(names_of) * k).reshape(shape) for w in (within, None)]
-            absent = cells[1] == 0
-            if (absent.sum(2) > k - 2).all():
+            told = (cells[1] > 0).sum(2)[0] > 1  # a level with one group tells nothing
+            if not told.any():
                 raise NotEnoughData("runs of two groups that agree in all else")
-            moved = np.empty((draws, len(names_of), k), dtype=np.int64)  # the cell that takes each group's place
+            cells = [cell[:, told] for cell in cells]
+            absent = cells[1] == 0
+            moved = np.empty((draws, *absent.shape[1:]), dtype=np.int64)  # the cell that takes each group's place
             order = np.argsort(rng.random(moved.shape) + absent, axis=2)
             np.put_along_axis(moved, np.argsort(absent, axis=2, kind="stable"), order, 2)
             null = deviations(*(np.take_along_axis(cell, moved, 2).sum(1) for cell in cells))
             observed = deviations(*(cell.sum(1)[0] for cell in cells))
         statistic = float((observed**2).sum())
         p = max(p, (1 + int(((null**2).sum(1) >= statistic - 1e-9).sum())) / (1 + draws))
-        # The groups' deviations have nearly the same null distribution: pooling them resolves small p-values.
-        pooled = np.sort(np.abs(null).reshape(-1))
-        beyond = len(pooled) - np.searchsorted(pooled, np.abs(observed) - 1e-9)
+        # In their own standard deviations the groups' deviations have nearly one null distribution: pooling them
+        # resolves small p-values.
+        scale = np.maximum(null.std(0), 1e-9)
+        pooled = np.sort(np.abs(null / scale).reshape(-1))
+        beyond = len(pooled) - np.searchsorted(pooled, np.abs(observed / scale) - 1e-9)
         p_of = np.maximum(p_of, (1 + beyond) / (1 + len(pooled)))
-    return Heterogeneity(statistic, p, {int(g): float(v) for g, v in zip(names, p_of, strict=True)}, k, n)
+    return Heterogeneity(p, {int(g): float(v) for g, v in zip(names, p_of, strict=True)}, k, n)
 
 
 @dataclass(frozen=True)

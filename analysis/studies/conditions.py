@@ -266,7 +266,7 @@ def ratio_of_means(log: np.ndarray, log0: np.ndarray, paired: bool, shared: Labe
 
     ``shared``: as in `student`.
     """
-    method = "paired t on log time" if paired else "Welch's t on log time"
+    method = "paired t, log scale" if paired else "Welch's t, log scale"
     n = len(log) if paired else len(log) + len(log0)
     mean, se, dof = student(log - log0, shared=shared) if paired else student(log, log0, shared)
     spread = np.ptp(log - log0) if paired else max(np.ptp(log), np.ptp(log0))

@@ -238,7 +238,7 @@ def _shares(study: Crossed) -> None:
     last = int(study.rows["config.train.steps"].max())
     early = study.outcome.is_loss and study.outcome.horizon < last
     of = f"{'rank ' * ranked}variance" + f" of the loss at step {study.outcome.horizon:,.0f}" * early
-    cannot_tell = ": these data cannot tell", " (these data cannot tell how much)"
+    cannot_tell = ": these data cannot tell", ", and these data cannot tell how much"
     leads = [*words, max(shares.shares, key=lambda name: shares.shares[name].value)]
     for name, e in sorted(shares.shares.items(), key=lambda pair: -pair[1].value):
         shown = _shown(e)

@@ -407,10 +407,11 @@ def _recognised(observations: Observations, condition: Condition, study: Fate) -
     missed, cost = screened(scores[at], best, keep, at, np.full(n, float(study.horizon)))
     trained = float(n * study.horizon)
     blind, screen = (price(steps, of, n) for steps, of in ((trained, hits), (cost * trained, hits - missed)))
+    found = f"{hits - missed} of these are found, at {screen} steps each" if missed < hits else "none of these is found"
     text = (
         f"Super among {n} fresh seeds: {hits}. If only the {keep:.0%} with the lowest validation loss at step {at:,} "
-        f"go on (set before they were trained), {hits - missed} of these are found, at {screen} steps each; a blind "
-        f"search trains {blind}. These intervals take the seeds as independent."
+        f"go on (set before they were trained), {found}; a blind search trains {blind}. These intervals take the seeds "
+        "as independent."
     )
     study.tell("screen on fresh seeds", f"{hits - missed} of {hits}", text)
 

@@ -114,6 +114,8 @@ CONDITION_SETTINGS: Final = (
 """Settings that define the condition of a language model: no seed, no perturbation, and not which run it left."""
 MOST_CARDS: Final = 6
 """Conditions whose perplexities get a card each."""
+WIDE: Final = 1e5
+"""A perplexity from which on two digits are shown."""
 FEWEST_SEEDS: Final = 3
 """Smallest number of seeds of a condition that is compared with another, and of pairs."""
 MIXTURE: Final = "data.mixture_hashes"
@@ -138,6 +140,8 @@ class Gpt(Study):
     curves: pd.DataFrame
     steps: pd.DataFrame
     """Per-step training loss, thinned."""
+    lost: pd.Series
+    """The condition of each run that failed or has no finite loss."""
     used: pd.DataFrame
     """What each run had used at each evaluation, by the columns of :func:`used_by`, with its ``val_loss``."""
 
@@ -202,9 +206,12 @@ def analyse(observations: Observations) -> Gpt:
     """
     rows = observations.gpt
     curves = observations.curves_of(rows.index)
-    scored = curves.dropna(subset=["val_loss"])
+    scored = curves[np.isfinite(floats(curves["val_loss"]))]
     if scored.empty:
         raise NotEnoughData("a GPT run with at least one evaluation")
+    models = observations.all_runs[observations.all_runs["mode"] == "gpt"].set_index("run_id")
+    models = models[(models["status"] == "failed") | models.index.isin(rows.index)]
+    named = condition_names(models)
     best = scored.loc[scored.groupby("run_id")["val_loss"].idxmin()].set_index("run_id")
     last = scored.groupby("run_id").last()
     log = observations.steps
@@ -214,7 +221,7 @@ def analyse(observations: Observations) -> Gpt:
     summary = pd.DataFrame(
         {
             "preset": rows["config.experiment"].fillna("").to_numpy(),
-            "condition": condition_names(rows).to_numpy(),
+            "condition": named[rows.index].to_numpy(),
             "seed": rows["seed"].to_numpy(),
             "data": rows["data_hash"].fillna("").str[:10].to_numpy(),
             "config_id": rows["config_id"].to_numpy(),
@@ -232,18 +239,17 @@ def analyse(observations: Observations) -> Gpt:
         runs=summary,
         curves=curves,
         steps=thinned(mine),
+        lost=named[~models.index.isin(summary.index)],
         used=scored[["run_id", "step", "val_loss"]].merge(used_by(mine, rows), on=["run_id", "step"]),
     )
     study.tables.append(_run_table(summary, rows))
     study.tables += further_tables(summary, curves)
     every = told(study, rows, asked_unseen(observations))
     study.notes += one_by_one(observations, pd.Index([run for one in every if one.asked for run in one.runs.index]))
-    models = observations.all_runs[observations.all_runs["mode"] == "gpt"]
-    unseen = (models["status"] == "failed") | (
-        models["run_id"].isin(rows.index) & ~models["run_id"].isin(summary.index)
-    )
-    if lost := int(unseen.sum()):
-        study.notes.append(f"{lost:,} more runs failed or have no finite validation loss: they are left out.")
+    if len(study.lost):
+        study.notes.append(
+            f"{len(study.lost):,} more runs failed or have no finite validation loss: they are left out."
+        )
     _spread(study, every)
     _one_card(study, every, _compared(study, rows, every))
     _events(study, observations, mine)
@@ -342,6 +348,8 @@ class Told:
     """Those of ``Gpt.runs``."""
     left: int
     """Runs that results may have chosen."""
+    lost: int
+    """Runs that failed, or have no finite loss."""
     asked: bool
     independent: bool
     """Whether they were asked for, and no two share a seed."""
@@ -369,7 +377,8 @@ def told(study: Gpt, rows: pd.DataFrame, asked: set[str]) -> list[Told]:
         runs = every[every.index.isin(list(asked))]
         were, left = len(runs) > 0, len(every) - len(runs)
         runs = runs if were else every
-        made.append(Told(runs, left * were, were, were and not shares_seeds(rows.loc[runs.index])))
+        lost = int((study.lost == every["condition"].iloc[0]).sum())
+        made.append(Told(runs, left * were, lost, were, were and not shares_seeds(rows.loc[runs.index])))
     return sorted(made, key=lambda one: float(one.losses.mean()))
 
 
@@ -389,12 +398,13 @@ def _spread(study: Gpt, every: list[Told]) -> None:
             loss = mean(one.losses, method="t over seeds, of the loss")
             low, value, high = (perplexity(x) for x in (loss.low, loss.value, loss.high))
             estimate = replace(loss, value=value, low=low, high=high)
-            shown = estimate.plain(2)
+            shown = estimate.plain(2) if estimate.high < WIDE else estimate.short()
             text = (
                 f"{shown} per token over {n} seeds, of their mean loss; from {values.min():.2f} to {values.max():.2f}."
             )
         if diverged := int((one.runs["status"] == "diverged").sum()):
-            text += f" {diverged} of them diverged, and count with their best loss before."
+            text += f" {diverged} of {n} diverged: what counts is the best loss before."
+        text += f" {one.lost} more failed, or have no finite loss." * bool(one.lost)
         text += f" Left out of {n + one.left} runs: {one.left} that results may have chosen." * bool(one.left)
         on = f" on data {one.data}" if one.data and "data=" not in one.name else ""
         text = f"{one.name}{on}: best validation perplexity {text}"
@@ -406,7 +416,7 @@ def _compared(study: Gpt, rows: pd.DataFrame, every: list[Told]) -> str:
     usable = [one for one in every if one.independent and len(one.runs) >= FEWEST_SEEDS]
     if not usable:
         return ""
-    reference = max(usable, key=lambda one: len(one.runs))
+    reference = max(sorted(usable, key=lambda one: one.name), key=lambda one: len(one.runs))  # no result breaks a tie
     usable = [one for one in usable if one is not reference and one.data == reference.data]
     if not usable:
         return ""
@@ -424,8 +434,9 @@ def _compared(study: Gpt, rows: pd.DataFrame, every: list[Told]) -> str:
     clear = int((frame["p (Holm)"] < ALARM).sum())
     caption = f"Best perplexity over that of {reference.name} ({len(reference.runs)} seeds), 95% intervals"
     study.tabulate("perplexities", caption, frame.assign(**{"p (Holm)": frame["p (Holm)"].map("{:.2g}".format)}))
+    verb = "differs" if len(usable) == 1 else "differ"
     return (
-        f" {clear} of {len(usable)} differ from {reference.name} beyond chance (t tests, Holm-adjusted p below 0.05)."
+        f" {clear} of {len(usable)} {verb} from {reference.name} beyond chance (t tests, Holm-adjusted p below 0.05)."
     )
 
 

@@ -595,7 +595,7 @@ def analyse(observations: Observations) -> Repeats:
         study.notes.append(f"Repeats left out because no row says what their seed's own run was for: {left:,}.")
     units = [unit for kind in every for unit in [*kind.candidates, *kind.controls]]
     n = observations.once(repeats)["run"].nunique()
-    if lost := n - len({run for unit in units for run in unit.repeats}):
+    if not gaps and (lost := n - len({run for unit in units for run in unit.repeats})):
         study.notes.append(
             f"Of {n:,} repeats {lost:,} count nowhere: of chosen seeds that are no hit, of equal bits, with a redrawn "
             "seed in common, or not judged."

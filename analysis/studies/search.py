@@ -35,10 +35,9 @@ class SearchResult:
     steps: int | None = None
     """Largest number of steps of a trial's runs."""
 
-    @property
-    def ends(self) -> str:
-        """What ``low`` and ``high`` are, in words."""
-        few = self.trials["seeds"].max() < FEWEST_OF_A_MEDIAN and not self.objective.endswith("_share")
+    def ends(self, seeds: int) -> str:
+        """Return what ``low`` and ``high`` of a trial with so many seeds are, in words."""
+        few = seeds < FEWEST_OF_A_MEDIAN and not self.objective.endswith("_share")
         return "range over its few seeds" if few else "95% interval"
 
 
@@ -122,13 +121,15 @@ def _best(study: Searches, result: SearchResult) -> None:
         )
     setting = ", ".join(f"{s}={_short(best[s])}" for s in result.settings)
     ties = int((done["value"] == best["value"]).sum()) - 1
+    n = int(best["seeds"])
     alike = f", as good as {ties} others," * (ties > 0)
     pruned = len(result.trials) - len(done)
     study.tell(
         f"{result.name}: best {result.objective}",
         value,
         f"{result.name}: the best of {len(done)} finished trials ({pruned} others) is trial {best['trial']}{alike} "
-        f"with {result.objective} {value} ({result.ends}: {low} to {high}) over {best['seeds']} seeds ({setting})."
+        f"with {result.objective} {value} ({result.ends(n)}: {low} to {high}) over {n} seed{'s' * (n > 1)} "
+        f"({setting})."
         + " It was chosen as the best on these seeds, so this number is too optimistic."
         * (ties + 1 < len(done)),
         Estimate(float(best["value"]), float(best["low"]), float(best["high"]), int(best["seeds"]), "over seeds"),
@@ -139,7 +140,7 @@ def _best(study: Searches, result: SearchResult) -> None:
     if late is not None:  # a count of late seeds, no time
         frame = frame.assign(**{c: frame[c].map(lambda x: f"above {late:,}" if x > late else x) for c in columns[1:]})
     frame = frame.rename(columns={"value": result.objective})
-    study.tabulate(f"trials_{result.name}", f"Best trials of {result.name}; low and high: {result.ends}", frame)
+    study.tabulate(f"trials_{result.name}", f"Best trials of {result.name}; low and high: {result.ends(n)}", frame)
 
 
 def _short(value: Any) -> str:

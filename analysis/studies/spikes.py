@@ -187,7 +187,7 @@ def _by_setting(study: Spikes) -> None:
         block = study.runs.groupby([*(f for f in study.factors if f != factor), "seed"]).ngroup().to_numpy()
         groups = pd.factorize(study.runs[factor])[0]
         with suppress(NotEnoughData):
-            p[factor] = heterogeneity(spiked, groups, generator(f"spikes {factor}"), blocks=[block]).p
+            p[factor] = heterogeneity(spiked, groups, generator(f"spikes {factor}"), 20_000, [block]).p
     adjusted = dict(zip(p, map(float, holm(list(p.values()))), strict=True))
     records = []
     for factor in study.factors:

@@ -4,9 +4,10 @@ Hydra composes a job in about 40 ms, nearly all of it spent on config groups tha
 not differ between the jobs of a sweep. Here Hydra composes once per distinct choice
 of groups; the value overrides of each job are then applied to plain dictionaries.
 Only the cases whose outcome is certain are done that way (a value for a known key,
-or for a new one by ``++``); for everything else (maps, removed keys, interpolations,
-typed nodes, whatever is an error) the job is composed by Hydra itself, so that its
-rules and its messages are the only ones.
+or for a new one by ``++``). Other overrides (maps, new and removed keys) are composed
+by Hydra once per distinct choice, too. For everything else (interpolations, typed
+nodes, whatever is an error) the job is composed by Hydra itself, so that its rules
+and its messages are the only ones.
 """
 
 from __future__ import annotations
@@ -59,15 +60,19 @@ class Composer:
             hydra.errors.HydraException: whatever Hydra refuses.
         """
         parsed = [o.parsed if isinstance(o, ParsedOverride) else self._parser.parse_override(o) for o in overrides]
-        choices = tuple(str(text) for text, o in zip(overrides, parsed, strict=True) if self._chooses_group(o))
+        certain = [_is_certain(o) and not self._chooses_group(o) for o in parsed]
+        choices = tuple(str(text) for text, sure in zip(overrides, certain, strict=True) if not sure)
         if choices not in self._bases:
             self._bases[choices] = _as_plain(self._loader.load_sweep_config(self._master, list(choices)))
         settings = self._bases[choices]
-        for override in parsed:
-            if settings is None:
+        values = [o for o, sure in zip(parsed, certain, strict=True) if sure]
+        others = [o for o, sure in zip(parsed, certain, strict=True) if not sure and not self._chooses_group(o)]
+        for override in values:
+            # Hydra has applied the others already: where both touch a key, the order is Hydra's to know
+            if settings is None or any(_touch(override.key_or_group, other.key_or_group) for other in others):
+                settings = None
                 break
-            if not self._chooses_group(override):
-                settings = _apply(settings, override)
+            settings = _apply(settings, override)
         return self._compose_by_hydra(overrides, number) if settings is None else settings
 
     def _chooses_group(self, override: Override) -> bool:
@@ -122,15 +127,22 @@ def _is_plain_node(node: Any) -> bool:
     return isinstance(node, AnyNode)
 
 
+def _touch(key: str, other: str) -> bool:
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+def _is_certain(override: Override) -> bool:
+    """Return whether an override puts a plain value at a key."""
+    plain = override.package is None and "[" not in override.key_or_group and _is_settled(override.value())
+    return plain and not (override.is_delete() or override.is_add())
+
+
 def _apply(settings: Plain, override: Override) -> Plain | None:
     """Return a copy of ``settings`` with one value override applied, or None where only Hydra can say.
 
     Untouched branches are shared with ``settings``: thousands of jobs differ in few values.
     """
     value, new = override.value(), override.is_force_add()
-    certain = override.package is None and "[" not in override.key_or_group and _is_settled(value)
-    if not certain or isinstance(value, dict) or override.is_delete() or override.is_add():
-        return None
     *branch, leaf = override.key_or_group.split(".")
     root = dict(settings)
     parent = root

@@ -341,6 +341,13 @@ def test_a_proposal_has_the_settings_that_the_first_sweep_typed() -> None:
     assert proposal(crossed, toy(*typed), any_task=False) == crossed
     assert proposal("grok sweep 'seed=range(0,6)'", toy()) == "", "the store has it"
     assert proposal("grok repeat --best 12", toy()).startswith("grok repeat --best 1 "), "of six seeds"
+    layers, other = ("grok layers --recipient 0 --donor 1", "grok layers --recipient 1 --donor 0")
+    store = toy()
+    store.sweeps = [*store.sweeps, {"argv": shlex.split(proposal(other, store))}]
+    assert proposal(layers, store) and not proposal(other, store), "the order of options counts"
+    assert compile_report(store).next_step.name == "Train more seeds."
+    failed = Observations(store.all_runs.assign(status="failed"), store.curves, sweeps=store.sweeps)
+    assert compile_report(failed).next_step.text.startswith("grok store status")
     given = sorted(shlex.split(proposal("grok sweep", toy("optim.lr=0.01,0.03"))))  # several: those of the runs
     assert [word.partition("=")[0] for word in given if "=" in word] == sorted({*TOY} - {"experiment"})
 

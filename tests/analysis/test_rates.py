@@ -83,6 +83,14 @@ def test_heterogeneity_is_silent_under_the_null_and_sees_a_real_difference() -> 
     assert heterogeneity(hits, setting, rng, blocks=[pair]).p == 1
     with pytest.raises(NotEnoughData, match="agree in all else"):
         heterogeneity(hits, setting, rng, blocks=[np.arange(20)])
+    # McNemar: of 16 pairs one hits on the left alone and ten on the right; then with 9 runs without a partner
+    left, right = np.repeat([1, 0, 0], [1, 10, 5]), np.repeat([0, 1, 0], [1, 10, 5])
+    pairs, sides = np.tile(np.arange(16), 2), np.repeat([0, 1], 16)
+    for lone in (0, 9):
+        hits, side = np.r_[left, right, np.arange(lone) % 2], np.r_[sides, np.zeros(lone, int)]
+        found = heterogeneity(hits, side, rng, 20_000, [np.r_[pairs, 16 + np.arange(lone)]])
+        assert found.p == pytest.approx(stats.binomtest(1, 11).pvalue, abs=0.003)
+        assert list(found.p_of.values()) == pytest.approx([found.p] * 2, abs=0.001), "of two groups all are one test"
 
 
 def crossed_hits(
