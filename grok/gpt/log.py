@@ -22,7 +22,6 @@ from grok.errors import ConfigError, DataError, in_words, one_line
 from grok.gpt.generate import Sampler, generate
 from grok.gpt.model import GPT, parameter_count
 from grok.gpt.sinks import Sink, Used, open_sinks
-from grok.gpt.training.batches import Source
 from grok.plugins import exits_refused
 from grok.records import TASK, VAL_LOSS, CurvePoint, RunResult, StepPoint
 from grok.streams import Stream
@@ -139,15 +138,15 @@ class Log:
         model: GPT,
         device: torch.device,
         *,
-        shares: Sequence[tuple[Source, float]] = (),
+        shares: Sequence[tuple[Corpus, float, float]] = (),
         from_step: int,
         earlier: Sequence[StepPoint] = (),
         branch: int = 0,
         mute: bool = False,
     ) -> None:
-        """``shares``: the corpora of the training set, each with the epochs that the run is expected to take of it;
-        empty: ``corpus`` alone. ``earlier``: the log until ``from_step``. ``branch``: number of the branch there.
-        ``mute``: print nothing whatever happens, as another process of this run prints it.
+        """``shares``: the corpora of the training set, each with its share of the sequences and the epochs that the run
+        is expected to take of it; empty: ``corpus`` alone. ``earlier``: the log until ``from_step``. ``branch``: number
+        of the branch there. ``mute``: print nothing whatever happens, as another process of this run prints it.
         """
         self.mute = mute
         self.run_id, self.config, self.corpus, self.model = run_id, config, corpus, model
@@ -181,10 +180,10 @@ class Log:
         of_data = "" if self.shares else f" are {most}{epochs:.2f} epochs of {len(tokens):,} tokens"
         self.say(f"{config.experiment}: {n:,} parameters, vocabulary {model.vocab_size:,}{against_target(config, n)}")
         self.say(f"{train.steps:,} steps of {up_to}{train.batch_size * context:,} tokens{of_data}; {numerics}")
-        for source, own_epochs in self.shares:
+        for corpus, share, own_epochs in self.shares:
             self.say(
-                f"{source.share:.1%} of the sequences from {source.corpus.path}: {own_epochs:.2f} epochs of its "
-                f"{len(source.corpus.tokens('train')):,} tokens"
+                f"{share:.1%} of the sequences from {corpus.path}: {own_epochs:.2f} epochs of its "
+                f"{len(corpus.tokens('train')):,} tokens"
             )
         self.say(f"data sample: {self.corpus.sample('train', 48)!r}")
         prompt, known = known_prompt(self.corpus.tokenizer, config.eval.prompt)

@@ -21,7 +21,7 @@ from grok.gpt.harness import TaskScores
 from grok.gpt.initial import build_model
 from grok.gpt.log import Log, sample_text
 from grok.gpt.training import checkpoint as saved
-from grok.gpt.training.batches import Source, Texts, open_data
+from grok.gpt.training.batches import Texts, open_data
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.parallel import RankLost, Ranks, fatally
 from grok.gpt.training.stability import Incident, abandoned_id, return_step
@@ -40,7 +40,7 @@ from grok.records import (
 )
 from grok.runs import TrainingRun, evaluation_steps, never, weights_hash
 from grok.streams import Stream
-from grok.text.corpus import open_corpus
+from grok.text.corpus import Corpus, open_corpus
 from grok.user import tried
 
 PROGRESS_SECONDS = 0.5
@@ -148,11 +148,12 @@ class GptRun(TrainingRun):
             mute=ranks.index > 0,
         )
 
-    def _shares(self) -> list[tuple[Source, float]]:
+    def _shares(self) -> list[tuple[Corpus, float, float]]:
         """Return the corpora of the training set with their shares and epochs; none if there is only one corpus."""
         batches, sources = self.trainer.batches, self.texts.sources
         epochs = batches.epochs(batches.batch.consumed(self.steps))
-        return list(zip(sources, epochs, strict=True)) if len(sources) > 1 else []
+        shares = [(source.corpus, source.share, own) for source, own in zip(sources, epochs, strict=True)]
+        return shares if len(shares) > 1 else []
 
     @property
     def step(self) -> int:
