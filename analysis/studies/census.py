@@ -183,19 +183,23 @@ def analyse(observations: Observations) -> Study:
     parts = sorted((part for part in study.parts if isinstance(part, Census)), key=lambda part: _ends(part)[0].value)
     if parts:
         first, n = study.parts[0], sum(len(part.rows) for part in parts)
+        ends = (parts[0], parts[-1])
+        by = [f" by step {_usual(part):,}" for part in ends]
+        once = by[0] if by[0] == by[1] else ""
         low, high = (
-            f"{_ends(part)[0].percent()} by step {_usual(part):,} with {part.about}" for part in (parts[0], parts[-1])
+            f"{_ends(part)[0].percent()}{'' if once else own} with {part.about}"
+            for part, own in zip(ends, by, strict=True)
         )
         chosen = f" (the lowest and the highest of {len(parts)})" * (len(parts) > 2)
         medians = [(p.by_time.median, p.about) for p in parts if p.by_time and len(p.rows) >= FEWEST_OF_A_MEDIAN]
         if _ends(parts[0])[0].value == _ends(parts[-1])[0].value and len(medians) == len(parts):  # equal shares: times
             medians.sort(key=lambda pair: pair[0].value)
             low, high = (f"half by step {e.plain()} with {about}" for e, about in (medians[0], medians[-1]))
-            chosen = chosen.replace("lowest", "earliest").replace("highest", "latest")
+            chosen, once = chosen.replace("lowest", "earliest").replace("highest", "latest"), ""
         tasks = {f" on {part.population.task}" for part in parts}
         trained = f"{n:,} runs in {len(parts)} populations{tasks.pop() if len(tasks) == 1 else ''}"
         study.lead = "cumulative"
-        study.summary = f"{trained}: from {low} to {high} generalised, with 95% intervals{chosen}."
+        study.summary = f"{trained}: from {low} to {high} generalised{once}, with 95% intervals{chosen}."
         if isinstance(first, Census) and 2 * len(first.rows) > n:
             study.lead = f"{first.lead}_1"
             several = len(parts) > 2

@@ -456,7 +456,10 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
         text = f"{what} at {c.label}, over those at {base}: {shown}; {counts}."
     # The table has the times of every value; only rates that differ beyond chance get a sentence.
     clear = e.low > 1 or e.high < 1
-    text += " These rates are not told apart." * (not clear)
+    if a and b and not clear:
+        text = f"{what} at {c.label}, over those at {base}: {shown}, not told apart."
+    elif not clear:
+        text += " These rates are not told apart."
     if headline and a and b and e.high < 1:
         text += f" That is {1 / e.value:.3g} times rarer ({1 / e.high:.3g} to {1 / e.low:.3g})."
     label = f"{seeds} at {c.label}, over those at {base}"
