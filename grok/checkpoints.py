@@ -48,7 +48,13 @@ OUTSIDE: Final = (OSError, MemoryError, RuntimeError)
 
 
 def plain_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return detached, contiguous CPU tensors that share no memory (tied weights are saved twice)."""
+    """Return detached, contiguous CPU tensors that share no memory (tied weights are saved twice).
+
+    Raises:
+        CheckpointError: a name that the file format keeps for itself: the file could not be read again.
+    """
+    if "__metadata__" in tensors:
+        raise CheckpointError("a tensor named '__metadata__' cannot be saved: the name belongs to the file format")
     plain: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():

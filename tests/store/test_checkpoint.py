@@ -175,6 +175,14 @@ def test_shards_that_cannot_be_read_just_now_are_not_damaged(tmp_path: Path, mon
         read_shards(tmp_path)
 
 
+def test_a_name_of_the_file_format_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="__metadata__"):
+        save_checkpoint(
+            tmp_path / "r", Checkpoint(run_id="r", step=1, tensors={"__metadata__": torch.ones(2)}, state={})
+        )
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
 def test_none_at_all(folder: Path) -> None:
     assert not has_checkpoint(folder)
     assert checkpoint_steps(folder) == []
