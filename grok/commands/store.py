@@ -304,4 +304,6 @@ def _print_recovered(recovered: list[Recovered]) -> None:
 
 
 def _entries(folder: Path, suffix: str = "") -> int:
-    return len(list(folder.glob(f"[!.]*{suffix}")))
+    if not folder.is_dir():
+        return 0
+    return sum(e.name.endswith(suffix) and not e.name.startswith(".") for e in folder.iterdir())  # glob hides an error
