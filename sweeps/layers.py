@@ -131,7 +131,8 @@ def planned(argv: Sequence[str]) -> Designed[ArithmeticConfig]:
     for stream, seed in {"init": init, **streams}.items():
         if seed == getattr(own, stream):
             raise ConfigError(
-                f"the donor's {stream} seed {seed} is also the recipient's: a transplant needs two different seeds"
+                f"the donor's {stream} seed {seed} is also that of --recipient {arguments.recipient}: "
+                "a transplant needs two different seeds"
             )
     groups = groups_of(arguments.factors) if arguments.factors else {name: (name,) for name in factors(recipient)}
     names = [*groups, *streams]
