@@ -22,7 +22,7 @@ from grok.analysis.observations import (
     without_repetition,
 )
 from grok.analysis.populations import asked, roles
-from grok.analysis.proposals import given_again, proposal
+from grok.analysis.proposals import confirmation, given_again, proposal
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies import QUESTIONS, Missing
 from grok.analysis.studies.base import OwnStudy, Study
@@ -353,6 +353,11 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
     if runs.empty:
         first = proposal("grok sweep 'seed=range(0,64)'", observations)
         return Fact("Train some seeds.", first, is_command=True)
+    for search in reversed(observations.searches):
+        *sweeps, last = confirmation(search, observations) or [""]
+        if sweeps:
+            words = "Is the best of the search better than the default? Both on seeds that no trial had:"
+            return Fact(words, " && ".join([*sweeps, last]), is_command=True)
     rows = observations.once(asked)
     if 0 < len(rows) < FEW_SEEDS and (more := proposal("grok sweep 'seed=range(0,64)'", observations)):
         return Fact("Train more seeds.", more, is_command=True)

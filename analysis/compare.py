@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
 from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
-from grok.analysis.observations import Observations, floats, in_words, processors, varying_columns
+from grok.analysis.observations import Observations, computed_apart, floats, in_words, varying_columns
 from grok.analysis.populations import (
     ASKED,
     SEEDS,
@@ -299,7 +299,7 @@ def _confounded(sides: Sides) -> str:
     columns += [c for c in SEEDS if min(a[c].nunique(), b[c].nunique()) == 1 < both[c].nunique()]
     found = [c for c in columns if not sides.paired or setting_words(a, c) != setting_words(b, c)]
     names = [column.removeprefix("config.").replace("seed_", "seeds.") for column in found]
-    names += ["device or its model"] * (set(processors(a)) != set(processors(b)))
+    names += [f"numerics ({listed(apart)})" for apart in [computed_apart(a, b)] if apart]
     names = [n for n in names if not any(x.startswith(typed) for x in (n, f"config.{n}", n.rpartition(".")[2]))]
     said = [f"{', '.join(names)}: more than one value, so the difference may come from that."] * bool(names)
     by = "intervals are by the spread between these seeds (not those of medians, which are too narrow)"

@@ -43,6 +43,7 @@ SEARCH: Final = {
     "direction": str,
     "trials": [{"number": int, "state": str, "value": (float, None), "params": dict, "runs": [list]}],
     "definition": {"settings?": {"train.steps?": (float, None)}},
+    "default": dict,
 }
 """A search."""
 SWEEP: Final = {"argv?": [str], "config?": {"designs?": [str], "settings?": dict}}
@@ -94,6 +95,7 @@ def _read_study(file: Path) -> dict[str, Any]:
         "objective": known["definition"]["study"]["objective"],
         "direction": study.directions[0].name.lower(),
         "definition": known["definition"],
+        "default": known["default"],
         "trials": [
             {
                 "number": trial.number,
@@ -448,6 +450,17 @@ PROCESSOR: Final = ("device", "model", "isa")
 def processors(rows: pd.DataFrame) -> pd.Series:
     """Return the ``PROCESSOR`` of each run, of the last process that computed it."""
     return rows["numerics"].map(lambda tag: tuple(tag_parts(tag).get(part) for part in PROCESSOR))
+
+
+def computed_apart(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
+    """Return what differs between two sides in how they were computed: parts of their numerics tags, device first.
+
+    Lanes' width is none of them: it depends on the other runs of a sweep.
+    """
+    sides = [[tag_parts(tag) for tag in rows["numerics"].unique()] for rows in (a, b)]
+    parts = dict.fromkeys([*PROCESSOR, *(part for side in sides for tag in side for part in tag if tag[part])])
+    here, there = ({part: {tag.get(part) for tag in side} for part in parts} for side in sides)
+    return [part for part in parts if here[part] != there[part] and part not in ("width", "precision")]
 
 
 def is_random_seed(rows: pd.DataFrame) -> pd.Series:

@@ -518,22 +518,25 @@ TASK_SETTINGS: Final = ("task.operation", "task.plugin", "task.modulus", "task.t
 """Settings that :func:`describe_task` states."""
 
 
+LEFT: Final = {
+    "small": "{:,} more runs are left out, because their groups have fewer than five seeds.",
+    "tried": "{:,} more runs are trials of a search: its section judges them.",
+    "waiting": "Longer runs of a plan that is not finished count when it is: {:,} so far.",
+    "longer": "Longer runs that a plan after results asked for, not of every seed, are left out: {:,}. Those seeds may "
+    "have been chosen.",  # see `extended`
+}
+"""Kinds of runs that are in no population, each with the sentence that counts them."""
+
+
 @dataclass(frozen=True)
 class Populations:
     """The populations of a store, the reference first."""
 
     every: tuple[Population, ...]
-    beside: int
-    """Number of runs in groups that are too small to count while larger ones exist."""
     settings: tuple[str, ...]
     """Settings that differ between the populations."""
-    tried: int = 0
-    """Number of runs that only a search asked for."""
-    longer: int = 0
-    """Number of runs that go on with some of the seeds and were planned after results: see :func:`extended`."""
-
-    def __len__(self) -> int:
-        return len(self.every)
+    left: Mapping[str, int]
+    """Number of runs of each kind of ``LEFT``."""
 
 
 def populations(observations: Observations) -> Populations:
@@ -550,7 +553,7 @@ def populations(observations: Observations) -> Populations:
     if len(rows) and COUPLING in rows:
         rows = rows[~rows[COUPLING].fillna(False).astype(bool)]
     if rows.empty:
-        return Populations((), 0, (), len(tried))
+        return Populations((), (), {"tried": len(tried)})
     rows = rows.assign(_condition=observations.conditions(rows))
     candidates = [*_drawn(rows[rows["layers"] == "{}"]), *_layer_scans(rows)]
     taken = _not_contained(candidates)
@@ -570,8 +573,10 @@ def populations(observations: Observations) -> Populations:
     beside = sum(len(set(c.rows["place"]) - counted) for c in taken if id(c) not in large)
     claims = observations.once(_claims)
     ends = pd.concat([rows[:0], *(p.rows for p in named)]).groupby("place")["config.train.steps"].max()
-    longer = claims["run_id"][claims["length"] > claims["place"].map(ends)].nunique()
-    return Populations(named, beside, settings, len(tried), longer)
+    longer = set(claims["run_id"][claims["length"] > claims["place"].map(ends)])
+    waiting = longer.intersection(*[frozenset().union(*(of.stored for of in purposes.missing))])
+    left = {"small": beside, "tried": len(tried), "waiting": len(waiting), "longer": len(longer - waiting)}
+    return Populations(named, settings, left)
 
 
 def _once(p: Population) -> Population:

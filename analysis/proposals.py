@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 
@@ -19,6 +19,8 @@ from grok.streams import STREAMS, derive_seed
 
 DEFAULT_STORE: Final = Path("results/store")
 """The store that commands use by default."""
+CONFIRMING: Final = 64
+"""Number of new seeds that hold the best setting of a search against the default."""
 STORE_WORD: Final = "STORE"
 """Placeholder of the store's path in a command that takes it as an argument."""
 OF_THE_SWEEP: Final = re.compile(
@@ -52,12 +54,42 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
         words = [str(path) if word == STORE_WORD and path is not None else word for word in words]
     else:
         words += store_words(path)
-    for argv in (sweep["argv"] for sweep in observations.sweeps if sweep.get("argv")):
-        given = [word for word in shlex.split(given_again(argv, path)) if word in words or not WHERE.match(word)]
-        options = ([word for word in of if "=" not in word] for of in (given, words))
-        if set(given) == set(words) and next(options) == next(options):
-            return ""
-    return shlex.join(words)
+    return "" if _has_run(words, observations) else shlex.join(words)
+
+
+def _has_run(words: Sequence[str], observations: Observations) -> bool:
+    """Return whether a stored sweep had this command."""
+    commands = (given_again(sweep["argv"], observations.path) for sweep in observations.sweeps if sweep.get("argv"))
+    every = ([word for word in shlex.split(of) if word in words or not WHERE.match(word)] for of in commands)
+    same = [given for given in every if set(given) == set(words)]
+    return [word for word in words if "=" not in word] in ([word for word in of if "=" not in word] for of in same)
+
+
+def confirmation(search: Mapping[str, Any], observations: Observations) -> list[str]:
+    """Return the commands that train a search's best setting and the default on new seeds, and the one that compares.
+
+    Nothing if the best is the default. Those of sweeps that the store has are left out.
+    """
+    runs = observations.all_runs.set_index("run_id")
+    done = [t for t in search["trials"] if t["state"] == "complete" and t["value"] is not None and t["runs"]]
+    sign, default = 1 if search["direction"] == "minimize" else -1, search["default"]
+    best: dict[str, Any] = min(done, key=lambda t: (sign * t["value"], t["number"]), default={"params": {}})
+    other = {name: value for name, value in best["params"].items() if default.get(name) != value}
+    if not other or best["runs"][0][1] not in runs.index:
+        return []
+    first = max(run[0] for trial in done for run in trial["runs"]) + 1
+    again = shlex.split(rerun_command(runs.loc[best["runs"][0][1]]))
+    base = [w for w in again if "=" in w and not OF_THE_SWEEP.match(w) and w.partition("=")[0] not in best["params"]]
+    sweeps = [
+        ["grok", "sweep", f"seed=range({first},{first + CONFIRMING})", *base, *typed, *store_words(observations.path)]
+        for typed in ([f"{n}={literal(v)}" for n, v in values.items()] for values in (best["params"], default))
+    ]
+    commands = [shlex.join(words) for words in sweeps if not _has_run(words, observations)]
+    store = str(observations.path or STORE_WORD)
+    if "mode=gpt" in base:  # which `grok compare` does not read
+        return [*commands, shlex.join(["grok", "report", store])]
+    sides = [" ".join([*(f"{n}={values[n]}" for n in other), f"seed>={first}"]) for values in (default, other)]
+    return [*commands, shlex.join(["grok", "compare", store, *sides])]
 
 
 def _settings(observations: Observations) -> list[str]:

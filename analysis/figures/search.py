@@ -31,7 +31,9 @@ def _history(result: SearchResult, done: pd.DataFrame) -> style.Drawing:
     steps = pd.DataFrame({"x": done["trial"], "value": best, "low": best, "high": best})
     stopped = result.trials.loc[result.trials["state"] != FINISHED, "trial"]
     name = WORDS.get(result.objective, result.objective.replace("_", " "))
-    y = style.ChartAxis.around(name, done["value"], done["low"], done["high"])
+    end = result.steps if result.objective == "median_time" and result.steps is not None else np.inf
+    late = bool((value > end).any())
+    y = style.ChartAxis.around(name, done["value"], done["low"], done["high"], [end] * late)
     ended = pd.DataFrame({"x": stopped, "y": y.low + 0.02 * (y.high - y.low)})
     layers: list[Any] = [
         style.Intervals("trial", style.GREY, done.rename(columns={"trial": "place"}), vertical=True, size=14),
@@ -39,11 +41,11 @@ def _history(result: SearchResult, done: pd.DataFrame) -> style.Drawing:
         style.Band("best so far", style.TEAL, steps, stairs=True),
     ]
     beyond = ""
-    if result.objective == "median_time" and result.steps is not None and (value > result.steps).any():
-        layers.append(style.Rule("y", result.steps, "end of training"))
+    if late:
+        layers.append(style.Rule("y", end, "end of training"))
         beyond = (
             " Trials in which half of the seeds or more had not generalised lie above the end of training, "
-            f"{result.steps:,} steps, at that many steps times (1 + their share)."
+            f"{end:,} steps, at that many steps times (1 + their share)."
         )
     x = style.ChartAxis("trial", -0.5, float(result.trials["trial"].max()) + 0.5, whole=True)
     chart = style.Chart(x, y, tuple(layer for layer in layers if isinstance(layer, style.Rule) or len(layer.frame)))

@@ -18,7 +18,7 @@ from grok.analysis.observations import (
     varying_columns,
     without_repetition,
 )
-from grok.analysis.populations import Population, Populations, after_results, listed, populations, roles, triples
+from grok.analysis.populations import LEFT, Population, Populations, after_results, listed, populations, roles, triples
 from grok.analysis.proposals import proposal
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, holm
 from grok.store.designs import TRAINED
@@ -309,6 +309,8 @@ def _leading(parts: Sequence[Study], kind: str) -> list[Finding]:
     low, high = (ends(known, key=lambda pair: pair[1].estimate.value) for ends in (min, max))  # type: ignore[union-attr]
     shown = f"{low[1].shown.partition(' (')[0]} to {high[1].shown.partition(' (')[0]}"
     text = f"Lowest at {low[0].about}: {low[1].shown}. Highest at {high[0].about}: {high[1].shown}."
+    if low[0] is high[0]:
+        shown, text = shown.partition(" to ")[0], f"Equal in all {len(known)}: {low[1].shown} with {low[0].about}."
     return [Finding(f"{leading[0][1].label}, over {len(known)} {kind}s", shown, text, headline=True)]
 
 
@@ -386,9 +388,9 @@ def by_population(
         late = [p.name for p in largest[1:] if after_results(first, p.rows) or after_results(p.rows, first)]
         test = beside.compare or (lambda first, other: None)
         how = replace(beside, compare=lambda first, other: None if other.about in late else test(first, other))
-        study = side_by_side(largest, len(grouped), part, how, lambda: _scope(grouped), "population")
+        study = side_by_side(largest, len(grouped.every), part, how, lambda: _scope(grouped), "population")
         study.notes += [f"{name}: seeds listed after results of theirs; no test against the first." for name in late]
-        study.notes += _beside_note(grouped)
+        study.notes += [LEFT[kind].format(n) for kind, n in grouped.left.items() if n]
         return study
 
     return answer
@@ -429,25 +431,11 @@ def failed(observations: Observations, population: Population) -> list[str]:
     return [f"{n:,} more failed. If slow seeds fail more often, shares are too high."] if n else []
 
 
-def _beside_note(grouped: Populations) -> list[str]:
-    notes = []
-    if grouped.beside:
-        notes.append(f"{grouped.beside:,} more runs are left out, because their groups have fewer than five seeds.")
-    if grouped.tried:
-        notes.append(f"{grouped.tried:,} more runs are trials of a search: its section judges them.")
-    if grouped.longer:
-        notes.append(
-            f"Longer runs that a plan after results asked for, not of every seed, are left out: "
-            f"{grouped.longer:,}. Those seeds may have been chosen."
-        )
-    return notes
-
-
 def _scope(grouped: Populations) -> str:
     """Return a sentence about the populations: first what differs between them, then what they share."""
     names = [f"{p.name} (n = {len(p):,})" for p in grouped.every[:MOST]]
-    more = f" and {len(grouped) - MOST} more" if len(grouped) > MOST else ""
-    text = f"{len(grouped)} populations, each with its own answer: {'; '.join(names)}{more}."
+    more = f" and {len(grouped.every) - MOST} more" if len(grouped.every) > MOST else ""
+    text = f"{len(grouped.every)} populations, each with its own answer: {'; '.join(names)}{more}."
     if len({(p.varies, tuple(p.fixed.items())) for p in grouped.every}) == 1:
         first = grouped.every[0]
         drawn = f"{listed(first.varies)} drawn anew in each run" if first.from_masters else f"{first.unit}, one per run"

@@ -180,19 +180,19 @@ def analyse(observations: Observations) -> Study:
         meaning = f"as many seeds are above {DIARY.super_accuracy:.0%} (Fisher's exact test, equal horizons only)"
         compared = Beside(beside, compare, meaning)
     study = by_population(one, compared)(observations)
-    parts = sorted((part for part in study.parts if isinstance(part, Census)), key=lambda part: _ends(part)[0].value)
+    parts = [part for part in study.parts if isinstance(part, Census)]
     if parts:
         first, n = study.parts[0], sum(len(part.rows) for part in parts)
+        step = min(map(_usual, parts))  # to which all were trained
+        parts.sort(key=lambda part: _ends(part, step)[0].value)
         ends = (parts[0], parts[-1])
-        by = [f" by step {_usual(part):,}" for part in ends]
-        once = by[0] if by[0] == by[1] else ""
-        low, high = (
-            f"{_ends(part)[0].percent()}{'' if once else own} with {part.about}"
-            for part, own in zip(ends, by, strict=True)
-        )
+        once = f" by step {step:,}" + " (some were trained for longer)" * (step < max(map(_usual, parts)))
+        low, high = (f"{_ends(part, step)[0].percent()} with {part.about}" for part in ends)
         chosen = f" (the lowest and the highest of {len(parts)})" * (len(parts) > 2)
         medians = [(p.by_time.median, p.about) for p in parts if p.by_time and len(p.rows) >= FEWEST_OF_A_MEDIAN]
-        if _ends(parts[0])[0].value == _ends(parts[-1])[0].value and len(medians) == len(parts):  # equal shares: times
+        if _ends(parts[0], step)[0].value == _ends(parts[-1], step)[0].value and len(medians) == len(
+            parts
+        ):  # equal shares: times
             medians.sort(key=lambda pair: pair[0].value)
             low, high = (f"half by step {e.plain()} with {about}" for e, about in (medians[0], medians[-1]))
             chosen, once = chosen.replace("lowest", "earliest").replace("highest", "latest"), ""
@@ -395,17 +395,16 @@ def _time_findings(census: Census) -> list[Finding]:
         f"{DIARY.speedup:.0f} times faster than the median seed: {estimate.percent()}."
     )
     by_time = Finding(EARLY, estimate.percent(), text, estimate, headline=True)
-    if census.population.has_diary_task:
-        return [by_time, generalised]
-    always = _at_any_time(estimate, by_time.label)
-    return [by_time, always, generalised]
+    always = [] if census.population.has_diary_task else [_at_any_time(estimate, by_time.label)]
+    return [by_time, *always, generalised]
 
 
-def _ends(census: Census) -> tuple[Estimate, Estimate]:
-    """Return the share that generalised, and the share that generalised for good."""
-    long = census.rows["config.train.steps"] >= _usual(census)  # of shorter ones nobody knows
-    good = floats(census.rows["grokked_for_good_step"]) <= _usual(census)
-    return share(int(_done(census)[long].sum()), int(long.sum())), share(int(good[long].sum()), int(long.sum()))
+def _ends(census: Census, step: int | None = None) -> tuple[Estimate, Estimate]:
+    """Return the share that generalised by ``step`` (the usual length), and the share that did so for good."""
+    step = step or _usual(census)
+    long = census.rows["config.train.steps"] >= step  # of shorter ones nobody knows
+    done, good = census.times.right <= step, floats(census.rows["grokked_for_good_step"]) <= step
+    return share(int(done[long].sum()), int(long.sum())), share(int(good[long].sum()), int(long.sum()))
 
 
 def _usual(census: Census) -> int:

@@ -18,12 +18,12 @@ from grok.analysis.observations import (
     CONDITION_SETTINGS,
     OWN_CODE,
     Observations,
+    computed_apart,
     default_settings,
     describe_task,
     differing_settings,
     floats,
     in_words,
-    processors,
     varying_columns,
 )
 from grok.analysis.populations import SEEDS, after_results, asked, extended, listed, matched, shared_seeds, triples
@@ -198,8 +198,8 @@ class Contrast:
         text = f", at one {listed(held)} seed" if held else ""
         if here + there:
             text += f"; runs that diverged count as late ones ({here} here and {there} at {self.family.reference})"
-        if set(processors(self.rows)) != set(processors(self.base)):
-            text += f"; not on the same processors as at {self.family.reference}, which can make a difference, too"
+        if apart := computed_apart(self.rows, self.base):
+            text += f"; not computed as at {self.family.reference} ({listed(apart)}), which can make a difference, too"
         return text
 
     @property

@@ -216,7 +216,9 @@ def one(observations: Observations, condition: Condition, subject: Subject) -> C
 def _shares(study: Crossed) -> None:
     y = study.rows["y"].to_numpy(dtype=float)
     merged = len(study.factors) > 1 and study.single
-    ranked = merged and not study.outcome.is_loss  # few pairs tell of a combination: one far run would decide
+    cells, possible = filled(np.stack(list(study.factors.values()), 1))
+    # few pairs tell of a combination: one far run would decide
+    ranked = (merged or cells < possible) and not study.outcome.is_loss
     try:
         scores = normal_scores(y, y) if ranked else y
         study.shares = shares = variance_shares(
@@ -237,15 +239,17 @@ def _shares(study: Crossed) -> None:
         words[[*shares.shares][-1]] = f"{every} seeds together or to chaos, which one run a cell does not tell apart"
     last = int(study.rows["config.train.steps"].max())
     early = study.outcome.is_loss and study.outcome.horizon < last
-    of = f"{'rank ' * ranked}variance" + f" of the loss at step {study.outcome.horizon:,.0f}" * early
+    of = f"{'rank ' * ranked}variance"
+    whole = f"{of} of the {study.outcome.name.partition(', ')[0]}"  # in the sentences that stand alone
+    of += f" of the loss at step {study.outcome.horizon:,.0f}" * early
     cannot_tell = ": these data cannot tell", ", and these data cannot tell how much"
     leads = [*words, max(shares.shares, key=lambda name: shares.shares[name].value)]
-    for name, e in sorted(shares.shares.items(), key=lambda pair: -pair[1].value):
+    for i, (name, e) in enumerate(sorted(shares.shares.items(), key=lambda pair: -pair[1].value)):
         shown = _shown(e)
         study.tell(
             f"{name} share",
             shown,
-            f"{shown} of the {of} belongs to {words.get(name, f'the interaction {name}')}"
+            f"{shown} of the {of if i else whole} belongs to {words.get(name, f'the interaction {name}')}"
             f"{cannot_tell[e.low > 0] if e.high - e.low > UNKNOWN else ''}"
             f"{': beyond what normal effects give, so without an interval' if e.high - e.low < NO_WIDTH else ''}.",
             e,
@@ -257,7 +261,8 @@ def _shares(study: Crossed) -> None:
         name, most = max(
             ((n, s) for n, s in shares.shares.items() if "×" in n and CHAOS not in n), key=lambda pair: pair[1].value
         )
-        text = f"{e.percent()} belongs to combinations of {'two ' * merged}seeds, that is to no seed by itself"
+        text = f"{e.percent()} of the {whole if e.low > 0.5 else of} belongs to combinations of {'two ' * merged}seeds"
+        text += ", that is to no seed by itself"
         text += f"; the largest part to {name}, {most.percent()}." if len(shares.levels) > 2 else "."
         study.tell("combinations of seeds", e.percent(), text, e, headline=True)
         if e.low > 0.5:  # the answer, before shares that are nearly nothing
@@ -266,7 +271,7 @@ def _shares(study: Crossed) -> None:
         text = f"{e.percent()} of the {of} belongs to {name} (the diary's model seed moved both)."
         study.tell(f"{name} share", e.percent(), text, e)
     if ranked:
-        own = variance_shares(y, study.factors, generator("variance of values"), merged=True).shares
+        own = variance_shares(y, study.factors, generator("variance of values"), merged=merged).shares
         text = f"By the {study.outcome.name}, not its ranks: {', '.join(f'{n} {_shown(e)}' for n, e in own.items())}."
         study.tell(
             "shares by value", _shown([*own.values()][-1]), f"{text} A few runs far from all others can decide these."

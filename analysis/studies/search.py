@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.analysis.observations import Observations
+from grok.analysis.proposals import confirmation
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, median_interval
 from grok.analysis.statistics.proportions import share
 from grok.analysis.studies.base import Question, Study
@@ -88,17 +89,18 @@ def analyse(observations: Observations) -> Searches:
     Raises:
         NotEnoughData: there is none.
     """
-    every = [result_of(data) for data in observations.searches]
-    results = [result for result in every if len(result.trials) and (result.trials["state"] == FINISHED).any()]
-    if not results:
+    searches = [data for data in observations.searches if any(t["state"] == FINISHED for t in data["trials"])]
+    if not searches:
         raise NotEnoughData("a search with a finished trial")
+    results = [result_of(data) for data in searches]
     study = Searches(results=results)
-    for result in results:
+    for result, data in zip(results, searches, strict=True):
         _best(study, result)
-        study.notes.append(
-            f"{result.name}: better than the default beyond seed noise? Train both settings on seeds that no trial "
-            "had, and compare them with grok compare."
-        )
+        if commands := confirmation(data, observations):
+            caption = f"{result.name}: is the best better than the default? Both on seeds that no trial had, compared"
+            study.tabulate(f"confirm_{result.name}", caption, {"command": commands}, code=("command",))
+        else:
+            study.notes.append(f"{result.name}: the best finished setting is the default, or its runs are gone.")
     return study
 
 

@@ -166,6 +166,12 @@ def _finite(values: pd.Series) -> pd.Series:
     return values[np.isfinite(values.astype(float))]
 
 
+def _middle(values: pd.Series, digits: int) -> str:
+    """Return the median of the finite values."""
+    finite = _finite(values)
+    return f"{finite.median():.{digits}f}" if len(finite) else "none"
+
+
 def _rises(rises: pd.Series) -> str:
     """Return the words for how far the loss rose in the runs that spiked."""
     finite = _finite(rises)
@@ -205,8 +211,8 @@ def _by_setting(study: Spikes) -> None:
                     "share": share(k, n).percent(0),
                     "p (Holm)": f"{adjusted[factor]:.2g}" if factor in adjusted and value == values[0] else "",
                     f"steps {JUMP:g} nats up": f"{int((here['highest'] >= JUMP).sum())} of {n}",
-                    "median rise": round(float(_finite(here["rise"]).median()), 2) if k else None,
-                    "last val loss": round(float(_finite(here["last_loss"]).median()), 3),
+                    "median rise": _middle(here["rise"], 2),
+                    "last val loss": _middle(here["last_loss"], 3),
                 }
             )
         text = f"{factor}: spikes in {'; '.join(counted)}"

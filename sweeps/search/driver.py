@@ -38,6 +38,7 @@ from grok.sweeps.search.space import (
     refuse_impossible,
     score_of,
     value_of,
+    worded,
 )
 
 if TYPE_CHECKING:
@@ -214,7 +215,8 @@ class Search:
         value = value_of(self.study.objective, seeds)
         record.end(number, TrialState.COMPLETE, value)
         shown = [f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in trial.params.items()]
-        self.tell(f"trial {number}: {self.study.objective} {value:.6g} over {len(seeds)} seeds, {', '.join(shown)}")
+        what = f"{worded(self.study.objective, value, seeds[0].budget)} over {len(seeds)} seeds"
+        self.tell(f"trial {number}: {what}, {', '.join(shown)}")
 
     def outcomes(self, configs: Sequence[RunConfig]) -> list[SeedOutcome]:
         """Return the stored outcomes of ``configs``, which must all be stored.
@@ -290,14 +292,16 @@ def _conclude(search: Search, trials: Sequence[Any], best: FrozenTrial | None, d
     if not done:
         tell(f"Interrupted: {line} {GO_ON}")
         return 1
-    if best is not None:
-        value = f"{search.study.objective} {best.value:.6g}"
+    if best is not None and best.value is not None:
         params = " ".join(f"{name}={value}" for name, value in best.params.items())
-        tell(f"best: trial {best.number}, {value} over {search.study.seeds} seeds: {params}")
+        alike = sum(trial.state.name == "COMPLETE" and trial.value == best.value for trial in trials) - 1
+        tied = f" (as good as {alike} others)" * bool(alike)
+        what = worded(search.study.objective, best.value, int(str(search.flat["train.steps"])))
+        tell(f"best: trial {best.number}{tied}, {what} over {search.study.seeds} seeds: {params}")
     if failed:
         tell(f"{line} {len(failed)} failed (trial {failed[0].number}: {failed[0].user_attrs[REASON]}).")
         return 1
-    tell(f"{line} Report: grok report {store} --only search")
+    tell(f"{line} Report, and how to hold the best against the default: grok report {store} --only search")
     return 0
 
 

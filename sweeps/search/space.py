@@ -247,6 +247,13 @@ def median_time(seeds: Sequence[SeedOutcome]) -> float:
     return max(seed.budget for seed in seeds) * (1 + censored)
 
 
+def worded(objective: str, value: float, steps: int) -> str:
+    """Return the objective of a setting for people: a median beyond its ``steps`` counts late seeds and is no time."""
+    return (
+        f"{objective} above {steps:,}" if objective == "median_time" and value > steps else f"{objective} {value:.6g}"
+    )
+
+
 def direction_of(objective: str) -> Literal["minimize", "maximize"]:
     """Return whether a low or a high value of ``objective`` is better."""
     return "minimize" if objective in MINIMISED else "maximize"

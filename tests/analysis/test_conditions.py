@@ -187,7 +187,7 @@ def test_runs_that_share_seeds_are_compared_by_the_spread_between_these() -> Non
     assert contrast.shared == ("split",) and contrast.logrank_p is None and contrast.about == ", at one order seed"
     lost = simulate([*truths[:-1], Truth(truths[-1].overrides, 1e9, status="diverged", numerics="device=cuda")])
     about = ask("weight_decay", lost).contrasts[0].about
-    assert "count as late ones (1 here and 0 at 0.5)" in about and "not on the same processors as at 0.5" in about
+    assert "count as late ones (1 here and 0 at 0.5)" in about and "not computed as at 0.5 (device)" in about
     found = simulate(truths)
     for sides in (
         ("weight_decay=0.5", "weight_decay=2"),

@@ -333,6 +333,7 @@ def test_who_spiked_when_and_why() -> None:
     assert said["runs that spiked"].shown == "8 of 24"
     assert said["spikes by optim.lr"].shown == "0.003: 0 of 12; 0.03: 8 of 12" and said["spikes by optim.lr"].headline
     assert {t.name for t in study.tables} == {"spikes_by_setting", "spikes_by_cell", "spikes"}
+    assert "none" in set(study.tables[0].frame["median rise"]) and not study.tables[0].frame.isna().any(axis=None)
 
 
 def test_no_two_of_many_conditions_have_one_colour() -> None:

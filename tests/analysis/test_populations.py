@@ -79,6 +79,9 @@ def test_every_value_of_a_setting_is_a_population_the_default_first() -> None:
     found = of(truths)
     assert [p.name for p in found.every] == [f"optim.weight_decay={v}" for v in ("0.1 (default)", "0", "1")]
     assert found.settings == ("optim.weight_decay",)
+    many = [Truth({"seed": i, "optim.weight_decay": wd}, 9000) for wd in range(7) for i in range(6)]
+    (card,) = (f for f in ask("census", simulate(many)).findings if "over 7 populations" in f.label)
+    assert card.text.startswith("Equal in all 7: ")
 
 
 def test_several_populations_of_one_condition_are_told_apart_by_their_streams() -> None:
@@ -108,7 +111,7 @@ def test_repeats_coupled_runs_and_small_groups_stay_outside() -> None:
     truths += [Truth({"seed": i, "optim.lr": 0.01}, 900) for i in range(3)]
     found = of(truths)
     assert [len(p) for p in found.every] == [20]
-    assert found.beside == 3
+    assert found.left["small"] == 3
 
 
 def test_going_on_with_every_seed_chooses_nothing() -> None:
@@ -121,8 +124,12 @@ def test_going_on_with_every_seed_chooses_nothing() -> None:
     assert median.low <= 8843 <= median.high and median.high < 10_500
     part = ask("survival", simulate([*seeds, *longer[:-1]], sweep(longer, "extend")))  # one is still trained
     assert set(part.population.rows["config.train.steps"]) == {4000}
-    assert [n.split(": 199")[1] for n in part.notes if ": 199" in n] == [". Those seeds may have been chosen."]
-    assert store.once(populations).longer == 0
+    assert [n.split(": 199")[1] for n in part.notes if ": 199" in n] == [" so far."]
+    some = simulate([*seeds, *longer[:-1]], sweep(longer[:-1], "extend")).once(populations)
+    assert (some.left["longer"], some.left["waiting"]) == (199, 0), (
+        "a finished plan of some, which may have been chosen"
+    )
+    assert store.once(populations).left["longer"] == 0
     middle = [Truth({**t.overrides, "train.steps": 20_000}, t.time) for t in seeds]
     twice = simulate([*seeds, *middle, *longer], sweep(middle, "extend"), sweep(longer, "extend"))
     assert not asked_before_and_after(twice)[1], "every seed went on, twice"

@@ -17,7 +17,7 @@ from grok.analysis.criteria import held_by
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
 from grok.analysis.statistics.estimate import generator
-from grok.analysis.statistics.proportions import at_any_time
+from grok.analysis.statistics.proportions import at_any_time, share
 from grok.analysis.statistics.variance_shares import variance_shares
 from grok.analysis.studies import QUESTIONS, Missing
 from grok.analysis.studies.layers import transplants
@@ -74,9 +74,10 @@ def test_census_of_another_task_has_early_and_late_seeds_and_no_classes_of_the_d
     ]
     study = ask("census", simulate(truths))
     assert study.horizon == 1000
-    longer = [Truth({**t.overrides, "train.steps": 2000, "optim.weight_decay": 0.5}, t.time) for t in truths]
+    longer = [Truth({**t.overrides, "train.steps": 2000, "optim.weight_decay": 0.5}, 3 * t.time) for t in truths]
     summary = ask("census", simulate([*truths, *longer])).summary
-    assert "by step 1,000 with" in summary and "by step 2,000 with" in summary
+    early = share(sum(t.time <= 1000 for t in longer), 64).percent()
+    assert f"from {early} with" in summary and "by step 1,000 (" in summary, "the step to which all were trained"
     headline = [f.label for f in study.findings if f.headline]
     assert headline == ["early seeds", "generalised"]
     assert set(study.kinds) <= {"early", "late", "not within 1,000 steps"}
@@ -228,6 +229,11 @@ def test_sampled_cells_with_one_run_each_have_shares_that_leave_chaos_with_the_l
     far = ask("crossed", simulate(drawn, Planned("crossed", list(zip(drawn, purposes, strict=True)))))
     assert far.shares.shares["init"].value == pytest.approx(shares["init"].value, abs=0.1), "ranks: four runs of 400"
     assert "rank variance" in far.findings[0].text and any("A few runs far" in f.text for f in far.findings)
+    again = [replace(t, overrides={**t.overrides, "perturb.ulps": 1}) for t in drawn[:60]]
+    more = [Purpose(role="cell", unit={**unit, "repeat": 1}, choice="drawn") for unit in units[:60]]
+    both = Planned("crossed", list(zip([*drawn, *again], [*purposes, *more], strict=True)))
+    some = ask("crossed", simulate([*drawn, *again], both))
+    assert "chaos" in some.shares.shares and "rank variance of the log" in some.findings[0].text
 
 
 def test_prediction_of_what_the_curves_show(short_census: Observations) -> None:

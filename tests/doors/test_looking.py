@@ -183,9 +183,9 @@ def test_a_stream_with_one_seed_a_side_is_what_differs_and_a_failed_run_is_count
     sides = compare.Sides.of(read := simulate(truths), Path("S"), ("config.seeds.order=8", "config.seeds.order=9"))
     assert sides.paired and sides.shared == 20
     study = compare.compared(read, sides)
-    assert "0 of A and 1 of B failed" in study.scope and study.summary.startswith("optim.lr, device or its model: ")
+    assert "0 of A and 1 of B failed" in study.scope and study.summary.startswith("optim.lr, numerics (device): ")
     by_rate = compare.compared(read, compare.Sides.of(read, Path("S"), ("lr=0.008", "lr=0.009")))
-    assert by_rate.summary.startswith("seeds.order, device or"), "of a side has one, and they differ"
+    assert by_rate.summary.startswith("seeds.order, numerics"), "of a side has one, and they differ"
     halves = compare.Sides.of(read, Path("S"), ("config.seeds.init<10", "config.seeds.init>9"))
     assert "share init and order seeds" in compare.compared(read, halves).summary
     ratio = next(iter(study.files.values())).query("what.str.contains('geometric mean step')").iloc[0]

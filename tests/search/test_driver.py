@@ -2,6 +2,7 @@
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 import optuna
 import pytest
 
+from grok.__main__ import main as grok
+from grok.analysis.answers import compile_report
 from grok.analysis.criteria import DIARY
-from grok.analysis.observations import searches
+from grok.analysis.observations import Observations, searches
+from grok.analysis.proposals import confirmation
 from grok.commands.compose import apply
 from grok.config import ArithmeticConfig, flatten, identify, load_config
 from grok.errors import ConfigError, TrainingError
@@ -22,7 +26,16 @@ from grok.sweeps.search.__main__ import compose_study
 from grok.sweeps.search.config import StudyConfig, split_study
 from grok.sweeps.search.driver import Search, by_execution
 from grok.sweeps.search.record import StudyRecord
-from grok.sweeps.search.space import Plain, SeedOutcome, direction_of, read_outcomes, read_space, score_of, value_of
+from grok.sweeps.search.space import (
+    Plain,
+    SeedOutcome,
+    direction_of,
+    read_outcomes,
+    read_space,
+    score_of,
+    value_of,
+    worded,
+)
 from tests.analysis.simulate import Truth, row, write
 
 SPACE = {
@@ -113,6 +126,15 @@ def test_it_finds_the_optimum_and_says_so(tmp_path: Path, capfd: pytest.CaptureF
     assert capfd.readouterr().err == "", "Optuna logs its own lines"
     assert min(data["trials"], key=lambda t: t["value"])["number"] == best.number
     assert all(len(t["runs"]) == 5 for t in data["trials"])
+    store = Observations.read(tmp_path)
+    new, default, compare = map(shlex.split, confirmation(data, store))
+    assert set(new) - set(default) == {f"{name}={value!r}" for name, value in best.params.items()}
+    assert set(default) - set(new) == {"optim.lr=0.001", "optim.weight_decay=0.1"} and "seed=range(5,69)" in new
+    assert [grok([*words[1:], "dry_run=true"]) for words in (new, default)] == [0, 0] and compare[1] == "compare"
+    assert compile_report(store).next_step.text.startswith(shlex.join(new))
+    store.sweeps = [{"argv": ["python", "-m", "grok.run", "-m", *words[2:]]} for words in (new, default)]
+    assert confirmation(data, store) == [shlex.join(compare)]
+    assert confirmation({**data, "default": best.params}, store) == [], "it is the default"
 
 
 def test_seeds_are_instances(tmp_path: Path) -> None:
@@ -303,6 +325,8 @@ def test_medians_with_censored_seeds() -> None:
     # half or more censored: above the budget, the better the more seeds got there
     assert 1000 < value(100, 200, None, None) < value(100, None, None, None) < value(None, None, None, None) == 2000
     assert value(999, 999, 999, None) < 1000
+    said = [worded("median_time", step, 1000) for step in (300.0, 2000.0)]
+    assert [*said, worded("val_loss", 2000.0, 1000)] == ["median_time 300", "median_time above 1,000", "val_loss 2000"]
 
 
 def test_shares_and_losses() -> None:
