@@ -26,7 +26,6 @@ from grok.analysis.studies.base import Finding, Missing, Question, Study, Table
 
 QUESTIONS: tuple[Question, ...] = (
     census.QUESTION,
-    census.PARITY_QUESTION,
     survival.QUESTION,
     regimes.QUESTION,
     crossed.QUESTION,

@@ -19,8 +19,8 @@ from grok.analysis.criteria import (
     held_by,
     judge_by_time,
 )
-from grok.analysis.observations import Observations, differing_settings, floats
-from grok.analysis.populations import Population, listed, populations, random_seeds
+from grok.analysis.observations import Observations, floats
+from grok.analysis.populations import Population, listed, populations
 from grok.analysis.proposals import code_needed, rerun_command
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, holm
 from grok.analysis.statistics.proportions import Unequal, at_any_time, fisher, share, unequal_rates
@@ -454,82 +454,5 @@ QUESTION = Question(
     analyse,
     has_populations,
     reads_designs=True,
-    of_seeds=True,
-)
-
-# A check of the diary's regime: seeds 0 to 11 against an independent implementation.
-#
-# The ranges are those of 12 ordinary seeds of an independent implementation at step 3,000. The median of
-# each measure over seeds 0 to 11 must lie inside its range. Single seeds outside are named; some are
-# expected, because about 7 in 100 seeds are fast.
-
-SEEDS: Final = tuple(range(12))
-STEP: Final = 3000
-RANGES: Final = {
-    "train_loss": (0.05, 0.18),
-    "val_acc": (0.007, 0.038),
-    "val_loss": (8.2, 14.0),
-    "weight_norm": (64.8, 66.0),
-}
-"""Lowest and highest value of each measure in the independent run at step 3,000."""
-
-
-def reference_seeds(observations: Observations) -> pd.DataFrame:
-    """Return the runs of seeds 0 to 11 under the diary's settings."""
-    rows = observations.once(random_seeds)
-    rows = rows[rows["seed"].isin(SEEDS)]
-    same = [not differing_settings(row) for _, row in rows.iterrows()]
-    return rows[np.array(same, dtype=bool)]
-
-
-def analyse_parity(observations: Observations) -> Study:
-    """Return the comparison of seeds 0 to 11 with the ranges.
-
-    Raises:
-        NotEnoughData: one of the seeds was not evaluated at step 3,000.
-    """
-    rows = reference_seeds(observations)
-    curves = observations.curves_of(rows.index)
-    at = curves[curves["step"] == STEP].set_index("run_id").reindex(rows.index)
-    measures = at[list(RANGES)].assign(seed=rows["seed"]).dropna().set_index("seed").sort_index()
-    absent = sorted(set(SEEDS) - set(measures.index))
-    if absent:
-        raise NotEnoughData(
-            f"seeds 0 to 11 of the diary's regime evaluated at step {STEP:,} (missing: {', '.join(map(str, absent))})"
-        )
-    records = []
-    for name, (low, high) in RANGES.items():
-        values = floats(measures[name])
-        median = float(np.median(values))
-        outside = [int(s) for s, v in zip(measures.index, values, strict=True) if not low <= v <= high]
-        records.append(
-            {
-                "measure": name,
-                "median": round(median, 4),
-                "lowest": round(float(values.min()), 4),
-                "highest": round(float(values.max()), 4),
-                "independent run": f"{low} to {high}",
-                "median inside": "yes" if low <= median <= high else "no",
-                "seeds outside": ", ".join(map(str, outside)) or "none",
-            }
-        )
-    study = Study(scope=f"Seeds 0 to 11 under the default settings, the diary's regime, at step {STEP:,}.")
-    inside = f"{sum(record['median inside'] == 'yes' for record in records)} of {len(records)}"
-    text = (
-        f"{inside} medians lie inside the range of 12 seeds of an independent run; the table names the seeds outside."
-    )
-    study.tell("medians inside the independent run's range", inside, text, headline=True)
-    study.tabulate("ranges", f"Seeds 0 to 11 at step {STEP:,}", records)
-    return study
-
-
-PARITY_QUESTION = Question(
-    "parity",
-    "The diary's regime",
-    "Do ordinary seeds behave as in an independent run of the same regime?",
-    "grok sweep 'seed=range(0,12)' eval.every=250",
-    analyse_parity,
-    lambda observations: not reference_seeds(observations).empty,
-    any_task=False,
     of_seeds=True,
 )

@@ -380,7 +380,6 @@ def test_every_question_proposes_for_the_store_and_the_default_store_needs_no_na
     store.path = Path("elsewhere")
     commands = {q.name: proposal(q.command, store, q.any_task) for q in QUESTIONS if q.command}
     assert all("elsewhere" in command for command in commands.values())
-    assert "experiment=toy" not in commands["parity"], "it asks of the default regime"
     assert commands["search"] == "grok search study=quickstart store.path=elsewhere"
 
 
