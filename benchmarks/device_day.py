@@ -169,7 +169,8 @@ def step(fake: bool) -> dict[str, Any]:
     how, width = uncompiled_if_it_must(), table_width()
     result: dict[str, Any] = {"compiled": not how}
     products = products_of(default_config(), width)
-    for precision, kernels in (*((p, "compiled") for p in PRECISIONS), ("float32", "fused"), ("tf32", "fused")):
+    by_hand = ((p, "fused") for p in ("float32", "tf32", "tf32x3"))
+    for precision, kernels in (*((p, "compiled") for p in PRECISIONS), *by_hand):
         stack = full_stack(width, precision=precision, numerics={**how.get("numerics", {}), "kernels": kernels})
         with product_precision(precision):
             times = [seconds_of(stack._step, 20) for _ in range(5)]

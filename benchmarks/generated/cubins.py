@@ -50,7 +50,8 @@ def machine_code(kernels: Mapping[str, str], by_hand: Sequence[Any]) -> dict[str
         registers, local = resources(made.asm["cubin"])
         name = f"{kernel.__name__} of {sizes.R} rows for sm_{capability}"
         result["spilled"] += [f"{name}: {local} bytes a thread"] if local else []
-        used = f"{name}: {registers} registers, {made.metadata.shared} bytes of shared memory"
+        products = [word for word in ("wgmma", "tcgen05.mma", "mma.sync", "cvt.rna.tf32") if word in made.asm["ptx"]]
+        used = f"{name}: {registers} registers, {made.metadata.shared} bytes of shared memory, {' '.join(products)}"
         result["by hand"] = [*result.get("by hand", []), used]
     return result
 

@@ -310,6 +310,8 @@ class ArithmeticConfig(common.RunConfig):
             common.refuse_too_many_evaluations(self.train.steps, self.eval.every)
         if self.precision == "fp16":
             raise ConfigError("precision=fp16: for mode=arithmetic expected one of float32, float64, tf32, bf16")
+        if self.precision == "tf32x3" and self.numerics.kernels != "fused":
+            raise ConfigError("precision=tf32x3 is one of kernels written by hand: expected numerics.kernels=fused too")
 
     def refuse_large_batch(self) -> None:
         """Refuse a batch of more examples than there are to train on.

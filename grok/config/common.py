@@ -265,7 +265,7 @@ class RunConfig:
     precision: str = setting(
         "float32",
         "Arithmetic of the training step.",
-        choices=("float32", "float64", "tf32", "bf16", "fp16"),
+        choices=("float32", "float64", "tf32", "tf32x3", "bf16", "fp16"),
     )
     numerics: NumericsConfig = section(NumericsConfig)
     workers: int | None = setting(

@@ -518,6 +518,8 @@ class GptConfig(common.RunConfig):
     init_hash: str | None = planned(None, "Hash of those weights, part of run_id; the plan sets it.", neutral=None)
 
     def __post_init__(self) -> None:
+        if self.precision == "tf32x3":
+            raise ConfigError("precision=tf32x3: for mode=gpt expected one of float32, float64, tf32, bf16, fp16")
         _check_ramp("train.context_ramp", self.train.context_ramp, "model.context", self.model.context)
         common.refuse_too_many_evaluations(self.train.steps, self.eval.every)
         if self.model.d_ff != self.model.usual_d_ff() and self.target.params is not None:

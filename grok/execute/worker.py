@@ -342,7 +342,7 @@ def prepare_process(configs: Sequence[RunConfig], device: str, slot: int) -> str
         if not torch.cuda.is_available():
             raise ConfigError("device=cuda: no CUDA device is usable here, expected cpu or auto")
         torch.cuda.set_device(slot % torch.cuda.device_count())
-    elif any(config.precision == "tf32" for config in configs):
+    elif any(config.precision.startswith("tf32") for config in configs):
         raise ConfigError("precision=tf32 is a mode of CUDA devices: on a CPU expected float32, float64 or bf16")
     return device
 

@@ -25,6 +25,7 @@ PATHS: dict[str, dict[str, Any]] = {
     "compiled": {"numerics": {"compile": True}},
     "fused": {"numerics": {"compile": True, "kernels": "fused"}},
     "fused tf32": {"numerics": {"compile": True, "kernels": "fused"}, "precision": "tf32"},
+    "fused tf32x3": {"numerics": {"compile": True, "kernels": "fused"}, "precision": "tf32x3"},
     "tf32": {"precision": "tf32"},
     "bf16": {"precision": "bf16"},
 }
@@ -78,7 +79,8 @@ def test_float64_on_the_device_is_the_reference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "tolerance"), [("eager", 1e-4), ("compiled", 1e-4), ("fused", 1e-4), ("tf32", 5e-2), ("bf16", 2e-1)]
+    ("path", "tolerance"),
+    [("eager", 1e-4), ("compiled", 1e-4), ("fused", 1e-4), ("fused tf32x3", 1e-4), ("tf32", 5e-2), ("bf16", 2e-1)],
 )
 def test_each_precision_is_as_near_the_reference_as_it_can_be(path: str, tolerance: float) -> None:
     (found,) = on_gpu(tiny(**PATHS[path]))

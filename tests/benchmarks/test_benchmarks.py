@@ -92,11 +92,33 @@ def test_kernels_written_by_hand_have_the_plain_numbers_and_spill_nothing_on_thr
     assert result["float32"]["difference"] < 1e-6 and result["float64"]["difference"] < 1e-9
     step = generated("cubins", *FUSED)["step"]
     assert step["failed"] == step["spilled"] == [] and len(step["by hand"]) == 3 * 14
+    three = generated("cubins", FUSED[0], FUSED[1].replace("}}", '}, "precision": "tf32x3"}'))["step"]
+    products = [used for used in three["by hand"] if used.startswith(("forward", "rows", "weights", "input"))]
+    assert three["failed"] == three["spilled"] == [] and len(products) == 3 * 8
+    assert all("cvt.rna.tf32" in used and int(used.split(": ")[1].split()[0]) > 64 for used in products), (
+        "none is empty"
+    )
+    assert sum("wgmma" in used for used in products) == 6, "on sm_90, but for the weights"
     wide = FUSED[1].replace("}}", '}, "precision": "float64", "model": {"d_model": 256}}')
     assert len(generated("cubins", FUSED[0], wide)["step"]["by hand"]) == 3 * 14
     count = generated("count", *FUSED)
     size = sum(row[3] for row in parts(count)) + count["graphs"]["step"]["by hand"]["bytes"]
     assert f"a step is {size / count['width'] / 1e6:.1f} MB a lane" in (ROOT / "docs/internals.md").read_text("utf-8")
+
+
+def test_three_products_in_tf32_are_nearly_one_in_float32() -> None:
+    """The interpreter does not round: this splits as the machine code does, and adds in float64."""
+
+    def split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        large = ((x.view(torch.int32) + 2**12) & -(2**13)).view(torch.float32)  # to the nearest, ties away from zero
+        return large, x - large
+
+    draw = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(*shape, generator=draw).exp() - 1 for shape in ((64, 512), (512, 64)))
+    (a, b), (c, d) = ((large.double(), split(small)[0].double()) for large, small in map(split, (x, y)))
+    exact, size = x.double() @ y.double(), x.double().abs() @ y.double().abs()
+    errors = [((found - exact).abs() / size).max().item() for found in (a @ c, a @ c + a @ d + b @ c)]
+    assert errors[1] <= 3 * 2**-22 and errors[0] > 300 * errors[1], "of one product, and of three"
 
 
 def test_nothing_in_the_count_adds_in_no_fixed_order() -> None:

@@ -30,6 +30,8 @@ CASES = {
     "heads": (["model.heads=3"], ["model.heads=3", "model.d_model=128", "2, 4"]),
     "composite": (["task.modulus=100"], ["task.modulus=100", "prime", "101"]),
     "precision of a GPU": (["precision=tf32", "device=cpu"], ["precision=tf32", "float32"]),
+    "precision of other kernels": (["precision=tf32x3"], ["precision=tf32x3", "numerics.kernels=fused"]),
+    "precision of another mode": (["mode=gpt", "precision=tf32x3"], ["precision=tf32x3", "bf16"]),
     "no GPU": (["device=cuda"], ["device=cuda", "device=cpu"]),
     # sizes that no machine has: said at once, nothing is made of them
     "endless range": (["-m", "seed=range(0,1e12)"], ["seed=range(0,1e12)", "too many", "at most 1,000,000"]),

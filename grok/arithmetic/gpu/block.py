@@ -32,8 +32,8 @@ def block(x: Tensor, *rest: Any) -> Tensor:
             ``group_rows`` returns for the former; weight [L, D, D] and bias [L, D] of ``out``; weight and bias [L, D]
             of ``norm1``; weight [L, F, D] and bias [L, F] of ``up``; weight [L, D, F] and bias [L, D] of ``down``;
             weight and bias [L, D] of ``norm2``; whether several rows after the block may have one own row; H; whether
-            the activation is GELU, else ReLU; the precision of the kernels' products, as triton names it (``ieee`` or
-            ``tf32``). Biases of products: all or none.
+            the activation is GELU, else ReLU; the precision of the kernels' products, as triton names it (``ieee``,
+            ``tf32``, ``tf32x3``). Biases of products: all or none.
     """
     return _Block.apply(x.contiguous(), *rest)  # type: ignore[no-any-return, no-untyped-call]
 

@@ -26,12 +26,13 @@ from grok.arithmetic.lanes import EPS
 BLOCKS: Final = {
     "ieee": {"forward_kernel": (32, 64, 8), "rows_kernel": (64, 32, 8), "weights_kernel": (16, 32, 8)},
     "tf32": {"forward_kernel": (64, 64, 8), "rows_kernel": (64, 32, 8), "weights_kernel": (16, 64, 8)},
+    "tf32x3": {"forward_kernel": (64, 32, 8), "rows_kernel": (64, 32, 8), "weights_kernel": (16, 32, 8)},
     "float64": {"forward_kernel": (32, 32, 8), "rows_kernel": (32, 32, 8), "weights_kernel": (16, 32, 8)},
 }
 """Rows, indices of the hidden layer, and warps of a program, by kernel: the largest that spill no register in
 float32 and TF32 at width 128. Wider models have half of both."""
 OTHERS: Final = dict.fromkeys(("mix_kernel", "shares_kernel", "sources_kernel"), (16, 16, 4))
-STEPS: Final = {"ieee": 16, "tf32": 32, "float64": 16}
+STEPS: Final = {"ieee": 16, "tf32": 32, "tf32x3": 16, "float64": 16}
 STAGES: Final = 3
 """Blocks of a product's sum that are on their way from memory at a time."""
 

@@ -93,7 +93,7 @@ def model_of(state: LaneState, *, noisy: bool, fused: bool = False) -> LaneModel
     """
     plan = RowPlan.of(state.config.task, shared=not noisy)
     kind, own = state.config.model, state.config.numerics.kernels == "fused"
-    products = "tf32" if state.config.precision == "tf32" else "ieee"
+    products = state.config.precision if state.config.precision in ("tf32", "tf32x3") else "ieee"
     model = FusedModel(kind, plan, products if own else None) if fused else LaneModel(kind, plan, StackedLanes())
     model.position(state.parameters, 0)
     return model
