@@ -54,6 +54,23 @@ _LOGARITHMIC: Final = ("x*y", "x/y")
 Logits = Callable[[Equations], Tensor]
 
 
+def measured(
+    wanted: Sequence[str], task: TaskConfig, parameters: Parameters, train_set: Equations, logits: Logits
+) -> dict[str, float]:
+    """Return the measurements of weights that are ``wanted`` (``eval.metrics``) by name, on the weights' device.
+
+    ``gradient`` is none of them: :func:`gradient_metrics`.
+    """
+    metrics: dict[str, float] = {}
+    if "fourier" in wanted:
+        metrics |= fourier_metrics(parameters, task)
+    if "circuit" in wanted:
+        metrics |= circuit_metrics(parameters, task, logits)
+    if "logits" in wanted:
+        metrics |= logit_metrics(train_set, logits)
+    return metrics
+
+
 def discrete_logarithms(p: int) -> Tensor:
     """Return the nonzero numbers modulo the prime ``p`` ordered by discrete logarithm: g^0, g^1, ... [p - 1]."""
     for g in range(1, p):
@@ -80,7 +97,7 @@ def spectrum(parameters: Parameters, task: TaskConfig) -> Tensor | None:
     if order is None or len(order) < 2 * KEY_FREQUENCIES:
         return None
     numbers = parameters["token_embedding.weight"].detach().double()[FIRST_NUMBER + order]  # [n, D]
-    power: Tensor = torch.fft.rfft(numbers, dim=0).abs().square().sum(-1)[1:]
+    power: Tensor = torch.fft.rfft(numbers, dim=0).abs().square().sum(-1)[1:].cpu()
     return power / power.sum()
 
 
@@ -117,7 +134,7 @@ class Waves:
     def along(self, frequencies: Sequence[int]) -> Tensor:
         """Return the mask [n, n, 1] of the waves cos and sin of w_k (a ± b), k in ``frequencies``."""
         n = len(self.amplitudes)
-        mask = torch.zeros(n, n, 1, dtype=torch.bool)
+        mask = torch.zeros(n, n, 1, dtype=torch.bool, device=self.amplitudes.device)
         for k in [*frequencies, *(-k for k in frequencies)]:
             mask[k % n, (self.sign * k) % n] = True
         return mask
@@ -146,9 +163,9 @@ def waves_of(task: TaskConfig, logits: Logits) -> Waves | None:
     table, n = all_equations(task), len(order)
     a, b, inside = places(task, order, table)
     outputs = logits(table.take(inside.numpy())).double()
-    grid = torch.empty(n, n, outputs.shape[-1], dtype=torch.float64)
+    grid = outputs.new_empty(n, n, outputs.shape[-1])
     grid[a, b] = outputs
-    targets = torch.from_numpy(table.answer)[inside] + FIRST_NUMBER
+    targets = torch.from_numpy(table.answer)[inside].to(outputs.device) + FIRST_NUMBER
     return Waves(torch.fft.fft2(grid, dim=(0, 1)), a, b, targets, _SIGN[task.operation])
 
 

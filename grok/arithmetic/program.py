@@ -95,6 +95,13 @@ class Program(Protocol):
         ...
 
 
+@torch.no_grad()
+def logits_of(model: LaneModel, parameters: Parameters, columns: Tensor) -> Tensor:
+    """Return the logits [..., n, V] of the equations in ``columns`` [3, ..., n]."""
+    batches = (Batch(a, b, answer, torch.empty(0)) for a, b, answer in columns.split(EVALUATION_ROWS, -1))
+    return torch.cat([model.logits(parameters, batch) for batch in batches], -2)
+
+
 class OneLaneProgram:
     """Loss, gradients and evaluation of one lane on the CPU; its loss may be the user's own."""
 
@@ -206,15 +213,9 @@ class OneLaneProgram:
             self._fall_back(error)
             return self._score(*inputs)
 
-    @torch.no_grad()
     def logits(self, parameters: Parameters, equations: Equations) -> Tensor:
         """Return the logits [n, V] of ``equations``, uncompiled."""
-        a, b, answer = words_of(equations)
-        share, pieces = torch.empty(0), []
-        for start in range(0, len(equations), EVALUATION_ROWS):
-            rows = slice(start, start + EVALUATION_ROWS)
-            pieces.append(self.model.logits(parameters, Batch(a[rows], b[rows], answer[rows], share)))
-        return torch.cat(pieces)
+        return logits_of(self.model, parameters, torch.stack(words_of(equations)))
 
     @torch.no_grad()
     def evaluate(

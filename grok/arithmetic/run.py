@@ -345,14 +345,8 @@ class Lane:
 
     def metrics(self, gradients: dict[str, Tensor]) -> dict[str, float]:
         """Return the measurements of ``eval.metrics`` by name."""
-        wanted, task, logits = self.run.config.eval.metrics, self.run.config.task, self.logits
-        metrics: dict[str, float] = {}
-        if "fourier" in wanted:
-            metrics |= measures.fourier_metrics(self.parameters, task)
-        if "circuit" in wanted:
-            metrics |= measures.circuit_metrics(self.parameters, task, logits)
-        if "logits" in wanted:
-            metrics |= measures.logit_metrics(self.train_set, logits)
+        wanted = self.run.config.eval.metrics
+        metrics = measures.measured(wanted, self.run.config.task, self.parameters, self.train_set, self.logits)
         if "gradient" in wanted and gradients:  # none before the first update
             metrics |= measures.gradient_metrics(gradients)
         return metrics

@@ -388,7 +388,7 @@ class ArithmeticConfig(common.RunConfig):
             **{name: True for name in self.plugins() if name != "task.plugin"},
             "a task.plugin of another form than an operation": self.task.is_of_another_form(),
             "optim.grokfast=ma": self.optim.grokfast == "ma",
-            "eval.metrics": bool(self.eval.metrics),
+            "eval.metrics=[circuit] of kept weights": self.measures_kept_weights(),
         }
         return [name for name, on in used.items() if on]
 

@@ -64,6 +64,13 @@ def test_a_graph_replays_the_numbers_of_its_kernels(path: str) -> None:
         assert same_bits(captured, queued)
 
 
+def test_measurements_on_the_device_are_those_of_a_processor() -> None:
+    over = {"precision": "float64", "eval": {"every": 8, "metrics": ["fourier", "circuit", "logits", "gradient"]}}
+    (found,), (expected,) = on_gpu(tiny(**over)), results(tiny(**over))
+    for point, other in zip(found.curve, expected.curve, strict=True):
+        assert point.metrics == pytest.approx(other.metrics, rel=1e-8)
+
+
 def test_evaluation_cadence_moves_no_bit() -> None:
     found = [on_gpu(tiny(seed=5, eval={"every": every}))[0] for every in (1, 5, 24)]
     assert len({run.weights_hash for run in found}) == 1

@@ -127,8 +127,13 @@ def test_settings_of_the_command_have_one_value(name: str, values: tuple[object,
         (
             "cuda",
             1,
-            {"optim": {"grokfast": "ma"}, "eval": {"metrics": ["fourier"]}},
-            r"optim\.grokfast=ma, eval\.metrics",
+            {
+                "optim": {"grokfast": "ma"},
+                "eval": {"metrics": ["circuit"]},
+                "checkpoint": {"keep_every": 9},
+                "save": "final",
+            },
+            r"optim\.grokfast=ma, eval\.metrics=\[circuit\] of kept weights",
         ),
     ],
 )

@@ -24,11 +24,12 @@ from torch.utils._pytree import tree_iter
 from grok.arithmetic.gpu.optimizer import variant
 from grok.arithmetic.gpu.state import LaneState
 from grok.arithmetic.gpu.step import Captured, EvaluationPass, TrainingStep
+from grok.arithmetic.measures import measured
 from grok.arithmetic.optimizer import NormClamp, move_weights
-from grok.arithmetic.program import dtype_of, program_key
-from grok.arithmetic.rows import RowPlan, matrix_flops
+from grok.arithmetic.program import dtype_of, logits_of, program_key
+from grok.arithmetic.rows import RowPlan, matrix_flops, words_of
 from grok.arithmetic.run import ArithmeticRun, at_own_numerics
-from grok.arithmetic.task import Vocabulary, split
+from grok.arithmetic.task import Equations, Vocabulary, split
 from grok.arithmetic.weights import Parameters, initial_parameters
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError, GrokError, TrainingError
@@ -257,6 +258,8 @@ class Stack:
         if lanes is None and device.type == "cuda" and (idle := idle_lanes(len(jobs), self.width)):
             warnings.warn(idle, stacklevel=2)
         self.waiting = deque(jobs)
+        configs = [job.config for job in jobs if isinstance(job.config, ArithmeticConfig)]
+        self.measured = any("gradient" in config.eval.metrics for config in configs)
         self.ready: deque[Seat] = deque()
         """Seats made in advance, at most one for each lane."""
         self.seats: list[Seat | None] = [None] * self.width
@@ -296,7 +299,8 @@ class Stack:
 
     def _build(self) -> None:
         self.evaluation = EvaluationPass(self.state, compile=self.compiled)
-        self._step = Captured(TrainingStep(self.state, compile=self.compiled), self.device, graph=self.graphs)
+        step = TrainingStep(self.state, compile=self.compiled, measured=self.measured)
+        self._step = Captured(step, self.device, graph=self.graphs)
         self._pass = Captured(self.evaluation, self.device, graph=self.graphs)
         self._step.prepare()
         self._pass.prepare()
@@ -362,12 +366,12 @@ class Stack:
 
     def _start(self) -> Iterator[Progress]:
         """Evaluate the initial weights of lanes whose schedule has step 0."""
-        due = {lane: seat.run for lane, seat in self._seated() if seat.run.start_due()}
+        due = {lane: seat for lane, seat in self._seated() if seat.run.start_due()}
         if due:
             evaluated, squares = self._evaluate(list(due)), self.state.squared_norms()
-            for lane, run in due.items():
+            for lane, seat in due.items():
                 norms = norms_of({n: x[lane] for n, x in squares.items()})
-                yield run.observe((math.nan, math.nan), evaluated[lane], norms)
+                yield seat.run.observe((math.nan, math.nan), evaluated[lane], norms, self._metrics(lane, seat))
 
     def _shuffle(self, further: int = 0) -> None:
         """Queue the data order of every lane that begins an epoch, or another order, in ``further`` steps."""
@@ -420,7 +424,8 @@ class Stack:
             verdict = seat.run.judge(evaluated.get(lane))
             if verdict.observed:
                 norms = norms_of({n: x[lane] for n, x in squares.items()})
-                observed.append((seat.run, (losses[lane], accuracies[lane]), evaluated[lane], norms))
+                metrics = self._metrics(lane, seat)
+                observed.append((seat.run, (losses[lane], accuracies[lane]), evaluated[lane], norms, metrics))
             if verdict.kept:
                 kept.append((lane, seat))
             if verdict.ended:
@@ -443,6 +448,23 @@ class Stack:
                 parts.append(torch.stack([self.evaluation.losses, self.evaluation.hits]))
         losses, hits = (torch.cat(parts, 1) / self.evaluation.examples).tolist()
         return {lane: (losses[i], hits[i]) for i, lane in enumerate(lanes)}
+
+    def _metrics(self, lane: int, seat: Seat) -> dict[str, float]:
+        """Return the measurements of ``eval.metrics`` by name."""
+        run, model = seat.run, self.evaluation.model
+        wanted = run.config.eval.metrics
+        weights = {name: p.detach()[lane : lane + 1] for name, p in self.state.parameters.items()} if wanted else {}
+
+        def logits(equations: Equations) -> torch.Tensor:
+            columns = torch.stack(words_of(equations))[:, None].to(self.device)
+            return logits_of(model, weights, columns)[0]
+
+        one = {name: p[0] for name, p in weights.items()}
+        with product_precision(self.config.precision):
+            metrics = measured(wanted, run.config.task, one, seat.train_set, logits)
+        if "gradient" in wanted and run.step:
+            metrics["gradient_norm"] = self.state.gradient_norm[lane].item()
+        return metrics
 
     def _checkpoints(self, seated: Sequence[tuple[int, Seat]]) -> Iterator[Checkpoint]:
         """Fetch the states of all runs in one copy; return their checkpoints one by one."""

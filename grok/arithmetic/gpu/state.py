@@ -132,13 +132,26 @@ class LaneState:
         """Whether the lane trains; a step changes no number of the others."""
         self.loss, self.accuracy = zeros(dtype=self.dtype), zeros(dtype=self.dtype)
         """Of the last mini-batch, before its update."""
+        self.gradient_norm = zeros(dtype=torch.float64)
+        """The same, where it is measured."""
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield every buffer by name."""
         for group, named in (("parameters", self.parameters), *self.moments.items()):
             for name, tensor in named.items():
                 yield f"{group}.{name}", tensor
-        for name in ("settings", "train_set", "val_set", "order", "noise_keys", "step", "alive", "loss", "accuracy"):
+        for name in (
+            "settings",
+            "train_set",
+            "val_set",
+            "order",
+            "noise_keys",
+            "step",
+            "alive",
+            "loss",
+            "accuracy",
+            "gradient_norm",
+        ):
             yield name, getattr(self, name)
 
     def scalar(self, name: str) -> Tensor:

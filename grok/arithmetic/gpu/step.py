@@ -108,8 +108,8 @@ def losses_of(config: ArithmeticConfig, logits: Tensor, answer: Tensor, backend:
 class TrainingStep:
     """Makes one update of every lane that is alive."""
 
-    def __init__(self, state: LaneState, *, compile: bool) -> None:
-        self.state = state
+    def __init__(self, state: LaneState, *, compile: bool, measured: bool = False) -> None:
+        self.state, self.measured = state, measured
         fused = compile or state.config.numerics.kernels == "fused"
         self.model = model_of(state, noisy=state.config.model.dropout > 0, fused=fused)
         self._gradients: Function = self.gradients
@@ -160,6 +160,9 @@ class TrainingStep:
         loss, accuracy, *rest = self._gradients(*self.inputs())
         gradients: Sequence[Tensor] = rest[: len(tensors)]
         with torch.no_grad():
+            if self.measured:  # beside the compiled functions, so that it changes no bit of theirs
+                norms = [torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=torch.float64) for g in gradients]
+                state.gradient_norm.copy_(torch.stack(norms).square().sum(0).sqrt())
             first, second, *slow = ([named[n] for n in state.names] for named in state.moments.values())
             optim = state.config.optim
             if slow:
