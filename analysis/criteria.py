@@ -226,7 +226,7 @@ def restricted_log_time(observations: Observations, rows: pd.DataFrame) -> Outco
     censored = float(late.mean())
     if censored > MOST_CENSORED:
         raise NotEnoughData(
-            f"longer runs: {censored:.0%} of {len(rows)} had not generalised by step {horizon:,.0f} (train.steps)"
+            f"longer runs of these seeds: {censored:.0%} of {len(rows)} had not generalised by step {horizon:,.0f}"
         )
     values = np.log(np.where(late, horizon, np.maximum(times.points, 1.0)))
     seen = times.take(~late)
@@ -254,7 +254,7 @@ def wrong_log_odds(observations: Observations, rows: pd.DataFrame) -> Outcome:
     wrong = equations - right
     values = np.log(wrong + 0.5) - np.log(right + 0.5)
     width = 1 / (wrong + 0.5) + 1 / (right + 0.5)  # from one number of right answers to the next
-    cut_off = (accuracy < CHANCE / modulus) | (right > equations - 1)
+    cut_off = (accuracy < CHANCE / modulus) | (wrong < 0.9)  # one may be 0.98: splits round
     name = f"log odds of a wrong answer at step {horizon:,}"
     return Outcome(values, name, False, horizon, float(cut_off.mean()), float((width**2).mean() / 12), cut_off)
 

@@ -403,7 +403,7 @@ FEWEST: Final = 5
 """Smallest number of runs of a scan. A smaller group counts only if no group is larger."""
 PARALLEL: Final = 20
 """Smallest number of runs of each of several parallel scans. Shorter ones are parts of a crossed design."""
-COUPLING: Final = "config.eval.couple_order"
+COUPLING: Final = "eval.couple_order"
 """Runs with a coupled order stream belong to no population; they have their own section."""
 LAYERS: Final = "layers."
 """Prefix of the name of a layer's own stream: ``layers.head``."""
@@ -550,8 +550,8 @@ def populations(observations: Observations) -> Populations:
     purposes = observations.once(roles)
     tried = set(purposes.of("trial")["run_id"]) - set(rows.index)
     tried -= set(purposes.of("member", "cell", "child")["run_id"])
-    if len(rows) and COUPLING in rows:
-        rows = rows[~rows[COUPLING].fillna(False).astype(bool)]
+    if len(rows) and f"config.{COUPLING}" in rows:
+        rows = rows[~rows[f"config.{COUPLING}"].fillna(False).astype(bool)]
     if rows.empty:
         return Populations((), (), {"tried": len(tried)})
     rows = rows.assign(_condition=observations.conditions(rows))

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
+import yaml
 
 from grok.analysis.observations import HASH, Observations, hashes_of
 from grok.analysis.populations import asked
+from grok.commands.words import CONF
 from grok.config.values import literal
 from grok.streams import STREAMS, derive_seed
 
@@ -19,8 +21,6 @@ from grok.streams import STREAMS, derive_seed
 
 DEFAULT_STORE: Final = Path("results/store")
 """The store that commands use by default."""
-CONFIRMING: Final = 64
-"""Number of new seeds that hold the best setting of a search against the default."""
 STORE_WORD: Final = "STORE"
 """Placeholder of the store's path in a command that takes it as an argument."""
 OF_THE_SWEEP: Final = re.compile(
@@ -45,7 +45,7 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
     words = shlex.split(command)
     if not words:
         return ""
-    own = {word.partition("=")[0] for word in words}
+    own = {word.partition("=")[0] for word in words} | _set_by_sweeps(words)
     words += [word for word in observations.once(_settings) if any_task and word.partition("=")[0] not in own]
     path = observations.path
     if (best := words.index("--best") + 1 if "--best" in words else 0) and (n := len(observations.once(asked))):
@@ -55,6 +55,13 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
     else:
         words += store_words(path)
     return "" if _has_run(words, observations) else shlex.join(words)
+
+
+def _set_by_sweeps(words: Sequence[str]) -> set[str]:
+    """Return the settings that the named sweeps among ``words`` set or vary."""
+    files = (CONF / "sweep" / f"{word.partition('=')[2]}.yaml" for word in words if word.startswith("sweep="))
+    read = (pd.json_normalize(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files)
+    return {str(name).removeprefix("hydra.sweeper.params.") for frame in read for name in frame}
 
 
 def _has_run(words: Sequence[str], observations: Observations) -> bool:
@@ -81,30 +88,35 @@ def confirmation(search: Mapping[str, Any], observations: Observations) -> list[
     again = shlex.split(rerun_command(runs.loc[best["runs"][0][1]]))
     base = [w for w in again if "=" in w and not OF_THE_SWEEP.match(w) and w.partition("=")[0] not in best["params"]]
     sweeps = [
-        ["grok", "sweep", f"seed=range({first},{first + CONFIRMING})", *base, *typed, *store_words(observations.path)]
+        ["grok", "sweep", f"seed=range({first},{first + 64})", *base, *typed, *store_words(observations.path)]
         for typed in ([f"{n}={literal(v)}" for n, v in values.items()] for values in (best["params"], default))
     ]
     commands = [shlex.join(words) for words in sweeps if not _has_run(words, observations)]
     store = str(observations.path or STORE_WORD)
-    if "mode=gpt" in base:  # which `grok compare` does not read
-        return [*commands, shlex.join(["grok", "report", store])]
     sides = [" ".join([*(f"{n}={values[n]}" for n in other), f"seed>={first}"]) for values in (default, other)]
-    return [*commands, shlex.join(["grok", "compare", store, *sides])]
+    last = ["report", store] if "mode=gpt" in base else ["compare", store, *sides]  # which reads no language model
+    return [*commands, shlex.join(["grok", *last])]
 
 
 def _settings(observations: Observations) -> list[str]:
     """Return the settings of the first sweep as they were typed.
 
-    If it took several values, or was another command, they are those of the shortest run of the commonest condition.
+    If it took several values, or was another command, they are those of the shortest run of the commonest condition,
+    of equally common ones that with most runs that generalised.
     """
     argv: list[str] = next((sweep["argv"] for sweep in observations.sweeps if sweep.get("argv")), [])
     rows = observations.arithmetic
     words = [word for word in argv if "=" in word and not word.startswith("-") and not OF_THE_SWEEP.match(word)]
     if argv and len(rows) and ("grok.run" not in argv or any("," in word for word in words)):
         condition = observations.conditions(rows)
-        usual = rows[condition == condition.mode()[0]].sort_values("config.train.steps", kind="stable")
+        most = rows.groupby(condition)["grokked_step"].agg(["size", "count"]).sort_values(["size", "count"]).index[-1]
+        usual = rows[condition == most].sort_values("config.train.steps", kind="stable")
         argv = shlex.split(rerun_command(usual.iloc[0]))
         words = [word for word in argv if "=" in word and not OF_THE_SWEEP.match(word)]
+    if len(rows):  # sweeps that were made longer, as long as they are now
+        longest = rows.sort_values("config.train.steps").drop_duplicates("trajectory_id", keep="last")
+        steps = f"train.steps={longest['config.train.steps'].mode()[0]}"
+        words = [steps if word.startswith("train.steps=") else word for word in words]
     searched = {name for search in observations.searches for trial in search["trials"] for name in trial["params"]}
     return [word for word in words if word.partition("=")[0] not in searched]
 

@@ -107,10 +107,11 @@ def eligible(
     if long.empty:
         settings = " ".join(f"{name}={value}" for name, value in only.items())
         raise ConfigError(
-            f"{store.layout.root} has no finished run to choose from{f' with {settings}' if settings else ''}: train a "
-            "census first, grok sweep sweep=census"
+            f"{store.layout.root} has no finished run to choose from{f' with {settings}' if settings else ''} (no "
+            "moved or switched one counts): train a census first, grok sweep sweep=census"
         )
-    usual = long["config_id"].value_counts().index[0]
+    size = long.groupby("config_id")["grokked_step"].agg(["size", "count"])  # of equally common ones the better
+    usual = size.sort_values(["size", "count"]).index[-1]
     (row,) = store.table("runs", [runs["run_id"][runs["config_id"] == usual].iloc[0]], None).to_pylist()
     lengths = runs["config.train.steps"].unique()
     (run,) = prepare_runs([stored_config(row, _named_code(how))])

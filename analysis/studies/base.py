@@ -183,8 +183,12 @@ class Question:
             study = self.answer(observations)
         except NotEnoughData as gap:
             needs = ". ".join([gap.needs, *(note.removesuffix(".") for note in notes)])
-            command = proposal(gap.command or self.command, observations, self.any_task or bool(gap.command))
-            return Missing(self.name, self.title, self.question, needs, command, started, bool(gap.command))
+            first = gap.command
+            if self.command.startswith(("grok repeat", "grok branch")) and not has_populations(observations):
+                first = "grok sweep sweep=census"  # there is nothing to choose from
+            command = proposal(first or self.command, observations, self.any_task or bool(first))
+            command *= not gap.needs.startswith("longer runs")  # which new ones of the same length are not
+            return Missing(self.name, self.title, self.question, needs, command, started, bool(first))
         for part in (study, *study.parts):
             part.name, part.title, part.question = self.name, self.title, self.question
         study.notes += notes

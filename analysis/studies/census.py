@@ -22,7 +22,7 @@ from grok.analysis.criteria import (
 from grok.analysis.observations import Observations, floats
 from grok.analysis.populations import Population, listed, populations
 from grok.analysis.proposals import code_needed, rerun_command
-from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, holm
+from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, LEVEL, Estimate, NotEnoughData, generator, holm
 from grok.analysis.statistics.proportions import Unequal, at_any_time, fisher, share, unequal_rates
 from grok.analysis.statistics.survival import Times
 from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, failed, has_populations
@@ -45,8 +45,6 @@ DIARY_SAYS: Final = {("order",): "0.43% super, later 0.6% given the model", ("in
 """The diary's rates of scans, by the stream that differs."""
 ALWAYS: Final = ", at any time"
 """End of the label of a share whose interval holds as a store grows."""
-LEVEL_UNEQUAL: Final = 0.05
-"""Largest corrected p-value by which groups differ."""
 
 
 @dataclass(kw_only=True)
@@ -206,7 +204,9 @@ def analyse(observations: Observations) -> Study:
             words = f"{len(parts) - 1} smaller population{'s are' if several else ' is'} compared below."
             study.summary = f"{first.summary} {words}"
             parts.remove(first)
-        wrong = [f"{part.about}: {text}" for part in parts for text in part.wrong]
+        lost = ((part.about, int((part.rows["status"] == "diverged").sum())) for part in parts)
+        wrong = [f"{about}: {n:,} diverged." for about, n in lost if n]
+        wrong += [f"{part.about}: {text}" for part in parts for text in part.wrong]
         study.summary = " ".join([study.summary, *wrong])
     return study
 
@@ -351,7 +351,7 @@ def _unequal(census: Census) -> list[Finding]:
     findings: list[Finding] = []
     adjusted = holm([t[-1].p for t in tests])
     for (words, outcome, groups, counts, test), p in zip(tests, adjusted, strict=True):
-        if p > LEVEL_UNEQUAL:
+        if p > 1 - LEVEL:
             continue
         each = sorted(zip(test.p_of, groups, counts, test.shares, strict=True), key=lambda group: group[0])
         shown = "; ".join(f"{name}: {k:,} of {e.n:,}, {e.percent()}" for _, name, k, e in each[:FEW_NAMED])
@@ -420,9 +420,12 @@ def _done(census: Census) -> NDArray[np.bool_]:
 def _best_table(census: Census) -> Table:
     seeds = census.population.seeds
     rows = census.rows.assign(when=np.where(_done(census), census.times.right, np.inf), drawn=seeds)
-    best = rows.sort_values(["when", "accuracy", "drawn"], ascending=[True, False, True]).head(BEST)
-    never = np.where(best["status"] == "diverged", "diverged", "not yet")
-    when = [f"{w:,.0f}" if np.isfinite(w) else n for w, n in zip(best["when"], never, strict=True)]
+    best = (
+        rows[rows["status"] != "diverged"]
+        .sort_values(["when", "accuracy", "drawn"], ascending=[True, False, True])
+        .head(BEST)
+    )
+    when = [f"{w:,.0f}" if np.isfinite(w) else "not yet" for w in best["when"]]
     named = "seed" if census.population.from_masters else f"{census.population.varies[0]} seed"
     frame = pd.DataFrame(
         {

@@ -38,8 +38,6 @@ MOST = 6
 FEWEST = 5
 """Smallest number of runs of a value."""
 WEIGHT_DECAY = "optim.weight_decay"
-COUPLING = "eval.couple_order"
-"""A setting with its own section."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def held_fixed(rows: pd.DataFrame) -> dict[str, int]:
     return {stream: int(rows[stream].iloc[0]) for stream in SEEDS if rows[stream].nunique() == 1}
 
 
-OTHERS = tuple(s for s in CONDITION_SETTINGS if s not in (WEIGHT_DECAY, COUPLING, OWN_CODE))
+OTHERS = tuple(s for s in CONDITION_SETTINGS if s not in (WEIGHT_DECAY, "eval.couple_order", OWN_CODE))
 
 
 def decay_families(observations: Observations) -> list[Family]:
@@ -315,7 +313,7 @@ def analyse_settings(observations: Observations, families: list[Family]) -> Comp
     if len(families) > 1:
         study.findings.insert(0, _count(study))
     study.findings += [f for c in contrasts for f in _rates(observations, c, len(families) == 1)]
-    caption = "Each value against its reference; p (Holm): that the geometric means are equal, over all rows"
+    caption = "Each value against its reference" + "; p (Holm): that geometric means are equal, over all" * bool(tested)
     table = pd.DataFrame(records)
     table = table[[c for c in table if (table[c].astype(str) != "").any()]]
     study.tabulate("values", caption, table)
@@ -460,8 +458,6 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
         text = f"{what} at {c.label}, over those at {base}: {shown}, not told apart."
     elif not clear:
         text += " These rates are not told apart."
-    if headline and a and b and e.high < 1:
-        text += f" That is {1 / e.value:.3g} times rarer ({1 / e.high:.3g} to {1 / e.low:.3g})."
     label = f"{seeds} at {c.label}, over those at {base}"
     return [*findings, Finding(label, shown, text, e, headline=headline, listed=headline or clear)]
 

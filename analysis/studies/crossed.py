@@ -263,7 +263,7 @@ def _shares(study: Crossed) -> None:
         )
         text = f"{e.percent()} of the {whole if e.low > 0.5 else of} belongs to combinations of {'two ' * merged}seeds"
         text += ", that is to no seed by itself"
-        text += f"; the largest part to {name}, {most.percent()}." if len(shares.levels) > 2 else "."
+        text += f"; the largest part to {name}, {most.value:.0%}." if len(shares.levels) > 2 else "."
         study.tell("combinations of seeds", e.percent(), text, e, headline=True)
         if e.low > 0.5:  # the answer, before shares that are nearly nothing
             study.findings.insert(0, study.findings.pop())
@@ -272,10 +272,9 @@ def _shares(study: Crossed) -> None:
         study.tell(f"{name} share", e.percent(), text, e)
     if ranked:
         own = variance_shares(y, study.factors, generator("variance of values"), merged=merged).shares
-        text = f"By the {study.outcome.name}, not its ranks: {', '.join(f'{n} {_shown(e)}' for n, e in own.items())}."
-        study.tell(
-            "shares by value", _shown([*own.values()][-1]), f"{text} A few runs far from all others can decide these."
-        )
+        text = f"By the {study.outcome.name}, not its ranks: {', '.join(f'{n} {e.value:.0%}' for n, e in own.items())}"
+        shown = f"{[*own.values()][-1].value:.0%}"
+        study.tell("shares by value", shown, f"{text}, without intervals: a few runs far from all others can decide.")
     elif study.outcome.saturated is not None and study.outcome.saturated.any():
         study.findings.append(_without_saturated(study, study.outcome.saturated))
     records = [
@@ -345,7 +344,8 @@ def _without_saturated(study: Crossed, saturated: NDArray[np.bool_]) -> Finding:
     except NotEnoughData as gap:
         text += f" The shares without them: not enough data, needs {gap.needs}."
     if without is not None:
-        text += f" Without them: {', '.join(f'{name} {_shown(e)}' for name, e in without.shares.items())}."
+        shares = ", ".join(f"{name} {e.value:.0%}" for name, e in without.shares.items())
+        text += f" Without them, without intervals: {shares}."
     return Finding("runs at the end of the scale", f"{n} of {len(values)}", text)
 
 
@@ -441,35 +441,26 @@ def _confirmed_ratio(
     )
 
 
-def _question(subject: Subject, name: str, title: str, question: str, command: str) -> Question:
-    return Question(
-        name,
-        title,
-        question,
-        command,
-        by_condition(
-            lambda observations: subject.conditions(subject.rows(observations)),
-            partial(one, subject=subject),
-            Beside(),
-            subject.settings,
-        ),
-        lambda observations: not subject.rows(observations).empty,
-        any_task=subject is EQUATIONS,
-        reads_designs=subject is EQUATIONS,
-    )
+def _answer(subject: Subject) -> Callable[[Observations], Study]:
+    conditions, answer = lambda of: subject.conditions(subject.rows(of)), partial(one, subject=subject)
+    return by_condition(conditions, answer, Beside(), subject.settings)
 
 
-QUESTION = _question(
-    EQUATIONS,
+QUESTION = Question(
     "crossed",
     "Split, weights or order?",
     "Which source of randomness decides how soon a run generalises, and how much is chaos?",
     "grok sweep sweep=crossed",
+    _answer(EQUATIONS),
+    lambda observations: not EQUATIONS.rows(observations).empty,
+    reads_designs=True,
 )
-LANGUAGE_QUESTION = _question(
-    LANGUAGE,
+LANGUAGE_QUESTION = Question(
     "language_crossed",
     "Weights, order or dropout?",
     "Which source of randomness decides a language model's final loss, and how much is chaos?",
     "",  # a corpus comes first: `grok prepare`
+    _answer(LANGUAGE),
+    lambda observations: not LANGUAGE.rows(observations).empty,
+    any_task=False,
 )

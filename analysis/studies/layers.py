@@ -194,8 +194,9 @@ class Result:
         at = self.runs(exchanged)
         if not at.any():
             return "not run"
+        end = np.log(self.outcome.horizon) if self.outcome.censored else np.inf  # with which late runs count
         return (
-            f"{np.exp(self.outcome.values[at].mean()):,.0f}"
+            f"{'at least ' * bool((values := self.outcome.values[at]).max() >= end)}{np.exp(values.mean()):,.0f}"
             if self.outcome.is_time
             else f"{self.accuracy[at].mean():.1%}"
         )

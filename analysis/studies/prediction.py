@@ -90,7 +90,7 @@ def one(observations: Observations, population: Population) -> Prediction:
     wide = curves.pivot(index="run_id", columns="step", values=["val_loss", "val_acc"]).reindex(rows.index)
     scores = {step: np.nan_to_num(-floats(wide["val_loss", step]), nan=-np.inf) for step in picks}
     # A seed that has not generalised yet does so later than any step: half of the seeds may not have arrived.
-    arrival = float(np.median(np.nan_to_num(grokked[hit], nan=np.inf)))
+    arrival = float(np.sort(np.nan_to_num(grokked[hit], nan=np.inf))[(int(hit.sum()) - 1) // 2])
     arrival = arrival if np.isfinite(arrival) else float("nan")
     looks, records = [], []
     for step, score in scores.items():

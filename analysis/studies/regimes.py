@@ -42,10 +42,11 @@ class Regimes(Study):
 def events_of(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     """Return the times of each run, in steps of its evaluations.
 
-    The columns are ``loss_peak``; ``fall``, when the weight norm is first below its highest value so far by the share
-    ``NORM_FALL``, which no later evaluation changes (both infinite if not seen); ``grokked`` (NaN: not yet); ``climb``,
-    the largest ratio of the validation loss to its lowest value before, until the run generalised; ``first``, which of
-    fall and generalisation came first, also known without later evaluations; and ``order``, the names of the events.
+    The columns are ``loss_peak``; ``fall``, when the weight norm is first below its highest value since the run
+    memorised (decay shrinks initial weights, too) by the share ``NORM_FALL``, which no later evaluation changes (both
+    infinite if not seen); ``grokked`` (NaN: not yet); ``climb``, the largest ratio of the validation loss to its lowest
+    value before, until the run generalised; ``first``, which of fall and generalisation came first, also known without
+    later evaluations; and ``order``, the names of the events.
     """
     curves = observations.curves_of(rows.index)
     curves = curves[curves["step"] > 0]
@@ -53,7 +54,8 @@ def events_of(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     until = curves[curves["step"] <= curves["run_id"].map(pd.Series(grokked, index=rows.index)).fillna(np.inf)]
     lowest = until.groupby("run_id")["val_loss"].cummin()
     climb = (until["val_loss"] / lowest).groupby(until["run_id"]).max().reindex(rows.index)
-    fell = curves[curves["weight_norm"] <= (1 - NORM_FALL) * curves.groupby("run_id")["weight_norm"].cummax()]
+    since = curves[curves["step"] >= curves["run_id"].map(rows["memorised_step"].astype("float64"))]
+    fell = since[since["weight_norm"] <= (1 - NORM_FALL) * since.groupby("run_id")["weight_norm"].cummax()]
     fall = fell.groupby("run_id")["step"].min().reindex(rows.index).fillna(np.inf).to_numpy(dtype=float)
     peak = np.nan_to_num(floats(rows["val_loss_peak_step"]), nan=np.inf)
     first = np.select([~np.isfinite(grokked), fall < grokked, fall > grokked], ["not yet", BEFORE, AFTER], TOGETHER)
@@ -134,7 +136,7 @@ def _about(study: Regimes, done: pd.DataFrame, watched: pd.DataFrame) -> str:
     diverged = int((not_yet & (rows["status"] == "diverged")).sum())
     slow, n = int(not_yet.sum()) - diverged, len(done)
     later = len(rows) - slow - diverged - n
-    words = ["The norm falls at its first evaluation 1% below its highest value so far; it may rise higher later."]
+    words = ["The norm falls at its first evaluation 1% below its highest since the seed memorised; it may rise later."]
     if slow:
         words.append(
             f"{slow:,} of {len(rows):,} seeds had not generalised when they ended, so this is about those that had."

@@ -22,6 +22,7 @@ from grok.analysis.observations import (
     describe_task,
     differing_settings,
     floats,
+    has_diary_task,
     in_words,
     is_derived,
     processors,
@@ -92,7 +93,8 @@ def _by_accuracy(observations: Observations, population: pd.DataFrame, runs: pd.
     seen, horizon = judged(observations, runs, DIARY.horizon_of(population), least)
     flags = seen["label"].isin(classes).astype(float).where(seen["label"] != UNJUDGED)
     definition = f"validation accuracy above {least:.0%} at step {horizon:,}"
-    return Hit(" or ".join(classes), definition, flags, seen)
+    words = " or ".join(classes) if has_diary_task(runs.iloc[0]) else f"above {least:.0%}"  # the classes are its
+    return Hit(words, definition, flags, seen)
 
 
 def _by_time(
@@ -528,8 +530,6 @@ class _Condition:
 
 FEWEST_MARGIN = 6
 """Smallest number of candidates that are divided by the accuracy of their own run."""
-LEVEL_STREAMS = 0.05
-"""Largest p-value by which the counts of redrawn streams differ."""
 
 
 @dataclass(frozen=True)
@@ -761,9 +761,9 @@ def _between_streams(tests: Sequence[Test]) -> list[Finding]:
             [f"{int(t.units['again'].sum())} of {int(t.units['of'].sum())} with a new {t.free[0]}" for t in mine]
         )
         test = f" (permuted within lines, p = {p:.2g})"
-        verdict = "do not tell the streams apart" if p > LEVEL_STREAMS else "differ between the streams"
+        verdict = "do not tell the streams apart" if p > ALARM else "differ between the streams"
         few = max(1, sum(len(set(streams[lines == line])) > 1 for line in set(lines)))
-        if p > LEVEL_STREAMS < factorial(len(mine)) ** (1.0 - few):  # no counts of so few lines have a smaller p-value
+        if p > ALARM < factorial(len(mine)) ** (1.0 - few):  # no counts of so few lines have a smaller p-value
             verdict = "cannot tell the streams apart: too few seeds without a common stream had several redrawn"
             test = ""
         text = f"{condition and condition + ': '}{shown}: these counts {verdict}{test}."

@@ -159,5 +159,4 @@ QUESTION = Question(
     "grok search study=quickstart",
     analyse,
     lambda observations: bool(observations.searches),
-    any_task=False,
 )

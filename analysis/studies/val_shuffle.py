@@ -26,14 +26,12 @@ from grok.analysis.observations import (
     has_own_task,
     varying_columns,
 )
-from grok.analysis.populations import asked, settings_in_words
+from grok.analysis.populations import COUPLING, asked, settings_in_words
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, mean
 from grok.analysis.statistics.survival import Times
 from grok.analysis.studies.base import Beside, Question, Study, by_condition
 from grok.config.arithmetic import TaskConfig
 
-COUPLING: Final = "eval.couple_order"
-"""The setting that couples the order stream to validation shuffling; default: false, separate streams."""
 COLUMN: Final = f"config.{COUPLING}"
 SCHEDULE: Final = tuple(f"config.eval.{name}" for name in ("every", "schedule", "points", "passes"))
 """Settings that decide which order a coupled run gets: each combination is another redraw."""

@@ -26,13 +26,14 @@ from grok.analysis.page import with_terms
 from grok.analysis.pages import NOT_DRAWN, Page, main
 from grok.analysis.proposals import given_again, proposal
 from grok.analysis.statistics.estimate import write_csv
-from grok.analysis.studies import QUESTIONS
+from grok.analysis.studies import QUESTIONS, Missing
 from grok.analysis.writing import write_report
 from grok.commands.compose import arithmetic, compose
 from grok.config import ArithmeticConfig, flatten
 from grok.store import Purpose, Purposes, StoreWriter, open_store
 from grok.terminal import CONTROL
-from tests.analysis.simulate import Truth, census, crossed, plans, simulate, sweep, write
+from tests.analysis.simulate import BY_NAME, Truth, census, plans, simulate, sweep, write
+from tests.analysis.simulate import crossed as grid
 
 RESULTS = Path(__file__).parents[2] / "results"
 PLANNED = ("fate", "language-fate", "language-grid", "threads", "val-shuffle", "weights")
@@ -279,9 +280,9 @@ ODD: dict[str, Callable[[np.random.Generator], list[Truth]]] = {
     "mixed lengths": lambda rng: [
         Truth({"seed": i, "train.steps": 10 ** (1 + i % 4)}, float(rng.uniform(50, 9000))) for i in range(40)
     ],
-    "equal outcomes": lambda rng: crossed((2, 3, 3), rng, {}),
+    "equal outcomes": lambda rng: grid((2, 3, 3), rng, {}),
     "holes in the grid": lambda rng: [
-        t for i, t in enumerate(crossed((2, 5, 5), rng, {"init": 0.1, "chaos": 0.1})) if i % 7
+        t for i, t in enumerate(grid((2, 5, 5), rng, {"init": 0.1, "chaos": 0.1})) if i % 7
     ],
 }
 FAST = ("all failed", "none ever", "one run")
@@ -336,9 +337,17 @@ def test_a_proposal_has_the_settings_that_the_first_sweep_typed() -> None:
     crossed = "grok sweep sweep=crossed"
     assert proposal(crossed, toy()) == f"{crossed} experiment=toy"
     typed = ("optim.lr=0.03", "train.steps=200")
-    assert proposal(crossed, toy(*typed)) == f"{crossed} experiment=toy optim.lr=0.03 train.steps=200"
+    now = f"train.steps={TOY['train.steps']}"  # made longer since
+    assert proposal(crossed, toy(*typed)) == f"{crossed} experiment=toy optim.lr=0.03 {now}"
     assert proposal(f"{crossed} train.steps=50", toy(*typed)).endswith(" train.steps=50 experiment=toy optim.lr=0.03")
     assert proposal(crossed, toy(*typed), any_task=False) == crossed
+    set_by_it = ("optim.weight_decay=1", "train.steps=400", "eval.every=20")
+    assert proposal("grok sweep sweep=weight_decay", toy(*set_by_it)) == (
+        "grok sweep sweep=weight_decay experiment=toy eval.every=20"
+    )
+    gap = BY_NAME["repeatability"].ask(simulate(grid((2, 2, 2), np.random.default_rng(0), {"init": 0.1})))
+    assert isinstance(gap, Missing) and gap.first, "cells are nothing to choose from"
+    assert gap.command.startswith("grok sweep sweep=census")
     assert proposal("grok sweep 'seed=range(0,6)'", toy()) == "", "the store has it"
     assert proposal("grok repeat --best 12", toy()).startswith("grok repeat --best 1 "), "of six seeds"
     layers, other = ("grok layers --recipient 0 --donor 1", "grok layers --recipient 1 --donor 0")
@@ -380,7 +389,7 @@ def test_every_question_proposes_for_the_store_and_the_default_store_needs_no_na
     store.path = Path("elsewhere")
     commands = {q.name: proposal(q.command, store, q.any_task) for q in QUESTIONS if q.command}
     assert all("elsewhere" in command for command in commands.values())
-    assert commands["search"] == "grok search study=quickstart store.path=elsewhere"
+    assert commands["search"].startswith("grok search study=quickstart experiment=toy")
 
 
 def stores() -> dict[str, list[Truth]]:
@@ -413,7 +422,9 @@ def planned(command: str) -> str:
 def test_every_proposed_command_runs_as_pasted(kind: str, tmp_path: Path) -> None:
     store = Observations.read(write(stores()[kind], tmp_path / "store"))
     report = compile_report(store)
-    commands = [gap.command for gap in report.missing] + [fact.text for fact in report.heading if fact.is_command]
+    commands = [gap.command for gap in report.missing if gap.command] + [
+        fact.text for fact in report.heading if fact.is_command
+    ]
     assert len(commands) > 8
     for command in [*commands, report.next_step.text]:
         planned(command)
