@@ -290,12 +290,13 @@ def _together(same: list[Result], p: float) -> Finding:
     acting = sum(r.act_together and not r.adds_up for r in same)
     whose = "" if same[0].outcome.is_time else f"recipient {'' if same[0].is_super else 'not '}super"
     alone = shares[0].percent(0) if len(shares) == 1 else f"{np.mean([e.value for e in shares]):.0%} in the mean"
+    until = f" up to step {same[0].outcome.horizon:,.0f}" * any(r.outcome.is_time and r.outcome.censored for r in same)
     low, middle, high = np.quantile(np.mean([r.additivity.chance for r in told], 0), [0.025, 0.5, 0.975])
     who = f"{n} transplant{'s' * (n > 1)}" + (f" ({whose})" if whose else "")
     text = (
         f"{who} exchange{'s' * (n == 1)} {layers}"
         + f"; the combinations of {rest} are not seen to differ by more than their repeats do" * bool(rest)
-        + f". One by one, the layers explain {alone} of the variance between combinations"
+        + f". One by one, the layers explain {alone} of the variance between combinations{until}"
         + " of the others" * bool(rest)
         + f"; shuffled tables show {100 * middle:.0f}% ({100 * low:.0f} to {100 * high:.0f}; p = {p:.2g}"
         + f", of all {n} transplants" * bool(rest)
