@@ -164,7 +164,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
     ]
     streams = ", ".join(column.removeprefix("seed_") for column in pairing(a, b))
     same = [c.removeprefix("config.") for c in mixed(a, b) if setting_words(a, c) == setting_words(b, c)]
-    equal = "".join(f"equal {name} (a mean over its several values: to see one, name it on both), " for name in same)
+    equal = "".join(f"equal {name} (several values: to see one, name it on both), " for name in same)
     held = ", ".join(column.removeprefix("seed_") for column in held_fixed(pd.concat(sides.rows)))
     kind = f"the same seeds ({streams}) on both sides, {equal}compared in pairs"
     if not sides.paired:
@@ -172,7 +172,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
     if held:
         kind += f"; all have one {held} seed, and another may give another difference"
     if sides.alone:
-        kind += f"; {sides.alone:,} more are left out, which repeat a seed{' or have no partner' * sides.paired}"
+        kind += f"; {sides.alone:,} more are left out: of each seed one is drawn{', others lack a pair' * sides.paired}"
     if any(sides.failed):
         kind += "; {:,} of A and {:,} of B failed, maybe not by chance, and are left out".format(*sides.failed)
     words = " ".join(("compare", *names)).replace("<", " below ").replace(">", " above ")

@@ -116,7 +116,7 @@ def _settings(observations: Observations) -> list[str]:
     if len(rows):  # sweeps that were made longer, as long as they are now
         longest = rows.sort_values("config.train.steps").drop_duplicates("trajectory_id", keep="last")
         steps = f"train.steps={longest['config.train.steps'].mode()[0]}"
-        words = [steps if word.startswith("train.steps=") else word for word in words]
+        words = [*dict.fromkeys(steps if word.startswith("train.steps=") else word for word in words)]
     searched = {name for search in observations.searches for trial in search["trials"] for name in trial["params"]}
     return [word for word in words if word.partition("=")[0] not in searched]
 
@@ -137,7 +137,10 @@ def given_again(argv: Sequence[str], path: Path | None) -> str:
             rest = rest[1:]
         elif not word.startswith(("store.path=", "--store=")):
             words.append(word)
-    return shlex.join([*words, *store_words(path)]).replace("python -m grok.run -m ", "grok sweep ", 1)
+    where = store_words(path)
+    if {"grok.sweeps.branch", "grok.sweeps.repeat", "grok.sweeps.layers"} & set(words):  # it is an option of theirs
+        where = ["--store", str(path or DEFAULT_STORE)]
+    return shlex.join([*words, *where]).replace("python -m grok.run -m ", "grok sweep ", 1)
 
 
 # The shortest commands that train stored runs again, and the own code that they need.

@@ -184,7 +184,9 @@ class Question:
         except NotEnoughData as gap:
             needs = ". ".join([gap.needs, *(note.removesuffix(".") for note in notes)])
             first = gap.command
-            if self.command.startswith(("grok repeat", "grok branch")) and not has_populations(observations):
+            kinds = [p for p in observations.once(populations).every if not p.varies[0].startswith("layers.")]
+            usable = any(p.from_masters or "repeat" in self.command for p in kinds)
+            if self.command.startswith(("grok repeat", "grok branch")) and not usable:
                 first = "grok sweep sweep=census"  # there is nothing to choose from
             command = proposal(first or self.command, observations, self.any_task or bool(first))
             command *= not gap.needs.startswith("longer runs")  # which new ones of the same length are not

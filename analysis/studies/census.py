@@ -256,13 +256,6 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         findings.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
         if name == "super":
             findings += [_at_any_time(estimate, label), *_held(census)]
-    if "super" in census.shares:
-        n = census.shares["super"].n
-        quicker = share(round((census.shares["super"].value + census.shares["fast"].value) * n), n)
-        text = f"Super and fast together: {quicker.percent()}."
-        if census.population.is_default and not census.population.fixed and census.horizon == DIARY.horizon:
-            text += " The diary: 0.87% super, 7% faster than normal, of 2,073 seeds."
-        findings.append(Finding("faster than normal", quicker.percent(), text, quicker))
     return findings
 
 
@@ -387,7 +380,7 @@ def _time_findings(census: Census) -> list[Finding]:
         return [generalised]
     verdict = census.by_time
     judged_seeds, hits = int(verdict.judged.sum()), int(verdict.is_early.sum())
-    if not judged_seeds:
+    if not judged_seeds or not census.curves["step"].between(1, verdict.threshold).any():  # no seed could be early
         return [generalised]
     estimate = share(hits, judged_seeds)
     text = (

@@ -177,7 +177,7 @@ class Contrast:
     """Time to generalise divided by that of the reference (geometric means of restricted times)."""
     bound: str
     """``at least`` or ``at most`` if more runs of the slower side had not generalised by the horizon: they count with
-    it, which biases the ratio towards 1. ``crossing`` if as many of the faster side had not: no bound. ``no``
+    it, which biases the ratio towards 1. ``crossing`` if more than a few of the faster side had not: no bound. ``no``
     if most runs of both sides had not; empty if (nearly) all had. ``chosen`` if the seeds were
     listed after their results with the reference: then it tells nothing about the setting."""
     p: float | None
@@ -248,7 +248,7 @@ def bound_of(log: np.ndarray, log0: np.ndarray, end: float) -> str:
     if max(late, late0) <= FEW_LATE:
         return ""
     slower = bool(log.mean() > log0.mean())
-    if late == late0 or slower != (late > late0):
+    if late == late0 or slower != (late > late0) or min(late, late0) > FEW_LATE:
         return CROSSING
     return "at least" if slower else "at most"
 
@@ -465,7 +465,7 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
 def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:
     notes = [
         "Times are geometric means up to the step in the table; runs that take longer count with that step. If more "
-        "than 5% of them do, the ratio is a bound (“at least” or “at most”), and its interval has only one end."
+        "than 5% of one side do, the ratio is a bound (“at least” or “at most”) with one end; if of both, it is none."
     ]
     notes += [
         f"{family.title}: {', '.join(family.apart)} left out, because the runs hold other seeds fixed than those at "

@@ -112,8 +112,8 @@ def one(observations: Observations, population: Population) -> Regimes:
     if not n:
         raise NotEnoughData(f"at least one run that generalised (none of {len(rows)} did within its budget)")
     for name, words in (
-        (BEFORE, "had first fallen by 1% before they generalised"),
-        (AFTER, "had not yet fallen by 1% when they generalised"),
+        (BEFORE, "was seen to have fallen by 1% before they were seen to generalise"),
+        (AFTER, "was not yet seen to have fallen by 1% when they were seen to generalise"),
         (TOGETHER, "first fell by 1% at the evaluation that shows generalisation"),
     ):
         hits = int((done["first"] == name).sum())
@@ -137,6 +137,7 @@ def _about(study: Regimes, done: pd.DataFrame, watched: pd.DataFrame) -> str:
     slow, n = int(not_yet.sum()) - diverged, len(done)
     later = len(rows) - slow - diverged - n
     words = ["The norm falls at its first evaluation 1% below its highest since the seed memorised; it may rise later."]
+    words.append("Events are known at evaluations only: more frequent ones can show another order.")
     if slow:
         words.append(
             f"{slow:,} of {len(rows):,} seeds had not generalised when they ended, so this is about those that had."

@@ -121,7 +121,7 @@ def _events(study: Survival, observations: Observations) -> None:
         f"{good} of {reached}",
         f"Of {reached} seed{'s' * (reached != 1)} that generalised, {fell} fell below {GENERALISED_VAL_ACC:.0%} again "
         f"at a later evaluation, and {reached - good} ended below it; {good} generalised for good. All times here are "
-        "those of the first event. More frequent evaluations would show more falls.",
+        "those of the first event. More frequent evaluations, and runs that do not stop early, would show more falls.",
         share(good, reached),
     )
 

@@ -217,6 +217,7 @@ def test_a_ratio_that_is_cut_off_keeps_at_least_and_its_bound_covers(late: float
         crossing += bound_of(mixed, log0, 4.0) == CROSSING
         covered += e.low <= np.exp(4 * late - 3) <= e.high
     assert crossing == 300 and 277 <= covered <= 293
+    assert bound_of(np.repeat([1.0, 4], 4), np.repeat([0.5, 4], [5, 3]), 4.0) == CROSSING, "late ones on both sides"
     assert open_ended == 300
     assert two_ended < 270
     assert held >= 285

@@ -365,6 +365,8 @@ def test_a_command_is_given_again_for_the_store_where_it_lies() -> None:
     for named in (["--store", "old"], ["--store=old"], ["store.path=old"]):
         argv = ["python", "-m", "grok.run", "-m", *named, "seed=range(0,4)"]
         assert given_again(argv, Path("new")) == "grok sweep 'seed=range(0,4)' store.path=new"
+    branch = "python -m grok.sweeps.branch --best 2"  # to which the store is an option
+    assert given_again([*branch.split(), "--store", "old"], Path("new")) == f"{branch} --store new"
 
 
 @pytest.mark.parametrize("path", ["my runs/it's here", "/data/a=b,c/store", "results/x", "/tmp/{odd}"])

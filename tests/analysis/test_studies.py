@@ -83,6 +83,8 @@ def test_census_of_another_task_has_early_and_late_seeds_and_no_classes_of_the_d
     study = ask("census", simulate(truths))
     assert study.horizon == 1000
     longer = [Truth({**t.overrides, "train.steps": 2000, "optim.weight_decay": 0.5}, 3 * t.time) for t in truths]
+    rare = [Truth({**t.overrides, "eval.every": 500}, t.time) for t in truths]  # a third of the median is before 500
+    assert not any(f.label.startswith("early") for f in ask("census", simulate(rare)).findings)
     summary = ask("census", simulate([*truths, *longer])).summary
     early = share(sum(t.time <= 1000 for t in longer), 64).percent()
     assert f"from {early} with" in summary and "by step 1,000 (" in summary, "the step to which all were trained"
