@@ -226,7 +226,7 @@ class LaneState:
     @torch.no_grad()
     def squared_norms(self) -> dict[str, list[float]]:
         """Return each parameter's sum of squares in every lane, in float64."""
-        squares = [_whole_rows(p.double().square().flatten(1)).sum(1) for p in self.parameters.values()]
+        squares = [whole_rows(p.double().square().flatten(1)).sum(1) for p in self.parameters.values()]
         return dict(zip(self.names, torch.stack(squares).tolist(), strict=True))
 
     @torch.no_grad()
@@ -244,7 +244,7 @@ class LaneState:
         return result
 
 
-def _whole_rows(rows: Tensor) -> Tensor:
+def whole_rows(rows: Tensor) -> Tensor:
     """Return ``rows`` with zeros at their ends, so that each row begins at a multiple of 256 bytes.
 
     A device adds the first elements of a row separately up to an even address, so the order of the sum, and its last

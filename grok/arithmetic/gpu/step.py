@@ -20,7 +20,7 @@ from torch import Tensor
 
 from grok.arithmetic.gpu.lanes import FusedModel, StackedLanes
 from grok.arithmetic.gpu.optimizer import adamw, amplified, clamp_norm, coefficients_of, orthogonal
-from grok.arithmetic.gpu.state import LaneState, dropout
+from grok.arithmetic.gpu.state import LaneState, dropout, whole_rows
 from grok.arithmetic.lanes import Backend, LaneModel
 from grok.arithmetic.optimizer import stable_logits
 from grok.arithmetic.program import evaluation_passes
@@ -161,8 +161,8 @@ class TrainingStep:
         gradients: Sequence[Tensor] = rest[: len(tensors)]
         with torch.no_grad():
             if self.measured:  # beside the compiled functions, so that it changes no bit of theirs
-                norms = [torch.linalg.vector_norm(g.flatten(1), dim=1, dtype=torch.float64) for g in gradients]
-                state.gradient_norm.copy_(torch.stack(norms).square().sum(0).sqrt())
+                squares = [whole_rows(g.double().square().flatten(1)).sum(1) for g in gradients]
+                state.gradient_norm.copy_(torch.stack(squares).sum(0).sqrt())
             first, second, *slow = ([named[n] for n in state.names] for named in state.moments.values())
             optim = state.config.optim
             if slow:
