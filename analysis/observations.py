@@ -114,7 +114,8 @@ def _is_search(data: Any) -> bool:
         return False
     is_share = data["objective"].endswith("_share")
     plain = (str, float, bool, None)
-    return all(has_shape(value, plain) for trial in data["trials"] for value in trial["params"].values()) and all(
+    settings = [data["default"], *(trial["params"] for trial in data["trials"])]
+    return all(has_shape(value, plain) for values in settings for value in values.values()) and all(
         _is_score(run) and (not is_share or run[2] in (0, 1)) for trial in data["trials"] for run in trial["runs"]
     )
 
