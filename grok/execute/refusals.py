@@ -50,7 +50,7 @@ def refuse_missing_device(shared: RunConfig, configs: Sequence[RunConfig]) -> No
     if fused and (shared.device == "cpu" or (local and not gpus) or not all(map(_has_fused_kernels, fused))):
         raise ConfigError(
             "numerics.kernels=fused is for stacked lanes on a GPU with model.norm=post, model.dropout=0, "
-            "model.d_model of at most 256, and not in bf16: expected numerics.kernels=compiled"
+            "model.d_model of at most 256, and not in bf16: expected numerics.kernels=compiled, no precision=tf32x3"
         )
     if local and not gpus and any(config.precision == "tf32" for config in configs):
         raise ConfigError("precision=tf32 needs a GPU: expected float32, float64 or bf16 here")

@@ -249,9 +249,8 @@ def median_time(seeds: Sequence[SeedOutcome]) -> float:
 
 def worded(objective: str, value: float, steps: int) -> str:
     """Return the objective of a setting for people: a median beyond its ``steps`` counts late seeds and is no time."""
-    return (
-        f"{objective} above {steps:,}" if objective == "median_time" and value > steps else f"{objective} {value:.6g}"
-    )
+    late = objective == "median_time" and value > steps
+    return f"{objective} above {steps:,}" if late else f"{objective} {value:.6g}"
 
 
 def direction_of(objective: str) -> Literal["minimize", "maximize"]:
