@@ -82,6 +82,8 @@ def test_every_value_of_a_setting_is_a_population_the_default_first() -> None:
     many = [Truth({"seed": i, "optim.weight_decay": wd}, 9000) for wd in range(7) for i in range(6)]
     (card,) = (f for f in ask("census", simulate(many)).findings if "over 7 populations" in f.label)
     assert card.text.startswith("Equal in all 7: ")
+    lost = [Truth({"seed": i, "optim.weight_decay": 2.0}, 1e9, status="diverged") for i in range(6)]
+    assert "optim.weight_decay=2: 6 diverged." in ask("census", simulate([*truths[6:], *lost])).summary
 
 
 def test_several_populations_of_one_condition_are_told_apart_by_their_streams() -> None:
