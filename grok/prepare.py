@@ -11,9 +11,8 @@ from grok.config.common import MOST_WORKERS
 from grok.errors import DataError
 from grok.processes import usable_cores
 from grok.text.corpus import Corpus
+from grok.text.documents import FORMS, Filters
 from grok.text.preparation import Request, prepare
-from grok.text.sources import FORMS
-from grok.text.sources.documents import Filters
 from grok.text.tokenizers import END_OF_TEXT, GPT2_VOCAB_ENV
 
 _EXAMPLES = """\

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from grok.errors import DataError
 from grok.gpt.model import GPT, longest_context
 from grok.text.corpus import Corpus, check_vocabulary
-from grok.text.sources import FORMS
+from grok.text.documents import FORMS
 from grok.text.windows import EvaluationWindows, sliding_windows
 
 

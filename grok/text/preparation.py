@@ -25,11 +25,10 @@ from numpy.typing import NDArray
 
 from grok.errors import DataError
 from grok.files import clear_unfinished, disk_errors, staged_folder
-from grok.text import quality, tokenizers
+from grok.text import documents, quality, tokenizers
 from grok.text.corpus import MANIFEST_VERSION, Corpus, SplitWriter, data_hash, fingerprint, open_corpus, tokenizer_entry
+from grok.text.documents import FORMS, Piece, Source, detokenize
 from grok.text.quality import TextScan
-from grok.text.sources import FORMS, Piece, Source, documents
-from grok.text.sources.documents import detokenize
 from grok.untrusted import read_json
 
 # Processes a stream of chunks on several cores; results come in order, with lines of progress.
@@ -366,7 +365,7 @@ class Request:
     eot: str = tokenizers.END_OF_TEXT
     text_field: str | None = None
     detokenize: bool = False
-    filters: documents.Filters = documents.NO_FILTERS
+    filters: documents.Filters = documents.Filters()
     workers: int = 1
 
 
@@ -481,7 +480,7 @@ def _key(
         # only where they are not the usual ones, so that corpora from before these fields stay
         **({"eot": eot} if eot != tokenizers.END_OF_TEXT else {}),
         **({"reading": readings} if any(readings.values()) else {}),
-        **({"filters": asdict(request.filters)} if request.filters != documents.NO_FILTERS else {}),
+        **({"filters": asdict(request.filters)} if request.filters != documents.Filters() else {}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

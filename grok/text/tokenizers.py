@@ -50,7 +50,7 @@ class Tokenizer(ABC):
     eot_id: int | None
     """Id of ``<|endoftext|>``, or None if the vocabulary has none."""
     piecewise: bool
-    """Whether the pieces that :mod:`grok.text.sources.documents` makes of a text have the ids of the
+    """Whether the pieces that :mod:`grok.text.documents` makes of a text have the ids of the
     whole text: then a long document is encoded piece by piece, in bounded memory."""
 
     @property

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from grok.errors import DataError
 from grok.files import exchange
 from grok.processes import host_in_names
+from grok.text import documents as pieces
 from grok.text import preparation
 from grok.text.corpus import Corpus, check_vocabulary, open_corpus, refuse_other_tokenizer
+from grok.text.documents import write_fables
 from grok.text.preparation import Request, prepare
-from grok.text.sources import documents as pieces
-from grok.text.sources.documents import write_fables
 from grok.text.tokenizers import END_OF_TEXT, train_bpe
 from grok.text.windows import gather
 from tests.gpt.conftest import prepare_text

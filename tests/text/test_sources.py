@@ -17,17 +17,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grok.errors import DataError
+from grok.text import documents
+from grok.text.documents import Source
 from grok.text.preparation import Request, prepare
 from grok.text.quality import EVERY, Quality
-from grok.text.sources import Source, documents
-from grok.text.sources import documents as sources
 from grok.text.tokenizers import END_OF_TEXT, SubwordTokenizer, train_bpe
 from tests.text.conftest import ARTICLES
 
 
 def read(form: str, *inputs: Path | str, field: str | None = None) -> list[str]:
     found, open_parts = [], ""
-    for piece in sources.without_blank_documents(Source(form, tuple(map(str, inputs)), field).pieces()):
+    for piece in documents.without_blank_documents(Source(form, tuple(map(str, inputs)), field).pieces()):
         open_parts += piece.text
         if piece.ends_document:
             found.append(open_parts)
@@ -42,7 +42,7 @@ def chunked(text: str, cuts: list[int]) -> list[str]:
 
 
 def test_one_story_list_from_every_form(tmp_path: Path) -> None:
-    stories = list(sources.write_fables(30, 4))
+    stories = list(documents.write_fables(30, 4))
     (tmp_path / "v1.txt").write_text(f"\n{END_OF_TEXT}\n".join(stories) + f"\n{END_OF_TEXT}\n")
     (tmp_path / "v2.txt.gz").write_bytes(gzip.compress(f" \n{END_OF_TEXT}".join(stories).encode()))
     (tmp_path / "v3.txt.xz").write_bytes(lzma.compress(END_OF_TEXT.join(stories).encode()))
@@ -71,7 +71,7 @@ def test_a_folder_is_one_document_per_file_in_natural_order(tmp_path: Path) -> N
         (tmp_path / name).write_text(name)
     assert read("openwebtext", tmp_path) == ["a.txt", "b/file9.txt", "b/file10.txt"]
     names = ["x10", "x9", "9", "x", "x1²2"]
-    assert sorted(names, key=sources.natural_key) == ["9", "x", "x1²2", "x9", "x10"]
+    assert sorted(names, key=documents.natural_key) == ["9", "x", "x1²2", "x9", "x10"]
 
 
 def test_text_is_kept_to_the_letter(tmp_path: Path) -> None:
@@ -85,23 +85,23 @@ def test_text_is_kept_to_the_letter(tmp_path: Path) -> None:
 
 
 def test_wikitext_articles_and_words() -> None:
-    found = [p.text for p in sources.articles(sources.lines_of([ARTICLES]))]
+    found = [p.text for p in documents.articles(documents.lines_of([ARTICLES]))]
     assert "".join(found) == ARTICLES
     assert [f.split("=")[1].strip() for f in found] == ["Moss", "The ( odd ) Owl"]
     by_hand = sum(1 for _ in ARTICLES.replace("\n", " <eos> ").split(" ") if _)
-    assert sources.word_count(ARTICLES) == by_hand == sum(sources.word_count(f) for f in found)
+    assert documents.word_count(ARTICLES) == by_hand == sum(documents.word_count(f) for f in found)
     chunks = chunked(ARTICLES, list(range(0, 400, 11)))
-    assert [p.text for p in sources.articles(sources.lines_of(chunks))] == found
+    assert [p.text for p in documents.articles(documents.lines_of(chunks))] == found
 
 
 def test_an_article_goes_on_in_the_next_part_of_a_table(tmp_path: Path) -> None:
     """WikiText-103 is published as two parquet files, cut by rows. Text files are whole."""
     lines = ARTICLES.splitlines(keepends=True)
     rows = ["" if line == " \n" else line for line in lines]
-    whole = [p.text for p in sources.articles(sources.lines_of([ARTICLES]))]
+    whole = [p.text for p in documents.articles(documents.lines_of([ARTICLES]))]
     for cut in range(1, len(rows)):
         assert [
-            p.text for p in sources.articles(sources.lines_of_rows(rows[:cut]), sources.lines_of_rows(rows[cut:]))
+            p.text for p in documents.articles(documents.lines_of_rows(rows[:cut]), documents.lines_of_rows(rows[cut:]))
         ] == whole
     (folder := tmp_path / "w").mkdir()
     for name, part in (("a", rows[:5]), ("b", rows[5:])):
@@ -130,7 +130,7 @@ def test_suffixes_in_capitals_are_read_alike(tmp_path: Path) -> None:
 )
 def test_json_arrays_and_lines_stream(values: list[dict[str, str]], cuts: list[int], lines: bool) -> None:
     text = "\n".join(map(json.dumps, values)) if lines else json.dumps(values, indent=1)
-    assert list(sources.json_values(chunked(text, cuts), Path("x.json"))) == values
+    assert list(documents.json_values(chunked(text, cuts), Path("x.json"))) == values
 
 
 @pytest.mark.parametrize("form", ["text", "wikitext"])
@@ -216,11 +216,11 @@ def bpe() -> SubwordTokenizer:
     return train_bpe(["the cat's 1,000 naïve don't 猫。犬 x_y\r\n!\n\n" * 20], 320)
 
 
-def of(text: str, size: int, *, strip: bool = False) -> list[sources.Piece]:
-    return list(sources.documents_of(chunked(text, list(range(size, len(text), size))), strip=strip))
+def of(text: str, size: int, *, strip: bool = False) -> list[documents.Piece]:
+    return list(documents.documents_of(chunked(text, list(range(size, len(text), size))), strip=strip))
 
 
-def joined(cut: list[sources.Piece]) -> list[str]:
+def joined(cut: list[documents.Piece]) -> list[str]:
     documents = [""]
     for piece in cut:
         documents[-1] += piece.text
@@ -275,7 +275,7 @@ def test_a_text_that_cannot_be_cut_is_read_in_linear_time() -> None:
 
 
 DRAW = random.Random(0)
-GOOD = list(sources.write_fables(120, 0))
+GOOD = list(documents.write_fables(120, 0))
 RANDOM = ["".join(DRAW.choices("abcdefghijklmnopqrstuvwxyz     ", k=900)) for _ in range(360)]
 SPAM = [f"Buy cheap watches at shop number {i} today and save a lot of money on it! " * 12 for i in range(360)]
 HTML = [f'<div class="c{i}"><a href="/p/{i}">{text[:120]}</a><br/></div>' * 4 for i, text in enumerate(GOOD * 3)]

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from grok.errors import DataError
 from grok.text import tokenizers
+from grok.text.documents import _SAFE_CUT, write_fables
 from grok.text.preparation import Request, prepare
-from grok.text.sources.documents import _SAFE_CUT, write_fables
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=60).filter(lambda t: tokenizers.END_OF_TEXT not in t)
 bpe = tokenizers.train_bpe(write_fables(60, 0), 400)

@@ -1,4 +1,9 @@
-"""Reads files, folders and generated fables in a fixed order, and cuts text into documents."""
+"""Reads text as documents in a fixed order, from every form in which the corpora are published.
+
+A source yields :class:`~grok.text.documents.Piece`: a document, or the next part of
+a long one, so that memory does not grow with the text. The order is that of the inputs, then
+of the names in a folder, then of the rows in a file.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import chain, pairwise
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -217,7 +222,7 @@ def json_values(chunks: Iterable[str], path: Path) -> Iterator[Any]:
 # refuses it, and learns a lesson from the outcome. Names, pronouns and objects agree within a fable, so
 # that a small model can learn more than spelling.
 
-_WORDS: Final = tomllib.loads(files("grok.text.sources").joinpath("fables.toml").read_text(encoding="utf-8"))
+_WORDS: Final = tomllib.loads(files("grok.text").joinpath("fables.toml").read_text(encoding="utf-8"))
 
 
 def write_fables(count: int, seed: int) -> Iterator[str]:
@@ -366,7 +371,7 @@ class Filters:
 
         One document is in memory at a time, and 16 bytes of each if duplicates are left out. Blank ones stay.
         """
-        if self == NO_FILTERS:
+        if self == Filters():
             yield from pieces
             return
         counts, seen = Counter() if counts is None else counts, set[bytes]()
@@ -400,9 +405,6 @@ class Filters:
                 return "duplicates"
             seen.add(hasher.digest())
         return None
-
-
-NO_FILTERS: Final = Filters()
 
 
 def whole_documents(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -520,3 +522,115 @@ def detokenize(text: str) -> str:
     for pattern, replacement in _JOINED:
         text = pattern.sub(replacement, text)
     return text
+
+
+# The forms in which corpora are published, and the function that opens a source of any form.
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The rules to read one kind of corpus."""
+
+    doc: str
+    columns: tuple[str, ...]
+    """Columns of a table that may have the text, in the order of preference."""
+    strip: bool = False
+    """Whether white space around a document is dropped, so that all published forms give the same tokens."""
+    words: Callable[[str], int] = lambda text: len(text.split())
+    """Counts the words of a text."""
+    word_rule: str = "white space"
+    """The rule of ``words``, for the manifest."""
+
+
+FORMS: Final[dict[str, Form]] = {
+    "text": Form("any text, one document per file and per <|endoftext|>", ("text", "content", "document")),
+    "tinystories": Form(
+        "TinyStories: V1 or V2 text, parquet, or JSON shards (Eldan and Li 2023)", ("text", "story"), strip=True
+    ),
+    "wikitext": Form(
+        "WikiText-2 or -103, tokenised or raw, as files or parquet; one document per article (Merity et al. 2017)",
+        ("text", "page"),
+        words=word_count,
+        word_rule="white space, and one word per line end",
+    ),
+    "openwebtext": Form(
+        "OpenWebText: parquet, JSON lines, or a folder of text files (Gokaslan and Cohen 2019)", ("text",), strip=True
+    ),
+    "fables": Form("short fables that grok generates from a seed", ("text",), strip=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text of one split: files or folders, for fables numbers. ``pieces()`` reads it in the same order each time.
+
+    Raises:
+        DataError: an input is missing.
+    """
+
+    form: str
+    inputs: tuple[str, ...]
+    field: str | None = None
+    filters: Filters = Filters()
+
+    def __post_init__(self) -> None:
+        if self.form != "fables":
+            self._files()  # missing ones are refused before others are read
+
+    def _files(self) -> list[list[Path]]:
+        """Return the files of each input, in order."""
+        return [files_below(Path(name)) for name in self.inputs]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of a table that may have the text: ``field``, or those of the form."""
+        return (self.field,) if self.field else FORMS[self.form].columns
+
+    def pieces(self, counts: Counter[str] | None = None) -> Iterator[Piece]:
+        """Yield every document that the filters leave, long ones in pieces; ``counts``: of :meth:`Filters.of`."""
+        return self.filters.of(self._pieces(), counts)
+
+    def _pieces(self) -> Iterator[Piece]:
+        if self.form == "fables":
+            for name in self.inputs:
+                for text in write_fables(*parse_fables(name)):
+                    yield Piece(text, True)
+        elif self.form == "wikitext":
+            yield from self._articles()
+        else:
+            for file in chain(*self._files()):
+                yield from self._pieces_of_file(file)
+
+    def reading(self) -> dict[str, Any]:
+        """Return what decides the documents besides the bytes of the files: empty for most sources."""
+        if self.form == "fables":
+            return {}
+        inputs = self._files()
+        json_files = [[number for number, file in enumerate(files) if is_json(file)] for files in inputs]
+        tables = sum(is_table(file) for files in inputs for file in files)
+        return {
+            **({"json": json_files} if any(json_files) else {}),
+            **({"continued": True} if self.form == "wikitext" and tables > 1 else {}),
+        }
+
+    def digests(self, workers: int) -> list[InputDigest]:
+        """Return the digest of each input, with the hash of all its bytes."""
+        if self.form == "fables":
+            return [digest_of_fables(name) for name in self.inputs]
+        return [digest(Path(name), workers) for name in self.inputs]
+
+    def _pieces_of_file(self, file: Path) -> Iterator[Piece]:
+        if is_table(file):
+            for text in rows(file, self.columns):
+                yield from documents_of([text], strip=FORMS[self.form].strip)
+        else:
+            yield from documents_of(text_chunks(file), strip=FORMS[self.form].strip)
+
+    def _articles(self) -> Iterator[Piece]:
+        """Yield WikiText's articles. Tables are published in parts that end anywhere, text files are whole."""
+        for in_rows, parts in groupby(chain(*self._files()), key=is_table):
+            if in_rows:
+                yield from articles(*(lines_of_rows(rows(file, self.columns)) for file in parts))
+            else:
+                for file in parts:
+                    yield from articles(lines_of(text_chunks(file)))
