@@ -106,7 +106,7 @@ def with_initial_weights(configs: Sequence[RunConfig]) -> list[RunConfig]:
         if not isinstance(config, GptConfig) or config.init_from is None:
             filled.append(config)
             continue
-        from grok.gpt.hf.folder import read_source, with_source
+        from grok.gpt.hf import read_source, with_source
 
         if config.init_from not in sources:
             sources[config.init_from] = read_source(config.init_from)[0]

@@ -50,7 +50,7 @@ def build_model(
         model.head.weight = model.token_embedding.weight
     imported: dict[str, Tensor] = {}
     if config.init_from is not None:
-        from grok.gpt.hf.folder import initial_weights
+        from grok.gpt.hf import initial_weights
 
         imported = initial_weights(config, model)
     streams = config.stream_seeds()
