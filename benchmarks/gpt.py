@@ -38,7 +38,7 @@ import torch
 from benchmarks.harness import Contender, heading, table, write
 from benchmarks.our_gpt import OurLoop, our_config
 from benchmarks.plain_gpt import SHAPES, PlainLoop, Shape
-from grok.gpt.flops import count_parameters, peak_of_device, train_flops_per_token
+from grok.gpt.costs import count_parameters, peak_of_device, train_flops_per_token
 from grok.gpt.training.batches import validation_starts
 from grok.gpt.training.numerics import device_model
 from grok.processes import Rank

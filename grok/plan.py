@@ -11,8 +11,7 @@ from grok.commands.compose import gpt_settings
 from grok.config import GptConfig
 from grok.errors import ConfigError
 from grok.execute.groups import training_tokens, with_budget
-from grok.gpt.flops import MACHINES
-from grok.gpt.planning.planner import FITTED_FROM, Plan, chinchilla_loss, plan
+from grok.gpt.costs import FITTED_FROM, MACHINES, Plan, chinchilla_loss, plan
 from grok.gpt.planning.published import page
 from grok.terminal import duration, size
 from grok.text.corpus import open_corpus

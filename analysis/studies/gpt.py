@@ -22,7 +22,7 @@ from grok.analysis.studies.conditions import ratio_of_means
 from grok.config import GptConfig
 from grok.config.fields import recorded_of
 from grok.errors import ConfigError
-from grok.gpt.flops import count_parameters
+from grok.gpt.costs import count_parameters
 from grok.store.provenance import stored_config
 from grok.streams import CROSSED
 

@@ -10,8 +10,7 @@ from typing import Final
 
 from grok.config import ArithmeticConfig, GptConfig
 from grok.execute.groups import PlannedRun, program_of
-from grok.gpt.flops import count_parameters
-from grok.gpt.planning.planner import layout
+from grok.gpt.costs import count_parameters, layout
 from grok.store import Store
 from grok.text.corpus import read_manifest
 

@@ -18,7 +18,7 @@ from grok.config import GptConfig, Identity, RunConfig, identify
 from grok.config.fields import canonical_json, walk
 from grok.config.gpt import MAIN
 from grok.errors import DataError
-from grok.gpt.training.schedules import Ramp
+from grok.gpt.schedules import Ramp
 from grok.plugins import Code, activate, code_of, fingerprints, target_of
 from grok.text.corpus import read_manifest
 from grok.text.windows import HASH_DIGITS, set_hash, shares_by_hash

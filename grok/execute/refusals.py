@@ -17,7 +17,7 @@ from grok.execute.executors.base import refuse_unavailable
 from grok.execute.groups import PlannedRun
 from grok.execute.plan import visible_gpus
 from grok.execute.resume import refuse_unusable_parents
-from grok.gpt.training.schedules import Ramp, refuse_changing_shapes
+from grok.gpt.schedules import Ramp, refuse_changing_shapes
 from grok.plugins import label, load
 from grok.processes import Rank
 from grok.store import Store

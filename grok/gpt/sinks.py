@@ -19,7 +19,7 @@ from typing import Any, Final
 from grok.config import flatten
 from grok.config.gpt import EVENTS, GptConfig
 from grok.errors import ConfigError, in_words
-from grok.gpt.flops import count_parameters, train_flops_per_token
+from grok.gpt.costs import count_parameters, train_flops_per_token
 from grok.plugins import RunSink, Spec, build, label
 from grok.records import CurvePoint, RunResult, StepPoint
 from grok.untrusted import without_secrets

@@ -26,7 +26,7 @@ from grok.execute.plan import make_plan
 from grok.execute.progress import ProgressView, Standing, plan_lines
 from grok.execute.retry import Totals
 from grok.execute.worker import refuse_unclean
-from grok.gpt.training.schedules import Ramp
+from grok.gpt.schedules import Ramp
 from grok.store import Provenance, StoreWriter, open_store
 from grok.store.contract import example_design, example_rows
 from grok.store.reader import OWNER

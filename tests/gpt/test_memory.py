@@ -11,11 +11,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from grok import find
-from grok.gpt.flops import count_parameters
+from grok.gpt.costs import count_parameters, layout
 from grok.gpt.planning.finders import _peak, measure, range_test
-from grok.gpt.planning.planner import layout
+from grok.gpt.schedules import refuse_changing_shapes
 from grok.gpt.training.checkpoint import History, capture
-from grok.gpt.training.schedules import refuse_changing_shapes
 from grok.text.corpus import Corpus
 from tests.gpt.conftest import Build, differences, result_of, run, trainer_of
 

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from grok.config import load_config
 from grok.config.gpt import GptConfig, OptimConfig
-from grok.gpt.flops import MACHINES, count_parameters, peak_of_device
+from grok.gpt import schedules
+from grok.gpt.costs import MACHINES, count_parameters, peak_of_device
 from grok.gpt.parts import attend, draw_masks, kernels_seeded
-from grok.gpt.training import schedules, trainer
+from grok.gpt.schedules import Ramp
+from grok.gpt.training import trainer
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.optimizer import build_optimizer, learning_rate, second_moments
-from grok.gpt.training.schedules import Ramp
 from grok.gpt.training.trainer import Usage
 from grok.records import RunResult
 from grok.streams import Stream

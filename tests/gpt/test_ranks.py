@@ -21,11 +21,10 @@ from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError
 from grok.execute.sweep import refuse_unsharable
-from grok.gpt.flops import count_parameters
+from grok.gpt.costs import count_parameters, layout
 from grok.gpt.parts import draw_masks
-from grok.gpt.planning.planner import layout
+from grok.gpt.schedules import pieces
 from grok.gpt.training.checkpoint import from_checkpoint
-from grok.gpt.training.schedules import pieces
 from grok.processes import Rank
 from grok.records import RunResult
 from grok.streams import Stream

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grok.gpt.flops import count_parameters, train_flops_per_token
+from grok.gpt.costs import count_parameters, train_flops_per_token
 from grok.gpt.sinks import EVALUATION_NAMES, STEP_NAMES, USED_NAMES, TensorBoard
 from grok.gpt.training.engine import train
 from grok.plugins import Code, activate, code_of, load

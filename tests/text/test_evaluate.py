@@ -14,11 +14,12 @@ from hypothesis.extra.numpy import arrays
 from grok import plan as door
 from grok.config.gpt import GptConfig, ModelConfig, TrainConfig
 from grok.errors import ConfigError, DataError
+from grok.gpt import costs as planner
 from grok.gpt.evaluate import score_split
 from grok.gpt.generate import Sampler, generate
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT, parameter_count
-from grok.gpt.planning import planner, published
+from grok.gpt.planning import published
 from grok.streams import Stream
 from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch.nn.utils import get_total_norm
 
 from grok.errors import TrainingError
-from grok.gpt.planning.planner import layout, moment_bytes
+from grok.gpt.costs import layout, moment_bytes
 from grok.gpt.training.batches import validation_starts
 from grok.gpt.training.checkpoint import History, capture, put_back
 from grok.gpt.training.trainer import Trainer

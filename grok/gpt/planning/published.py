@@ -14,8 +14,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from grok.config.gpt import ModelConfig
-from grok.gpt.flops import MACHINES, count_parameters, gpt2_parameters
-from grok.gpt.planning.planner import CHINCHILLA_TOKENS_PER_PARAMETER, chinchilla_loss
+from grok.gpt.costs import CHINCHILLA_TOKENS_PER_PARAMETER, MACHINES, chinchilla_loss, count_parameters, gpt2_parameters
 
 
 @dataclass(frozen=True, slots=True)

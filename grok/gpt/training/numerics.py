@@ -18,7 +18,7 @@ import torch
 
 from grok.config.gpt import GptConfig
 from grok.gpt.parts import shares_keys
-from grok.gpt.training.schedules import refuse_changing_shapes
+from grok.gpt.schedules import refuse_changing_shapes
 from grok.numerics import (
     allow_uncompiled,
     choose_path,

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from grok.config.gpt import GptConfig, OptimConfig
 from grok.errors import ConfigError
-from grok.gpt.training import schedules
-from grok.gpt.training.schedules import Ramp
+from grok.gpt import schedules
+from grok.gpt.schedules import Ramp
 
 BLOCK_OF_8_BITS: Final = 256
 """Elements that share a scale in bitsandbytes' 8-bit moments."""

@@ -19,10 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import get_total_norm
 
 from grok.config.gpt import EVENTS, PASSING, GptConfig
-from grok.gpt.flops import count_parameters, peak_of_device, train_flops_per_token
+from grok.gpt.costs import count_parameters, peak_of_device, train_flops_per_token
 from grok.gpt.initial import build_model
 from grok.gpt.model import GPT
 from grok.gpt.parts import Masks, draw_masks, kernels_seeded, places
+from grok.gpt.schedules import Piece, pieces
 from grok.gpt.training.batches import Batches, Texts, validation_starts
 from grok.gpt.training.numerics import Compiled, Numerics, device_model
 from grok.gpt.training.optimizer import (
@@ -33,7 +34,6 @@ from grok.gpt.training.optimizer import (
     sum_and_largest,
 )
 from grok.gpt.training.parallel import Loss, Ranks, local, replicate, shard, training_pass
-from grok.gpt.training.schedules import Piece, pieces
 from grok.gpt.training.stability import Branch, Watch
 from grok.numerics import OneGraph
 from grok.processes import peak_of_process
