@@ -32,11 +32,9 @@ from grok.analysis.populations import (
     asked_before_and_after,
     listed,
     matched,
-    mixed,
     pairing,
     populations,
     roles,
-    setting_words,
     shared_seeds,
 )
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
@@ -87,6 +85,13 @@ class Sides:
                 f"{both:,} runs are on both sides (itself, another length of it, or its repeat on one machine): "
                 "expected two filters that exclude each other"
             )
+        for column in varying_columns(pd.concat([a, b])):
+            ours, theirs = (sorted(set(rows[column].map(in_words, na_action=None))) for rows in (a, b))
+            if max(len(ours), len(theirs)) > 1:
+                raise ConfigError(
+                    f"{column.removeprefix('config.')} is {', '.join(ours)} in A and {', '.join(theirs)} in B: "
+                    "expected one value on each side, named in its filter"
+                )
         by_results = bool(a["later"].any() or b["later"].any())
         by_results |= any(after_results(x, y) or chosen_again(observations, x, y) for x, y in ((a, b), (b, a)))
         pairs = matched(a, b)
@@ -163,12 +168,10 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         if e is not None
     ]
     streams = ", ".join(column.removeprefix("seed_") for column in pairing(a, b))
-    same = [c.removeprefix("config.") for c in mixed(a, b) if setting_words(a, c) == setting_words(b, c)]
-    equal = "".join(f"equal {name} (several values: to see one, name it on both), " for name in same)
     held = ", ".join(column.removeprefix("seed_") for column in held_fixed(pd.concat(sides.rows)))
-    kind = f"the same seeds ({streams}) on both sides, {equal}compared in pairs"
+    kind = f"the same seeds ({streams}) on both sides, compared in pairs"
     if not sides.paired:
-        kind = f"two groups, not pairs (pairs of equal seeds and settings: {sides.shared})"
+        kind = f"two groups, not pairs (seeds on both sides: {sides.shared})"
     if held:
         kind += f"; all have one {held} seed, and another may give another difference"
     if sides.alone:
@@ -295,9 +298,8 @@ def _typed(sides: Sides) -> list[str]:
 def _confounded(sides: Sides) -> str:
     """Return what else differs, in no filter and not equal in each pair, and which seeds runs of a side share."""
     (a, b), typed, both = sides.rows, tuple(_typed(sides)), pd.concat(sides.rows)
-    columns = varying_columns(both)
-    columns += [c for c in SEEDS if min(a[c].nunique(), b[c].nunique()) == 1 < both[c].nunique()]
-    found = [c for c in columns if not sides.paired or setting_words(a, c) != setting_words(b, c)]
+    found = varying_columns(both)
+    found += [c for c in SEEDS if min(a[c].nunique(), b[c].nunique()) == 1 < both[c].nunique()]
     names = [column.removeprefix("config.").replace("seed_", "seeds.") for column in found]
     names += [f"numerics ({listed(apart)})" for apart in [computed_apart(a, b)] if apart]
     names = [n for n in names if not any(x.startswith(typed) for x in (n, f"config.{n}", n.rpartition(".")[2]))]

@@ -284,30 +284,11 @@ def shared_seeds(*sides: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
     return {c.removeprefix("seed_"): pd.concat(sides)[c].to_numpy() for c in found}
 
 
-def mixed(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
-    """Return the columns of the settings that take more than one value on a side."""
-    return [c for c in varying_columns(pd.concat([a, b])) if max(side[c].nunique(dropna=False) for side in (a, b)) > 1]
-
-
-def setting_words(rows: pd.DataFrame, column: str) -> list[str]:
-    """Return the values of a setting in words, of which null equals null."""
-    return list(rows[column].map(in_words, na_action=None))
-
-
 def matched(a: pd.DataFrame, b: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows of two sides whose seeds (:func:`pairing`) are on both, row by row: one pair a seed.
-
-    A pair has the same value of a setting that is mixed, if the sides have values of it in common. Of several such
-    pairs of a seed one is drawn: the first ones would all be of one value.
-    """
+    """Return the rows of two sides whose seeds (:func:`pairing`) are on both, row by row: one pair a seed, drawn."""
     by = pairing(a, b)
-    equal = [c for c in mixed(a, b) if set(setting_words(a, c)) & set(setting_words(b, c))]
-    ours, theirs = (
-        rows[by].assign(**{c: setting_words(rows, c) for c in equal}, run=rows.index).drop_duplicates([*by, *equal])
-        for rows in (a, b)
-    )
-    every = ours.merge(theirs, on=[*by, *equal])
-    pairs = every.sample(frac=1, random_state=0).drop_duplicates(by).sort_index()
+    ours, theirs = (rows[by].assign(run=rows.index) for rows in (a, b))
+    pairs = ours.merge(theirs, on=by).sample(frac=1, random_state=0).drop_duplicates(by).sort_index()
     return a.loc[pairs["run_x"].to_numpy()], b.loc[pairs["run_y"].to_numpy()]
 
 
