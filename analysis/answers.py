@@ -320,11 +320,8 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
     summary = next((study.summary for study in studies if study.summary), "")
     if summary:
         asked_for = [s for s in studies if s.question == title(observations, studies) and s.summary != summary]
-        for study, f in ((s, f) for s in asked_for for f in [*s.headlines, *s.findings][:1]):
-            share = "" if f.estimate is None else f", {f.estimate.percent(0)} for the candidates"
-            short = f"{f.label[0].upper()}{f.label[1:]}: {f.shown}{share}."
-            summary += f" {short if study.name == 'repeatability' else f.text}"
-        return summary
+        firsts = [f for s in asked_for for f in [*s.headlines, *s.findings][:1]]
+        return " ".join([summary, *(f.short or f.text for f in firsts)])
     lead = next((finding.text for study in studies for finding in study.headlines), "")
     n = int((observations.all_runs["status"] != "failed").sum())
     models = _different(observations.gpt, describe_language_model) or _different(observations.arithmetic, describe_task)
@@ -361,7 +358,14 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
     rows = observations.once(asked)
     if 0 < len(rows) < FEW_SEEDS and (more := proposal("grok sweep 'seed=range(0,64)'", observations)):
         return Fact("Train more seeds.", more, is_command=True)
-    if rows["grokked_step"].isna().all():
+    steps, late = rows["config.train.steps"].max(), rows["grokked_step"].isna().all()
+    if (
+        len(rows)
+        and late
+        and (more := proposal(f"grok sweep 'seed=range(0,64)' train.steps={2 * steps}", observations))
+    ):
+        return Fact(f"No seed generalised within {steps:,} steps: train longer.", more, is_command=True)
+    if late:
         gaps = [gap for gap in gaps if gap.name != "repeatability"]  # it chooses the best of those that were asked for
     order = [gap for name in (*NEXT, "") for gap in gaps if gap.command and name in ("", gap.name)]
     if order:

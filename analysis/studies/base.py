@@ -35,6 +35,8 @@ class Finding:
     headline: bool = False
     listed: bool = True
     """Whether the page shows the sentence; if not, a table has the number."""
+    short: str = ""
+    """The sentence for the first screen; empty: ``text`` is short enough."""
 
     @property
     def brief(self) -> str:

@@ -292,7 +292,8 @@ def _halves(study: Fate) -> None:
 def _more(half: Halfway) -> str:
     """Return what would make the interval of a half-fate step twice ``WIDTH`` steps wide."""
     if half.place.high - half.place.low <= 2 * WIDTH:
-        return f"The interval is at most {2 * WIDTH} steps wide"
+        spans = bool(half.place.low <= half.places[0] and half.place.high >= half.places[-1])
+        return f"The interval is at most {2 * WIDTH} steps wide{', but spans all steps that were tried' * spans}"
     alike = half.places[~half.apart & (half.places >= half.place.low) & (half.places <= half.place.high)]
     if len(alike):
         steps = ", ".join(map("{:,.0f}".format, alike))

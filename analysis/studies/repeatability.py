@@ -875,10 +875,12 @@ def _findings(study: Repeats, test: Test) -> None:
         beside = [*_held(test), *_by_device(test), *_by_margin(test)]
     judged = zip(result.candidates, kind.candidates, strict=True)
     bases = sorted({(c.base.percent(), unit.others_words) for c, unit in judged if c.base is not None})
+    short = f"{hit[0].upper()}{hit[1:]} again, {test.name}: {shown}, {result.pooled.percent(0)} for the candidates."
     if bases:
         other = f"random seeds with another {listed(kind.shared)} seed" if kind.shared and test.free else "random seeds"
         said = "; ".join(f"{share} of {words.replace('random seeds', other)}" for share, words in bases)
         text += f" Other seeds: {said}."
+        short = f"{short[:-1]}; other seeds: {' or '.join(share for share, _ in bases[:2])}."
     else:
         text += (
             f" The rate of other seeds is not compared: that takes {FEWEST_OTHERS} random seeds of these settings, or "
@@ -899,7 +901,7 @@ def _findings(study: Repeats, test: Test) -> None:
         text += f" Ordinary controls: {again} of {of} repeats of {len(counts)} seed{'s' * (len(counts) > 1)}, "
         text += f"{mean_share(counts, [unit.line for unit in kind.controls]).percent(0)} with the seed as the unit."
     label = f"{hit} again, {test.name}"
-    study.findings += [Finding(label, shown, text, result.pooled, headline=True), *beside]
+    study.findings += [Finding(label, shown, text, result.pooled, headline=True, short=short), *beside]
     name = test.name.replace(" kept", "").replace(" + ", "_").replace(" ", "_")
     table = test.units.assign(**{c: (100 * test.units[c]).round(1) for c in ("share", "low", "high")})
     table = table.rename(columns={"share": "share %", "low": "low %", "high": "high %"})

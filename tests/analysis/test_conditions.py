@@ -120,7 +120,7 @@ def test_another_setting_that_varies_is_named_or_held_equal() -> None:
         times = 500 * (1 + (rate > 0.01)) * np.exp(rng.normal(0, 0.3, n))
         truths += [Truth({"seed": s, **given}, float(t)) for s, t in enumerate(times)]
     found = simulate(truths)
-    with pytest.raises(ConfigError, match="optim.lr is 0.01, 0.02 in A"):
+    with pytest.raises(ConfigError, match=r"lr is 0\.01, 0\.02 in A"):
         Sides.of(found, found.path, ("weight_decay=0.5", "weight_decay=2 lr=0.02"))
     assert Sides.of(found, found.path, ("weight_decay=0.5 lr=0.01", "weight_decay=2 lr=0.02")).shared == 40
     factor = {(0.5, 0.01): 0.8, (2.0, 0.02): 0.6}  # no value of weight decay is slower, wherever it is
