@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from grok.arithmetic.program import OneLaneProgram, dropout_noise
+from grok.arithmetic.program import Program, dropout_noise
 from grok.arithmetic.run import ArithmeticRun, Lane
 from grok.arithmetic.task import FIRST_NUMBER, Vocabulary, split
 from grok.config import ArithmeticConfig
@@ -103,7 +103,7 @@ class OurLane:
     lanes = 1
 
     def __init__(self, config: ArithmeticConfig, seed: int) -> None:
-        self.lane = Lane(ArithmeticRun(Job(run_id=str(seed), config=config)), OneLaneProgram(config))
+        self.lane = Lane(ArithmeticRun(Job(run_id=str(seed), config=config)), Program(config))
 
     def step(self) -> None:
         lane, step = self.lane, self.lane.run.step + 1

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grok.arithmetic.model import sinusoidal_positions
-from grok.arithmetic.rows import Batch, Group, RowPlan, sum_rows, take_rows
+from grok.arithmetic.optimizer import stable_logits
+from grok.arithmetic.rows import Batch, Group, RowPlan, take_rows
 from grok.arithmetic.weights import Parameters
 from grok.config.arithmetic import ModelConfig
 from grok.numerics import linear_onednn
@@ -91,6 +92,13 @@ class LaneModel:
         self.plan = plan
         self.ops = backend
         self.position_table: Tensor | None = None
+        self.kept: list[Tensor] = []
+        """Values that the gradients need, in the order of their computation; only a :class:`KeepingModel` has some."""
+
+    def take_kept(self) -> list[Tensor]:
+        """Return the kept values and clear the list."""
+        kept, self.kept = self.kept, []
+        return kept
 
     def logits(self, p: Parameters, batch: Batch, noise: Noise = no_noise) -> Tensor:  # [..., B, V]
         """Return the logits at the last position."""
@@ -108,6 +116,10 @@ class LaneModel:
         if plan.prefix[-1] != "pair":  # the answer does not depend on both operands' examples
             logits = self.widen(logits, plan.prefix[-1], "pair", batch)
         return logits
+
+    def losses(self, logits: Tensor, answer: Tensor, kind: str) -> Tensor:
+        """Return each example's loss [..., B] of the ``kind`` that ``train.loss`` names."""
+        return self.ops.losses(stable_logits(logits) if kind == "stablemax" else logits, answer)
 
     def embed(self, p: Parameters, batch: Batch) -> list[Tensor]:
         """Return each position's rows before the first attention."""
@@ -290,7 +302,7 @@ of erfc: 9e-9, a sixth of float32's rounding at 1; exact at z = 0. Torch's float
 
 
 class FusedLane(OneLane):
-    """One lane whose gathers and bias gradients fuse with other operations, or call the fastest library function."""
+    """One lane whose bias gradients fuse with other operations, or call the fastest library function."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if self.path == "onednn" or bias is None:
@@ -298,22 +310,25 @@ class FusedLane(OneLane):
         product: Tensor = _AddBias.apply(x @ weight.t(), bias)  # type: ignore[no-untyped-call]
         return product
 
-    def take(self, x: Tensor, index: Tensor) -> Tensor:
-        return _TakeRows.apply(x, index)  # type: ignore[no-any-return, no-untyped-call]
 
-
-class FusedModel(LaneModel):
-    """``LaneModel`` whose activation and attention weights keep what their gradients need."""
-
-    def __init__(self, config: ModelConfig, plan: RowPlan, path: str) -> None:
-        super().__init__(config, plan, FusedLane(path))
-        self.kept: list[Tensor] = []
-        """Values that the gradients need, in the order of their computation; empty without gradients."""
+class KeepingModel(LaneModel):
+    """``LaneModel`` whose norms keep what their gradients need, of one lane or of stacked ones."""
 
     def norm(self, p: Parameters, name: str, x: Tensor) -> Tensor:
         y, normal, rate = _LayerNorm.apply(x, p[name + ".weight"], p[name + ".bias"])  # type: ignore[no-untyped-call]
         self.keep(normal, rate)
         return y  # type: ignore[no-any-return]
+
+    def keep(self, *tensors: Tensor) -> None:
+        if torch.is_grad_enabled():
+            self.kept.extend(tensors)
+
+
+class FusedModel(KeepingModel):
+    """One lane's model, whose activation and attention weights keep what their gradients need, too."""
+
+    def __init__(self, config: ModelConfig, plan: RowPlan, path: str) -> None:
+        super().__init__(config, plan, FusedLane(path))
 
     def gelu(self, h: Tensor) -> Tensor:
         if h.dtype != torch.float32:
@@ -327,10 +342,6 @@ class FusedModel(LaneModel):
         weights: tuple[Tensor, ...] = _Softmax.apply(*torch.broadcast_tensors(*[s / scale for s in scores]))  # type: ignore[no-untyped-call]
         self.keep(*weights)
         return weights
-
-    def keep(self, *tensors: Tensor) -> None:
-        if torch.is_grad_enabled():
-            self.kept.extend(tensors)
 
 
 class _AddBias(torch.autograd.Function):
@@ -346,36 +357,25 @@ class _AddBias(torch.autograd.Function):
         return grad, (grad.new_ones(1, grad.shape[0]) @ grad)[0]
 
 
-class _TakeRows(torch.autograd.Function):
-    """Rows ``index`` [B] of [R, D]: a gather that fuses. Its gradient is summed row by row, without atomics."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.rows = x.shape[0]
-        return x[index]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (index,) = ctx.saved_tensors
-        return sum_rows(grads[0].contiguous(), index, ctx.rows), None
-
-
 class _LayerNorm(torch.autograd.Function):
-    """LayerNorm of rows [R, D]; also returns the rows before weight and bias, and each row's 1 / standard deviation."""
+    """LayerNorm of rows [..., R, D], ``...`` as in :class:`Backend`.
+
+    Also returns the rows before weight and bias, and each row's 1 / standard deviation.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         normal, rate = standardise(x)
         ctx.save_for_backward(normal, rate, weight)
         ctx.mark_non_differentiable(normal, rate)
-        return normal * weight + bias, normal, rate
+        return normal * weight.unsqueeze(-2) + bias.unsqueeze(-2), normal, rate
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         normal, rate, weight = ctx.saved_tensors
         grad = grads[0]
-        return standardise_gradient(grad * weight, normal, rate), (grad * normal).sum(0), grad.sum(0)
+        of_x = standardise_gradient(grad * weight.unsqueeze(-2), normal, rate)
+        return of_x, (grad * normal).sum(-2), grad.sum(-2)
 
 
 class _Gelu(torch.autograd.Function):

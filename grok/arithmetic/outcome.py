@@ -59,12 +59,7 @@ def dips(steps: Sequence[int], values: Sequence[float], threshold: float, since:
     return sum(now and not before for before, now in pairwise(under))
 
 
-def peak(steps: Sequence[int], values: Sequence[float], fall: float) -> int | None:
-    """Return the step of the highest value, or None if no later value is lower by the share ``fall``."""
-    return peak_and_fall(steps, values, fall)[0]
-
-
-def peak_and_fall(steps: Sequence[int], values: Sequence[float], fall: float) -> tuple[int | None, int | None]:
+def peak(steps: Sequence[int], values: Sequence[float], fall: float) -> tuple[int | None, int | None]:
     """Return the step of the highest value, and the first later step whose value is lower by the share ``fall``.
 
     Both are None if there is no such later step.
@@ -82,35 +77,16 @@ def peak_and_fall(steps: Sequence[int], values: Sequence[float], fall: float) ->
 
 def event_times(curve: Sequence[CurvePoint]) -> dict[str, int | None]:
     """Return the event times of a curve in steps, by column name; ``val_acc_dips`` is a count."""
-    return events(
-        [p.step for p in curve],
-        train_loss=[p.train_loss for p in curve],
-        train_acc=[p.train_acc for p in curve],
-        val_loss=[p.val_loss for p in curve],
-        val_acc=[p.val_acc for p in curve],
-        weight_norm=[p.weight_norm for p in curve],
-    )
-
-
-def events(
-    steps: Sequence[int],
-    *,
-    train_loss: Sequence[float],
-    train_acc: Sequence[float],
-    val_loss: Sequence[float],
-    val_acc: Sequence[float],
-    weight_norm: Sequence[float],
-) -> dict[str, int | None]:
-    """As :func:`event_times`, for a curve as one sequence per measurement; all have the length of ``steps``."""
+    steps, val_acc = [p.step for p in curve], [p.val_acc for p in curve]
     grokked = first_lasting(steps, val_acc, GENERALISED_VAL_ACC)
-    norm_peak, norm_fall = peak_and_fall(steps, weight_norm, NORM_FALL)
+    norm_peak, norm_fall = peak(steps, [p.weight_norm for p in curve], NORM_FALL)
     return {
-        "memorised_step": first_lasting(steps, train_acc, MEMORISED_TRAIN_ACC),
-        "memorised_loss_step": first_lasting(steps, [-loss for loss in train_loss], -MEMORISED_TRAIN_LOSS),
+        "memorised_step": first_lasting(steps, [p.train_acc for p in curve], MEMORISED_TRAIN_ACC),
+        "memorised_loss_step": first_lasting(steps, [-p.train_loss for p in curve], -MEMORISED_TRAIN_LOSS),
         "grokked_step": grokked,
         "grokked_for_good_step": for_good(steps, val_acc, GENERALISED_VAL_ACC),
         "val_acc_dips": dips(steps, val_acc, GENERALISED_VAL_ACC, grokked),
-        "val_loss_peak_step": peak(steps, val_loss, LOSS_FALL),
+        "val_loss_peak_step": peak(steps, [p.val_loss for p in curve], LOSS_FALL)[0],
         "weight_norm_peak_step": norm_peak,
         "weight_norm_fall_step": norm_fall,
     }

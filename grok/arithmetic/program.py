@@ -7,15 +7,14 @@ description is the run's numerics tag.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from grok.arithmetic.lanes import FusedModel, LaneModel, Noise, OneLane, no_noise
-from grok.arithmetic.optimizer import stable_logits
 from grok.arithmetic.rows import Batch, RowPlan, words_of
-from grok.arithmetic.task import Equations, Integers
+from grok.arithmetic.task import Integers
 from grok.arithmetic.weights import Parameters, parameter_shapes
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.fields import canonical_json, walk
@@ -47,12 +46,8 @@ def dtype_of(config: ArithmeticConfig) -> torch.dtype:
 
 def program_key(config: ArithmeticConfig) -> str:
     """Return a text that is equal for two runs exactly if they can use one program."""
-    parts = {n: v for n, v, _ in walk(config) if n.startswith(("model.", "task.", "numerics."))}
-    parts["loss"] = config.train.loss
-    if config.train.loss_plugin:
-        parts["loss"] = config.train.loss_plugin
-    parts |= {"batch_size": config.train.batch_size, "precision": config.precision}
-    return canonical_json(parts)
+    deciding = ("model.", "task.", "numerics.", "train.loss", "train.batch_size", "precision")
+    return canonical_json({name: value for name, value, _ in walk(config) if name.startswith(deciding)})
 
 
 def cpu_tag(config: ArithmeticConfig, *, rows: str, products: str, compiled: bool) -> str:
@@ -73,28 +68,6 @@ def cpu_tag(config: ArithmeticConfig, *, rows: str, products: str, compiled: boo
     )
 
 
-class Program(Protocol):
-    """Loss, gradients and evaluation as functions of the parameters, for all lanes of one shape."""
-
-    dtype: torch.dtype
-
-    def tag(self) -> str:
-        """Return the numerics tag."""
-        ...
-
-    def gradients(self, parameters: Parameters, batch: Any, noise: Noise) -> tuple[float, float, dict[str, Tensor]]:
-        """Return (loss, accuracy, gradient by name) of one mini-batch."""
-        ...
-
-    def logits(self, parameters: Parameters, examples: Any) -> Tensor:
-        """Return the logits [n, V] of a set."""
-        ...
-
-    def evaluate(self, parameters: Parameters, examples: Any, visit: Integers | None = None) -> tuple[float, float]:
-        """Return (mean loss, accuracy) over a set; the order ``visit`` of the passes changes no bit."""
-        ...
-
-
 @torch.no_grad()
 def logits_of(model: LaneModel, parameters: Parameters, columns: Tensor) -> Tensor:
     """Return the logits [..., n, V] of the equations in ``columns`` [3, ..., n]."""
@@ -102,8 +75,11 @@ def logits_of(model: LaneModel, parameters: Parameters, columns: Tensor) -> Tens
     return torch.cat([model.logits(parameters, batch) for batch in batches], -2)
 
 
-class OneLaneProgram:
-    """Loss, gradients and evaluation of one lane on the CPU; its loss may be the user's own."""
+class Program:
+    """Loss, gradients and evaluation as functions of the parameters, for all lanes of one shape on the CPU.
+
+    The loss may be the user's own.
+    """
 
     def __init__(self, config: ArithmeticConfig) -> None:
         self.config = config
@@ -120,8 +96,7 @@ class OneLaneProgram:
         self._stepped = False
         """Whether a compiled step was taken: then no run may fall back to uncompiled steps, which have other bits."""
         if self.compiled:
-            self.fused = FusedModel(config.model, self.plan, self.path)
-            self.model = self.fused
+            self.model = FusedModel(config.model, self.plan, self.path)
             self._step, self._score = OneGraph(self._whole_step), OneGraph(self._losses_and_hits)
         else:
             self._go_uncompiled()
@@ -149,9 +124,7 @@ class OneLaneProgram:
         """As :meth:`_loss_and_gradients`, for detached parameters; the values that the model kept follow at the end."""
         count = len(self.names)
         leaves = [p.detach().requires_grad_() for p in tensors[:count]]
-        results = self._loss_and_gradients(*leaves, *tensors[count:])
-        kept, self.fused.kept = self.fused.kept, []
-        return [*results, *kept]
+        return [*self._loss_and_gradients(*leaves, *tensors[count:]), *self.model.take_kept()]
 
     def _unpacked(self, tensors: tuple[Tensor, ...]) -> tuple[Parameters, Batch]:
         count = len(self.names)
@@ -160,7 +133,7 @@ class OneLaneProgram:
     def _autocast(self) -> torch.autocast:
         return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.config.precision == "bf16")
 
-    def gradients(self, parameters: Parameters, batch: Batch, noise: Noise) -> tuple[float, float, dict[str, Tensor]]:
+    def gradients(self, parameters: Parameters, batch: Any, noise: Noise) -> tuple[float, float, dict[str, Tensor]]:
         """Return (loss, accuracy, gradient by name) of one mini-batch.
 
         Raises:
@@ -200,9 +173,7 @@ class OneLaneProgram:
     def _losses(self, logits: Tensor, answer: Tensor) -> Tensor:
         if self.config.train.loss_plugin:
             return losses_of(self.config.train.loss_plugin, logits, answer)
-        if self.config.train.loss == "stablemax":
-            logits = stable_logits(logits)
-        return self.model.ops.losses(logits, answer)
+        return self.model.losses(logits, answer, self.config.train.loss)
 
     def scores(self, parameters: Parameters, batch: Batch) -> list[Tensor]:
         """Return [each example's loss, whether its answer is right], without gradients."""
@@ -213,24 +184,22 @@ class OneLaneProgram:
             self._fall_back(error)
             return self._score(*inputs)
 
-    def logits(self, parameters: Parameters, equations: Equations) -> Tensor:
-        """Return the logits [n, V] of ``equations``, uncompiled."""
-        return logits_of(self.model, parameters, torch.stack(words_of(equations)))
+    def logits(self, parameters: Parameters, examples: Any) -> Tensor:
+        """Return the logits [n, V] of a set, uncompiled."""
+        return logits_of(self.model, parameters, torch.stack(words_of(examples)))
 
     @torch.no_grad()
-    def evaluate(
-        self, parameters: Parameters, equations: Equations, visit: Integers | None = None
-    ) -> tuple[float, float]:
-        """Return (mean loss in nats, accuracy) over ``equations``, summed in float64 in table order.
+    def evaluate(self, parameters: Parameters, examples: Any, visit: Integers | None = None) -> tuple[float, float]:
+        """Return (mean loss in nats, accuracy) over a set, summed in float64 in table order.
 
         ``visit`` is an order of the passes. An example is always in the same pass at the same
         place, so the order changes no bit.
         """
-        n = len(equations)
+        n = len(examples)
         passes = evaluation_passes(n)
         size = -(-n // passes)  # all passes have one shape; the last is padded with the first example
         rows = torch.cat([torch.arange(n), torch.zeros(passes * size - n, dtype=torch.int64)])
-        a, b, answer = (column[rows] for column in words_of(equations))
+        a, b, answer = (column[rows] for column in words_of(examples))
         losses, hits = torch.empty(passes * size, dtype=torch.float64), torch.empty(passes * size, dtype=torch.bool)
         share = torch.empty(0)
         for i in range(passes) if visit is None else visit.tolist():

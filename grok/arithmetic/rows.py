@@ -126,19 +126,10 @@ def words_of(equations: Equations) -> list[Tensor]:
 # Gathers rows that several examples share; the gradient sums them without atomics.
 
 _LIBRARY: Final = torch.library.Library("grok", "FRAGMENT")
-"""Registers operations without ``custom_op``: its checks of arguments cost ten microseconds a call.
+"""Registers the sum without ``custom_op``: its checks of arguments cost ten microseconds a call.
 
 The first call of a ``custom_op`` also imports torch's compiler, which takes longer than importing torch.
 """
-_LIBRARY.define("take_rows(Tensor x, Tensor index) -> Tensor")
-_LIBRARY.impl("take_rows", lambda x, index: x.index_select(0, index), "CompositeExplicitAutograd")
-
-
-@torch.library.register_fake("grok::take_rows", lib=_LIBRARY)  # type: ignore[untyped-decorator]
-def _(x: Tensor, index: Tensor) -> Tensor:
-    return x.new_empty(index.shape[0], x.shape[1])
-
-
 _LIBRARY.define("sum_rows(Tensor grad, Tensor index, int rows) -> Tensor")
 
 
@@ -159,28 +150,25 @@ def _(grad: Tensor, index: Tensor, rows: int) -> Tensor:
     return grad.new_empty(rows, grad.shape[1])
 
 
-def _save_index(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    x, index = inputs
-    ctx.save_for_backward(index)
-    ctx.rows = x.shape[0]
+class _TakeRows(torch.autograd.Function):
+    """A gather that fuses, and a sum as one custom operation.
 
+    A compiler would make the sum from atomic additions, which take longer than the rest of the attention's backward
+    pass.
+    """
 
-def _sum_back(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-    return sum_rows(grad.contiguous(), ctx.saved_tensors[0], ctx.rows), None
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.rows = x.shape[0]
+        return x[index]
 
-
-torch.library.register_autograd("grok::take_rows", _sum_back, setup_context=_save_index, lib=_LIBRARY)
-
-
-def sum_rows(grad: Tensor, index: Tensor, rows: int) -> Tensor:
-    """Return [rows, D]; row r is the sum of the rows of ``grad`` [B, D] whose index is r, in their order."""
-    return torch.ops.grok.sum_rows.default(grad, index, rows)  # type: ignore[no-any-return]
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        return torch.ops.grok.sum_rows.default(grads[0].contiguous(), index, ctx.rows), None
 
 
 def take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Return rows ``index`` [B] of ``x`` [R, D]; differentiable.
-
-    This is a custom operation because a compiler would make the gradient's sum from atomic
-    additions, which take longer than the rest of the attention's backward pass.
-    """
-    return torch.ops.grok.take_rows.default(x, index)  # type: ignore[no-any-return]
+    """Return rows ``index`` [B] of ``x`` [R, D]; differentiable: gradients of one row are summed in their order."""
+    return _TakeRows.apply(x, index)  # type: ignore[no-any-return, no-untyped-call]

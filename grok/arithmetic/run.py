@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from bisect import bisect_right
@@ -77,13 +78,6 @@ class ArithmeticRun(TrainingRun):
         self.diverged = False
         self._good_in_a_row = 0
         self._steps = sorted(self.due)
-        self.order = BatchOrder(
-            self.config.task.train_examples(),
-            self.config.train.batch_size,
-            seed=self.streams.order,
-            moved=self._evaluations_until if self.config.eval.couple_order else None,
-            switch=self.config.switch.to_order(),
-        )
         if job.resume is not None:
             self._restore(job.resume)
 
@@ -97,9 +91,21 @@ class ArithmeticRun(TrainingRun):
             self.spend(state["seconds"])
             self.started_at = state["started_at"]
 
-    def _evaluations_until(self, step: int) -> int:
-        """Return the number of passes over the validation set up to ``step``: a function of the schedule."""
-        return self.config.eval.passes * sum(1 for due in self.due if due <= step)
+    @functools.cached_property
+    def order(self) -> BatchOrder:
+        """The order of the training examples; under the diary's bug each pass over the validation set moves it."""
+        config = self.config
+
+        def passes_until(step: int) -> int:
+            return config.eval.passes * sum(1 for due in self.due if due <= step)
+
+        return BatchOrder(
+            config.task.train_examples(),
+            config.train.batch_size,
+            seed=self.streams.order,
+            moved=passes_until if config.eval.couple_order else None,
+            switch=config.switch.to_order(),
+        )
 
     def checkpoint(self, tensors: dict[str, Tensor], tag: str) -> Checkpoint:
         """Return a checkpoint that is made under the numerics ``tag``."""
@@ -194,6 +200,10 @@ class ArithmeticRun(TrainingRun):
             block_norms=block_norms,
             metrics=metrics or {},
         )
+        return self.add(point)
+
+    def add(self, point: CurvePoint) -> Progress:
+        """Add the evaluation of the present step to the curve and return the progress event."""
         self.curve.append(point)
         return Progress(
             run_id=self.job.run_id,
@@ -217,7 +227,7 @@ class ArithmeticRun(TrainingRun):
             status="diverged" if self.diverged else "completed",
             stop_reason=self.stop_reason,
             steps=self.step,
-            weights_hash=weights_hash(final),
+            weights_hash=weights_hash(final) if final else None,
             seconds=self.seconds(),
             device=device,
             numerics=joined_tags(self.all_tags(numerics)),
@@ -226,11 +236,8 @@ class ArithmeticRun(TrainingRun):
         )
         for name, step in event_times(self.curve).items():
             setattr(result, name, step)
-        if "init" in self.config.save:
-            assert initial is not None
-            result.tensors["init"] = initial
-        if "final" in self.config.save:
-            result.tensors["final"] = final
+        kept = {"init": initial, "final": final}
+        result.tensors = {moment: w for moment, w in kept.items() if w and moment in self.config.save}
         return result
 
 

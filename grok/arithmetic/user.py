@@ -20,7 +20,7 @@ from grok import user
 from grok.arithmetic.lanes import Noise
 from grok.arithmetic.model import Transformer
 from grok.arithmetic.optimizer import Optimizer, learning_rate, stable_logits
-from grok.arithmetic.program import EVALUATION_ROWS, OneLaneProgram, Program, cpu_tag, dtype_of
+from grok.arithmetic.program import EVALUATION_ROWS, Program, cpu_tag, dtype_of
 from grok.arithmetic.run import Lane
 from grok.arithmetic.task import (
     FIRST_NUMBER,
@@ -87,7 +87,7 @@ def initial_of_module(config: ArithmeticConfig, dtype: torch.dtype) -> Parameter
 
 def program_for(config: ArithmeticConfig) -> Program:
     """Return the program of a run."""
-    return ModuleProgram(config) if is_plain(config) else OneLaneProgram(config)
+    return ModuleProgram(config) if is_plain(config) else Program(config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class ModuleBatch:
     """Seed of torch's generator for the module's own draws in this step."""
 
 
-class ModuleProgram:
+class ModuleProgram(Program):
     """Loss, gradients and evaluation of one lane whose model is any torch module."""
 
     def __init__(self, config: ArithmeticConfig) -> None:

@@ -24,12 +24,13 @@ from grok.analysis.studies import QUESTIONS, Missing
 from grok.analysis.studies.layers import transplants
 from grok.analysis.studies.regimes import AFTER, BEFORE
 from grok.analysis.studies.regimes import QUESTION as REGIMES
-from grok.arithmetic.outcome import events
+from grok.arithmetic.outcome import event_times
+from grok.records import CurvePoint
 from grok.store.designs import Purpose
 from grok.streams import derive_seed
 from tests.analysis.simulate import Planned, Truth, ask, branch, census, crossed, needs, run_ids, simulate, sweep, write
 
-MEASURED = ("train_loss", "train_acc", "val_loss", "val_acc", "weight_norm")
+MEASURED = ["step", "train_loss", "train_acc", "val_loss", "val_acc", "weight_norm"]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +137,7 @@ def with_norm_falls(falls: Sequence[float], steps: int = 12_000, again: float = 
     norm = np.where(step < fall, 60.0 - 1e-3 * (fall - step), np.where(step < again, 55.0, 90.0))
     curves = made.curves.assign(weight_norm=np.where(step == steps, 54.0, norm))
     at = {
-        run: events(curve["step"].tolist(), **{c: curve[c].tolist() for c in MEASURED})
+        run: event_times([CurvePoint(**point) for point in curve[MEASURED].to_dict("records")])
         for run, curve in curves.groupby("run_id")
     }
     rows["weight_norm_fall_step"] = [at[run]["weight_norm_fall_step"] for run in rows["run_id"]]

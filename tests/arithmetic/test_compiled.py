@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from grok.arithmetic import engine
 from grok.arithmetic.lanes import FusedModel, no_noise
-from grok.arithmetic.program import OneLaneProgram
+from grok.arithmetic.program import Program
 from grok.arithmetic.rows import RowPlan, take_rows
 from grok.arithmetic.task import split
 from grok.arithmetic.weights import initial_parameters
@@ -28,7 +28,7 @@ from tests.test_golden import check_golden
 def test_compiled_runs_equal_the_uncompiled_to_rounding_and_each_other_to_the_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    program = OneLaneProgram(tiny(numerics={"compile": True}))  # compiled once for both calls
+    program = Program(tiny(numerics={"compile": True}))  # compiled once for both calls
     plain, compiled = tiny(), tiny(numerics={"compile": True})
     (expected,) = results(plain)
     monkeypatch.setattr(engine, "program_for", lambda config: program)
@@ -64,7 +64,7 @@ def test_a_compiled_step_gives_the_gradients_of_the_readable_one_in_float64(
     if not kernels:
         monkeypatch.setattr("grok.numerics._compiled", lambda graph, options: graph)
     over = {"precision": "float64", "model": {"positions": "sinusoidal", "norm": "pre", "layers": 1}}
-    plain, compiled = (OneLaneProgram(tiny(**over, numerics={"compile": c})) for c in (False, True))
+    plain, compiled = (Program(tiny(**over, numerics={"compile": c})) for c in (False, True))
     config = plain.config
     parameters = {n: p.requires_grad_() for n, p in initial_parameters(config, torch.float64).items()}
     train_set, val_set = split(config.task, 0)
@@ -75,7 +75,7 @@ def test_a_compiled_step_gives_the_gradients_of_the_readable_one_in_float64(
     for name, gradient in gradients.items():
         assert (found[2][name] - gradient).abs().max() <= 1e-12, name
     assert compiled.evaluate(parameters, val_set) == pytest.approx(plain.evaluate(parameters, val_set), rel=1e-12)
-    assert compiled.compiled and compiled.fused.kept == []
+    assert compiled.compiled and compiled.model.kept == []
 
 
 def test_a_failed_compile_stops_with_the_setting_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,9 +162,9 @@ def test_a_graph_is_made_anew_for_another_dtype() -> None:
 
 
 def test_noise_takes_the_plain_path_and_the_tag_says_so() -> None:
-    program = OneLaneProgram(tiny(model={"dropout": 0.1}, numerics={"compile": True}))
+    program = Program(tiny(model={"dropout": 0.1}, numerics={"compile": True}))
     assert "rows=plain" in program.tag() and "compiled=no" in program.tag()
-    assert "rows=shared" in OneLaneProgram(tiny()).tag()
+    assert "rows=shared" in Program(tiny()).tag()
 
 
 @pytest.mark.parametrize("compile", [False, True])
@@ -183,8 +183,8 @@ def test_shared_rows_are_summed_in_float32_whatever_the_gradient_is(compile: boo
 
 
 def test_the_tag_names_the_compiler_of_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert re.search(r";compiler=[^;]+-\d+(\.\d+)*;", OneLaneProgram(tiny(numerics={"compile": True})).tag())
-    assert "compiler=" not in OneLaneProgram(tiny()).tag()
+    assert re.search(r";compiler=[^;]+-\d+(\.\d+)*;", Program(tiny(numerics={"compile": True})).tag())
+    assert "compiler=" not in Program(tiny()).tag()
     import torch._inductor.config as inductor
 
     with inductor.patch({"cpp.cxx": ("/no/such/compiler",)}):

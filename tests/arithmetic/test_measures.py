@@ -23,7 +23,7 @@ from grok.arithmetic.measures import (
     logit_metrics,
 )
 from grok.arithmetic.optimizer import orthogonal_gradients, stable_logits
-from grok.arithmetic.program import OneLaneProgram
+from grok.arithmetic.program import Program
 from grok.arithmetic.task import FIRST_NUMBER, Equations, Vocabulary, all_equations, split
 from grok.arithmetic.weights import initial_parameters
 from grok.checkpoints import load_checkpoint, load_weights, run_folder
@@ -104,7 +104,7 @@ def test_both_losses_equal_projections_one_by_one(operation: str, modulus: int, 
     early = {name: 3 * t for name, t in final.items()}
     curve = [CurvePoint(step=step) for step in (0, 8, 24)]
     train_set, _ = split(config.task, config.stream_seeds().split)
-    logits = OneLaneProgram(config).logits
+    logits = Program(config).logits
     keys = add_final_losses(config.task, train_set, curve, final, [(8, early), (9, early)], logits)
     assert [bool(point.metrics) for point in curve] == [False, True, True]
     for point, weights in ((curve[1], early), (curve[2], final)):

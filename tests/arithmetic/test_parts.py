@@ -146,7 +146,7 @@ NAN, INF = math.nan, math.inf
     ],
 )
 def test_peak(values: list[float], expected: int | None) -> None:
-    assert peak(range(1, len(values) + 1), values, 0.1) == expected
+    assert peak(range(1, len(values) + 1), values, 0.1)[0] == expected
 
 
 def test_event_times_of_a_slow_run() -> None:

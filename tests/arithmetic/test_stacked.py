@@ -18,7 +18,7 @@ from grok.arithmetic.gpu.engine import Stack, memory_of, width_on
 from grok.arithmetic.gpu.lanes import StackedLanes
 from grok.arithmetic.gpu.state import GOLDEN, LaneState, dropout, keys_of, mixed, places
 from grok.arithmetic.gpu.step import EvaluationPass, TrainingStep
-from grok.arithmetic.program import OneLaneProgram
+from grok.arithmetic.program import Program
 from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.task import FIRST_NUMBER, split
 from grok.arithmetic.weights import initial_parameters
@@ -114,7 +114,7 @@ def test_dense_evaluations_at_the_start_move_no_bit(engine: Engine) -> None:
     assert start.weight_norm_all == pytest.approx(norm, rel=1e-12)
     assert math.isfinite(start.val_loss) and math.isnan(start.train_loss) and math.isnan(start.lr)
     assert first.lr > 0 and beside.curve[0].val_loss != start.val_loss
-    val_loss, val_acc = OneLaneProgram(tiny()).evaluate(initial, split(tiny().task, tiny().stream_seeds().split)[1])
+    val_loss, val_acc = Program(tiny()).evaluate(initial, split(tiny().task, tiny().stream_seeds().split)[1])
     assert (start.val_loss, start.val_acc) == (pytest.approx(val_loss, rel=1e-6), val_acc)
 
 

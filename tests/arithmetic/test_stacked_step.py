@@ -15,7 +15,7 @@ from grok.arithmetic.gpu.engine import Seat, Stack
 from grok.arithmetic.gpu.lanes import group_rows, sum_grouped_rows
 from grok.arithmetic.gpu.state import LaneState
 from grok.arithmetic.gpu.step import Captured, EvaluationPass, TrainingStep, model_of, without_limit
-from grok.arithmetic.program import OneLaneProgram
+from grok.arithmetic.program import Program
 from grok.arithmetic.task import split
 from grok.config import ArithmeticConfig
 from tests.arithmetic.cases import FEW, VARIANTS, jobs, tiny
@@ -259,7 +259,7 @@ def test_an_evaluation_in_several_passes_is_that_in_one(passes: int, monkeypatch
             evaluation()
     assert parts.losses[0].item() == pytest.approx(whole.losses[0].item(), rel=1e-12)
     assert parts.hits[0] == whole.hits[0]
-    program = OneLaneProgram(tiny(precision="float64", seed=3))
+    program = Program(tiny(precision="float64", seed=3))
     parameters = {name: p[3].detach() for name, p in state.parameters.items()}
     _, val_set = split(tiny().task, tiny(seed=3).stream_seeds().split)
     loss, accuracy = program.evaluate(parameters, val_set)

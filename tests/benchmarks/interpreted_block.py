@@ -17,7 +17,7 @@ if __name__ == "__main__":
     from benchmarks.generated.guarded import guarded
     from grok.arithmetic.gpu import block_kernels
     from grok.arithmetic.gpu.block import block
-    from grok.arithmetic.gpu.lanes import FusedModel, group_rows
+    from grok.arithmetic.gpu.lanes import StackedModel, group_rows
     from grok.arithmetic.rows import Batch, RowPlan
     from grok.config import load_config
 
@@ -29,7 +29,7 @@ if __name__ == "__main__":
         a, b = torch.randint(7, (2, 40), generator=draw), torch.randint(5, (2, 40), generator=draw)
         for case, (own, prefix, last, heads, d, f, gelu) in enumerate(CASES):
             plan = RowPlan((0,) * len(own), own, prefix, range(7), range(5))
-            table = FusedModel(config, plan, "ieee").table(own, Batch(a, b, a, a), last)
+            table = StackedModel(config, plan, "ieee").table(own, Batch(a, b, a, a), last)
             before = sum(plan.sizes(0, 40))
             skipped = before - plan.sizes(0, 40)[-1] if last else 0
             shapes = [

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grok.arithmetic.gpu.block import block
-from grok.arithmetic.lanes import LaneModel, Noise, standardise, standardise_gradient
+from grok.arithmetic.lanes import KeepingModel, Noise
 from grok.arithmetic.rows import Batch, Group, RowPlan
 from grok.arithmetic.weights import Parameters
 from grok.config.arithmetic import ModelConfig
@@ -29,7 +29,7 @@ class StackedLanes:
     def take(self, x: Tensor, index: Tensor) -> Tensor:
         if not (torch.is_grad_enabled() and x.requires_grad):
             return _rows(x, index)
-        return take_lane_rows(x, index, *group_rows(index, x.shape[1]))
+        return _TakeRows.apply(x, index, *group_rows(index, x.shape[1]))  # type: ignore[no-any-return, no-untyped-call]
 
     def losses(self, logits: Tensor, answer: Tensor) -> Tensor:
         lanes, examples, words = logits.shape
@@ -75,7 +75,10 @@ def _(grad: Tensor, lengths: Tensor) -> Tensor:
 
 
 class _TakeRows(torch.autograd.Function):
-    """Rows of ``x``: a gather that fuses. Its gradient is summed row by row, in order."""
+    """Rows ``index`` [L, B] of ``x`` [L, R, D]: a gather that fuses.
+
+    Its gradient is summed row by row, in order, by the results of ``group_rows``.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, order: Tensor, lengths: Tensor) -> Tensor:
@@ -86,12 +89,6 @@ class _TakeRows(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         order, lengths = ctx.saved_tensors
         return sum_grouped_rows(_rows(grads[0], order), lengths), None, None, None
-
-
-def take_lane_rows(x: Tensor, index: Tensor, order: Tensor, lengths: Tensor) -> Tensor:
-    """Return rows ``index`` [L, B] of ``x`` [L, R, D]; the gradient uses the results of ``group_rows``."""
-    taken: Tensor = _TakeRows.apply(x, index, order, lengths)  # type: ignore[no-untyped-call]
-    return taken
 
 
 # The stacked lanes' mathematics in the form that compiles to the least memory traffic, for the compiled step.
@@ -133,8 +130,8 @@ PARTS: Final = ("attention.qkv", "attention.out", "norm1", "mlp.up", "mlp.down",
 """Names of the parameters of ``grok.arithmetic.gpu.block``, in its order."""
 
 
-class FusedModel(LaneModel):
-    """``LaneModel`` whose norms keep what their gradients need.
+class StackedModel(KeepingModel):
+    """The stacked lanes' model, whose norms keep what their gradients need.
 
     Args:
         config: the architecture.
@@ -145,18 +142,6 @@ class FusedModel(LaneModel):
     def __init__(self, config: ModelConfig, plan: RowPlan, products: str | None = None) -> None:
         super().__init__(config, plan, FusedLanes())
         self.products = products
-        self.kept: list[Tensor] = []
-        """Values that the gradients need, in the order of their computation."""
-
-    def take_kept(self) -> list[Tensor]:
-        """Return the kept values and clear the list."""
-        kept, self.kept = self.kept, []
-        return kept
-
-    def norm(self, p: Parameters, name: str, x: Tensor) -> Tensor:
-        y, normal, rate = _LayerNorm.apply(x, p[name + ".weight"], p[name + ".bias"])  # type: ignore[no-untyped-call]
-        self.kept += [normal, rate]
-        return y  # type: ignore[no-any-return]
 
     def block(
         self, p: Parameters, name: str, x: Tensor, groups: tuple[Group, ...], batch: Batch, last: bool, noise: Noise
@@ -197,21 +182,3 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors
         return torch.bmm(grads[0], weight), torch.bmm(grads[0].mT, x)
-
-
-class _LayerNorm(torch.autograd.Function):
-    """LayerNorm of rows [L, R, D]; also returns the rows before weight and bias, and their 1 / standard deviation."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        normal, rate = standardise(x)
-        ctx.save_for_backward(normal, rate, weight)
-        ctx.mark_non_differentiable(normal, rate)
-        return normal * weight[:, None, :] + bias[:, None, :], normal, rate
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        normal, rate, weight = ctx.saved_tensors
-        grad = grads[0]
-        of_x = standardise_gradient(grad * weight[:, None, :], normal, rate)
-        return of_x, (grad * normal).sum(1), grad.sum(1)

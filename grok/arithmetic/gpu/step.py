@@ -18,11 +18,10 @@ import torch
 import torch._dynamo
 from torch import Tensor
 
-from grok.arithmetic.gpu.lanes import FusedModel, StackedLanes
+from grok.arithmetic.gpu.lanes import StackedLanes, StackedModel
 from grok.arithmetic.gpu.optimizer import adamw, amplified, clamp_norm, coefficients_of, orthogonal
 from grok.arithmetic.gpu.state import LaneState, dropout, whole_rows
-from grok.arithmetic.lanes import Backend, LaneModel
-from grok.arithmetic.optimizer import stable_logits
+from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.program import evaluation_passes
 from grok.arithmetic.rows import Batch, RowPlan
 from grok.config.arithmetic import ArithmeticConfig
@@ -94,15 +93,9 @@ def model_of(state: LaneState, *, noisy: bool, fused: bool = False) -> LaneModel
     plan = RowPlan.of(state.config.task, shared=not noisy)
     kind, own = state.config.model, state.config.numerics.kernels == "fused"
     products = state.config.precision if state.config.precision in ("tf32", "tf32x3") else "ieee"
-    model = FusedModel(kind, plan, products if own else None) if fused else LaneModel(kind, plan, StackedLanes())
+    model = StackedModel(kind, plan, products if own else None) if fused else LaneModel(kind, plan, StackedLanes())
     model.position(state.parameters, 0)
     return model
-
-
-def losses_of(config: ArithmeticConfig, logits: Tensor, answer: Tensor, backend: Backend | None = None) -> Tensor:
-    """Return each example's loss [L, B]."""
-    backend = backend or StackedLanes()
-    return backend.losses(stable_logits(logits) if config.train.loss == "stablemax" else logits, answer)
 
 
 class TrainingStep:
@@ -141,12 +134,11 @@ class TrainingStep:
         with torch.enable_grad(), reduced(state.config, state.device):
             noise = dropout(state.config.model, keys, step)
             logits = self.model.logits(dict(zip(state.names, leaves, strict=True)), batch, noise)
-            loss = (losses_of(state.config, logits, batch.answer, self.model.ops) * batch.share).sum(-1)
+            loss = (self.model.losses(logits, batch.answer, state.config.train.loss) * batch.share).sum(-1)
         hits = (logits.detach().argmax(-1) == batch.answer).to(batch.share.dtype)
         # infinities of an idle or diverged lane stay in that lane: no product combines lanes
         gradients = torch.autograd.grad(loss.sum(), leaves)
-        kept = self.model.take_kept() if isinstance(self.model, FusedModel) else []
-        return [loss.detach(), (hits * batch.share).sum(-1), *gradients, *kept]
+        return [loss.detach(), (hits * batch.share).sum(-1), *gradients, *self.model.take_kept()]
 
     def inputs(self) -> list[Tensor]:
         """Return the arguments of ``gradients`` for every lane's next mini-batch."""
@@ -209,7 +201,7 @@ class EvaluationPass:
         logits = self.model.logits(
             dict(zip(self.state.names, parameters, strict=True)), Batch(a, b, answer, torch.empty_like(a))
         )
-        return losses_of(self.state.config, logits, answer), logits.argmax(-1) == answer
+        return self.model.losses(logits, answer, self.state.config.train.loss), logits.argmax(-1) == answer
 
     @torch.no_grad()
     def __call__(self) -> None:
