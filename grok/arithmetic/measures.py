@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,7 +58,7 @@ def measured(
 ) -> dict[str, float]:
     """Return the measurements of weights that are ``wanted`` (``eval.metrics``) by name, on the weights' device.
 
-    ``gradient`` is none of them: :func:`gradient_metrics`.
+    ``gradient`` is none of them: each engine has the step's gradients at another place.
     """
     metrics: dict[str, float] = {}
     if "fourier" in wanted:
@@ -193,12 +192,6 @@ def logit_metrics(train_set: Equations, logits: Logits) -> dict[str, float]:
     top = outputs.max(-1, keepdim=True).values
     others = (outputs - top).exp().sum(-1)  # exactly 1 if rounding removes all classes but the largest
     return {"logit_scale": float(outputs.std(-1).mean()), "softmax_collapse": float((others == 1).double().mean())}
-
-
-def gradient_metrics(gradients: dict[str, Tensor]) -> dict[str, float]:
-    """Return the L2 norm of all gradients."""
-    square = sum(float(g.double().square().sum()) for g in gradients.values())
-    return {"gradient_norm": math.sqrt(square)}
 
 
 # Restricted and excluded loss as Nanda et al. 2023 define them: with the key frequencies of the final weights.

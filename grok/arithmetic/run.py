@@ -355,7 +355,7 @@ class Lane:
         wanted = self.run.config.eval.metrics
         metrics = measures.measured(wanted, self.run.config.task, self.parameters, self.train_set, self.logits)
         if "gradient" in wanted and gradients:  # none before the first update
-            metrics |= measures.gradient_metrics(gradients)
+            metrics["gradient_norm"] = norms(gradients)[1]
         return metrics
 
     def evaluate(self) -> tuple[float, float]:
@@ -383,17 +383,17 @@ class Lane:
         # a network that has not generalised has no circuit, and so no key frequencies
         generalised = result.status == "completed" and result.grokked_step is not None
         if generalised and self.run.config.measures_kept_weights():
-            task, kept = self.run.config.task, self.kept_weights(self.run.config.checkpoint.keep_every)
+            task, kept = self.run.config.task, self.kept_weights()
             measures.add_final_losses(task, self.train_set, result.curve, final, kept, self.logits_of)
         return result
 
-    def kept_weights(self, every: int) -> Iterator[tuple[int, Parameters]]:
-        """Yield the step and the weights of each ``every``-th step's checkpoint, with a warning for a damaged one."""
+    def kept_weights(self) -> Iterator[tuple[int, Parameters]]:
+        """Yield step and weights of the checkpoints of ``checkpoint.keep_every``, with a warning for a damaged one."""
         checkpoints, group = self.run.job.kept, "parameters."
         if checkpoints is None:
             return
         for step in checkpoints.steps():
-            if step % every:
+            if step % self.run.config.checkpoint.keep_every:
                 continue
             try:
                 tensors = checkpoints.load(step).tensors

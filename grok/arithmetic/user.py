@@ -9,7 +9,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -22,26 +22,11 @@ from grok.arithmetic.model import Transformer
 from grok.arithmetic.optimizer import Optimizer, learning_rate, stable_logits
 from grok.arithmetic.program import EVALUATION_ROWS, Program, cpu_tag, dtype_of
 from grok.arithmetic.run import Lane
-from grok.arithmetic.task import (
-    FIRST_NUMBER,
-    Equations,
-    Integers,
-    Vocabulary,
-    examples_of,
-    shapes_of,
-    split_table,
-)
+from grok.arithmetic.task import FIRST_NUMBER, Equations, Integers, Vocabulary, examples_of, shapes_of, split_table
 from grok.arithmetic.weights import Parameters, initial_parameters
 from grok.config.arithmetic import ArithmeticConfig, OptimConfig, TaskConfig
 from grok.errors import ConfigError
-from grok.plugins import (
-    Examples,
-    Moment,
-    Spec,
-    arguments_of,
-    label,
-    load,
-)
+from grok.plugins import Examples, Moment, Spec, arguments_of, label, load
 from grok.records import Event, StopRequested
 from grok.streams import Stream
 from grok.untrusted import MOST_ENTRIES, name_problem
@@ -64,17 +49,11 @@ def is_plain(config: ArithmeticConfig) -> bool:
     return bool(config.model.plugin) or examples_of(config.task) is not None
 
 
-def shapes_for(config: ArithmeticConfig) -> dict[str, int]:
-    """Return what a module's constructor may ask for, by the parameter's name."""
-    shapes = shapes_of(config.task)
-    return {"vocab_size": shapes.vocab_size, "length": shapes.length, "classes": shapes.classes}
-
-
 def initial_of_module(config: ArithmeticConfig, dtype: torch.dtype) -> Parameters:
     """Return a plain module's initial weights; ``model.init_scale`` multiplies every tensor with two axes or more."""
     if not config.model.plugin:
         return initial_parameters(config, dtype)
-    drawn = user.drawn_weights(config.model.plugin, shapes_for(config), config)
+    drawn = user.drawn_weights(config.model.plugin, asdict(shapes_of(config.task)), config)
     scaled = {
         name: tensor.to(dtype) * config.model.init_scale if tensor.ndim > 1 else tensor.to(dtype).clone()
         for name, tensor in drawn.items()
@@ -111,7 +90,7 @@ class ModuleProgram(Program):
                 f"model.dropout={config.model.dropout} does not apply to {label(config.model.plugin)}: give your model "
                 "an argument instead"
             )
-        if config.eval.metrics and set(config.eval.metrics) - {"gradient"}:
+        if set(config.eval.metrics) - {"gradient"}:
             raise ConfigError(
                 f"eval.metrics={config.eval.metrics}: for a plain module expected gradient, or your own metrics in "
                 "eval.metric_plugins"
@@ -126,8 +105,8 @@ class ModuleProgram(Program):
         """Return the module, with weights that each run replaces."""
         spec, shapes = self.config.model.plugin, shapes_of(self.config.task)
         if spec:
-            module = user.make_module(spec, 0, shapes_for(self.config))
-            user.refuse_unseeded(spec, module, shapes_for(self.config))
+            module = user.make_module(spec, 0, asdict(shapes))
+            user.refuse_unseeded(spec, module, asdict(shapes))
             return module
         if not shapes.vocab_size:
             raise ConfigError(
@@ -277,10 +256,8 @@ class OwnLane(Lane):
             super().update(gradients, step)
 
     def evaluate(self) -> tuple[float, float]:
-        with (
-            user.own_code_of(self.run, *user.STEP),
-            self.evaluation_draws("own code"),
-        ):  # no name of a metric has a space
+        # no name of a metric has a space
+        with user.own_code_of(self.run, *user.STEP), self.evaluation_draws("own code"):
             return super().evaluate()
 
     def metrics(self, gradients: dict[str, Tensor]) -> dict[str, float]:
@@ -309,7 +286,7 @@ class OwnLane(Lane):
             train_set=copy.deepcopy(self.train_set),
             val_set=copy.deepcopy(self.val_set),
             logits=self.logits,
-            classes=classes_of,
+            classes=lambda examples: tokens_of(examples, self.run.config.task, self.program.dtype)[1],
         )
 
 
@@ -340,13 +317,6 @@ def numbers_of(name: str, spec: Spec, measured: Any) -> dict[str, float]:
             raise ConfigError(f"{named} returned a number {reason} ({full[:80]!r}): change the keys of its map")
         numbers[full] = number if math.isfinite(number) else math.nan
     return numbers
-
-
-def classes_of(examples: Any) -> Tensor:
-    """Return the right classes [n] of a set, as indices of the logits."""
-    if isinstance(examples, Examples):
-        return torch.from_numpy(examples.answers)
-    return torch.from_numpy(examples.answer) + FIRST_NUMBER
 
 
 class ModuleLane(OwnLane):

@@ -141,9 +141,6 @@ class Memory:
 
 def memory_of(config: ArithmeticConfig, width: int) -> Memory:
     """Return the memory of ``width`` lanes, uncompiled; runs the step on tensors without data."""
-    from grok.arithmetic.gpu.state import LaneState
-    from grok.arithmetic.gpu.step import EvaluationPass, TrainingStep
-
     device = torch.device("meta")
     state = LaneState(config, width, device)
     held = sum(t.untyped_storage().nbytes() for _, t in state.tensors())

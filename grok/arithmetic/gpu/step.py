@@ -180,7 +180,8 @@ class EvaluationPass:
         self.examples = state.val_set.shape[2]
         self.passes = evaluation_passes(self.examples)
         self.size = -(-self.examples // self.passes)
-        self.lanes = evaluated_together(state.config, state.width)
+        self.lanes = max(1, min(state.width, state.width * state.config.train.batch_size // self.size))
+        """E: a pass then has about as many rows as a training step."""
         self.model = model_of(state, noisy=False)
         device = state.device
         self.chosen = torch.zeros(self.lanes, dtype=torch.int64, device=device)
@@ -215,13 +216,6 @@ class EvaluationPass:
         self.losses.add_(torch.where(counted, losses.double(), 0.0).sum(-1))
         self.hits.add_((hits & counted).double().sum(-1))
         self.start.add_(self.size)
-
-
-def evaluated_together(config: ArithmeticConfig, width: int) -> int:
-    """Return the number of lanes of one evaluation pass, so that it has about as many rows as a training step."""
-    examples = config.task.examples() - config.task.train_examples()
-    size = -(-examples // evaluation_passes(examples))
-    return max(1, min(width, width * config.train.batch_size // size))
 
 
 # A function over buffers with fixed addresses: captured as a graph and replayed on CUDA, called elsewhere.
