@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
@@ -89,24 +90,11 @@ WORLDS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Redraws:
-    """Children of one simulated census: one entry per child."""
-
-    children: Floats
-    redrawn: NDArray[np.str_]
-    parents: NDArray[np.int64]
-    lines: NDArray[np.int64]
-    own: Floats
-    chosen: NDArray[np.bool_]
-    """Whether the parent was chosen by its early loss or its outcome; the others are random."""
-
-    def only(self, rows: NDArray[np.bool_]) -> Redraws:
-        return Redraws(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
-
-
-def redraws(world: World, rng: np.random.Generator, times: int = 4) -> Redraws:
+def redraws(world: World, rng: np.random.Generator, times: int = 4) -> pd.DataFrame:
     """Return single redraws as the committed ones: 19 best, 19 random and the other super parents, and one line.
+
+    A row per child: its score (``children``), what is ``redrawn``, its parent (``parents``), line (``lines``) and
+    parent's score (``own``), and whether the parent was ``chosen`` by its early loss or its outcome; others are random.
 
     Of each 50 seeds the best by an early loss and a random one are parents. So are the best of the census by their
     outcome. The line: the best of 40 other seeds, with twice as many children, the best three of which are parents.
@@ -124,24 +112,18 @@ def redraws(world: World, rng: np.random.Generator, times: int = 4) -> Redraws:
     grandchildren = [world.redrawn(rng, groups[1][0], stream, 8) for stream in STREAMS]
     flat = {s: np.concatenate([g[s].reshape(-1) for g in grandchildren]) for s in census}
     groups.append((_take(flat, np.argsort(world.outcome(flat))[-3:]), times))
-    out: list[list[Floats]] = []
-    start = 0
+    out, start = [], 0
     for effects, number in groups:
         parent = np.arange(len(effects["split",])) + start
         start += len(parent)
-        line = np.minimum(parent, len(rows))
         chosen = ~np.isin(parent, np.arange(BLOCKS, 2 * BLOCKS))
-        mine = world.outcome(effects)
-        for i, stream in enumerate(STREAMS):
-            kids = world.outcome(world.redrawn(rng, effects, stream, number))
-            each = [np.repeat(v, number) for v in (np.full(len(parent), i), parent, line, mine, chosen)]
-            out.append([kids.reshape(-1), *each])
-    columns = [np.concatenate(column) for column in zip(*out, strict=True)]
-    codes = [column.astype(np.int64) for column in columns]
-    return Redraws(
-        normal_scores(columns[0], y), np.array(STREAMS)[codes[1]], codes[2], codes[3], normal_scores(columns[4], y),
-        codes[5] > 0,
-    )  # fmt: skip
+        line, own = np.minimum(parent, len(rows)), normal_scores(world.outcome(effects), y)
+        family = pd.DataFrame({"parents": parent, "lines": line, "own": own, "chosen": chosen})
+        for stream in STREAMS:
+            kids = world.outcome(world.redrawn(rng, effects, stream, number)).reshape(-1)
+            each = family.loc[family.index.repeat(number)]
+            out.append(each.assign(children=normal_scores(kids, y), redrawn=stream))
+    return pd.concat(out, ignore_index=True)
 
 
 def _take(effects: Effects, rows: NDArray[np.int64]) -> Effects:
@@ -157,12 +139,11 @@ def _truths(world: World) -> dict[tuple[str, str], float]:
         found = redraws(world, rng, 40)
         for stream in STREAMS:
             for kind, of_kind in _kinds(found).items():
-                rows = of_kind & (found.redrawn == stream)
-                _, place = np.unique(found.parents[rows], return_inverse=True)
-                size = np.bincount(place).astype(float)
-                total, square = (np.bincount(place, w) for w in (found.children[rows], found.children[rows] ** 2))
-                products = (total**2 - square) / (size * (size - 1))
-                column = [len(size), products.sum(), (total / size).sum(), total.sum(), found.own[rows].sum()]
+                rows = found[of_kind & (found["redrawn"] == stream)]
+                families = rows.groupby("parents")["children"]
+                size, total = families.size(), families.sum()
+                products = (total**2 - (rows["children"] ** 2).groupby(rows["parents"]).sum()) / (size * (size - 1))
+                column = [len(size), products.sum(), (total / size).sum(), total.sum(), rows["own"].sum()]
                 sums[kind, stream] = sums.get((kind, stream), np.zeros(5)) + column
     truths = {}
     for (kind, stream), (n, products, means, total, own) in sums.items():
@@ -170,9 +151,9 @@ def _truths(world: World) -> dict[tuple[str, str], float]:
     return truths
 
 
-def _kinds(found: Redraws) -> dict[str, NDArray[np.bool_]]:
-    every = np.ones(len(found.children), dtype=bool)
-    return {"siblings, all parents": every, "siblings, random parents": ~found.chosen, "chosen": found.chosen}
+def _kinds(found: pd.DataFrame) -> dict[str, pd.Series]:
+    every, chosen = found["parents"] >= 0, found["chosen"]
+    return {"siblings, all parents": every, "siblings, random parents": ~chosen, "chosen": chosen}
 
 
 def _offspring(world: World) -> Study:
@@ -180,9 +161,8 @@ def _offspring(world: World) -> Study:
         every = redraws(world, rng)
         truths = _truths(world)
         for kind, rows in _kinds(every).items():
-            found = every.only(rows)
-            data = (found.children, found.redrawn, found.parents, found.lines)
-            kept = kept_distance(*data, found.own) if kind == "chosen" else between_parents(*data)
+            data = [every.loc[rows, c].to_numpy() for c in ("children", "redrawn", "parents", "lines", "own")]
+            kept = kept_distance(*data) if kind == "chosen" else between_parents(*data[:4])
             name = "distance kept, chosen parents" if kind == "chosen" else kind
             for stream in ("order", "split"):
                 yield f"{name}: {stream} redrawn", truths[kind, stream], kept.shares[stream], 0.0

@@ -22,17 +22,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.counts import Products, products_of
 from benchmarks.harness import commit
 from benchmarks.settings import TINY, default_config
 from grok.arithmetic.gpu import train_stacked
 from grok.arithmetic.gpu.engine import Seat, Stack, lane_width, memory_of
+from grok.arithmetic.gpu.state import LaneState
+from grok.arithmetic.gpu.step import TrainingStep
 from grok.config import load_config
 from grok.numerics import product_precision
 from grok.records import Job, RunResult
@@ -145,11 +148,24 @@ def full_stack(width: int, **over: Any) -> Stack:
     return stack
 
 
+class Products(TorchDispatchMode):
+    """Counts batched matrix products by shape and strides of their operands."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count: Counter[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.bmm.default:
+            self.count[tuple((tuple(x.shape), x.stride()) for x in args)] += 1
+        return func(*args, **(kwargs or {}))
+
+
 def product_seconds(products: Products, precision: str) -> float:
     """Return the seconds of only the batched products of a step, at their shapes and strides."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     total = 0.0
-    for operands, times in products.items():
+    for operands, times in products.count.items():
         x, y = (
             torch.randn(  # not zeros: a device draws less power on them and runs faster
                 sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1, dtype=dtype, device="cuda"
@@ -168,7 +184,9 @@ def step(fake: bool) -> dict[str, Any]:
         return {"skipped": "measures a device"}
     how, width = uncompiled_if_it_must(), table_width()
     result: dict[str, Any] = {"compiled": not how}
-    products = products_of(default_config(), width)
+    counted = TrainingStep(LaneState(default_config(), width, torch.device("meta")), compile=False)
+    with Products() as products:
+        counted()
     by_hand = ((p, "fused") for p in ("float32", "tf32", "tf32x3"))
     for precision, kernels in (*((p, "compiled") for p in PRECISIONS), *by_hand):
         stack = full_stack(width, precision=precision, numerics={**how.get("numerics", {}), "kernels": kernels})

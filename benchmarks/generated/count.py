@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_iter
 
-from benchmarks.counts import distinct_bytes
 from benchmarks.generated.graphs import Graph
 from grok.arithmetic.gpu import block_kernels
 
@@ -56,15 +57,12 @@ def counted(graph: Graph) -> dict[str, Any]:
 
 def launches_of(graph: Graph) -> list[Any]:
     """Return (kernel, what it reads and writes, sizes) of the launches of kernels that are written by hand."""
-    made: list[Any] = []
-    held = block_kernels.launch
-    block_kernels.launch = lambda *launch: made.append(launch)
-    for node in calls(graph):
-        if str(node.target).startswith("grok.block"):
-            values = [x.meta["val"] if isinstance(x, torch.fx.Node) else x for x in node.args]
-            getattr(block_kernels, str(node.target).split(".")[1])(*values)
-    block_kernels.launch = held
-    return made
+    with patch.object(block_kernels, "launch") as launch:
+        for node in calls(graph):
+            if str(node.target).startswith("grok.block"):
+                values = [x.meta["val"] if isinstance(x, torch.fx.Node) else x for x in node.args]
+                getattr(block_kernels, str(node.target).split(".")[1])(*values)
+    return [call.args for call in launch.call_args_list]
 
 
 def others(graph: Graph) -> set[str]:
@@ -81,6 +79,12 @@ def moved(node: torch.fx.Node) -> int:
     """Return the bytes of a call's operands and results, each once."""
     values = [argument.meta["val"] for argument in node.all_input_nodes]
     return sum(distinct_bytes(t) for t in tree_iter([values, node.meta["val"]]) if isinstance(t, Tensor))
+
+
+def distinct_bytes(tensor: Tensor) -> int:
+    """Return the bytes of a tensor's distinct elements; expanded dimensions count once."""
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(size for size, stride in sizes if stride) * tensor.element_size()
 
 
 def flops_of(product: torch.fx.Node) -> int:

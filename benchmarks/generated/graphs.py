@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from functorch.compile import make_boxed_func
@@ -155,24 +156,16 @@ def generated(
 @contextmanager
 def caught(made: Graph) -> Iterator[None]:
     """Store the code that Inductor generates in ``made`` instead of compiling it."""
-    held = AsyncCompile.triton, AsyncCompile.wait, GraphLowering.save_output_code, SIMDKernel.estimate_kernel_num_bytes
 
-    def triton(self: AsyncCompile, kernel_name: str, source_code: str, device_str: str = "cuda") -> Any:
+    def triton(self: AsyncCompile, kernel_name: str, source_code: str, device_str: str = "cuda") -> None:
         made.kernels[kernel_name] = source_code
-        return None
 
-    def keep(code: str) -> None:
-        made.code = code
-
-    AsyncCompile.triton = triton
-    AsyncCompile.wait = lambda self, scope: None
-    GraphLowering.save_output_code = staticmethod(keep)
-    SIMDKernel.estimate_kernel_num_bytes = bytes_of
-    try:
+    with (
+        patch.multiple(AsyncCompile, triton=triton, wait=lambda self, scope: None),
+        patch.object(GraphLowering, "save_output_code", staticmethod(lambda code: setattr(made, "code", code))),
+        patch.object(SIMDKernel, "estimate_kernel_num_bytes", bytes_of),
+    ):
         yield
-    finally:
-        AsyncCompile.triton, AsyncCompile.wait, GraphLowering.save_output_code = held[:3]
-        SIMDKernel.estimate_kernel_num_bytes = held[3]
 
 
 def bytes_of(kernel: SIMDKernel[Any]) -> int:

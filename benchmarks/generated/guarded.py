@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -31,8 +32,8 @@ def guarded() -> Iterator[None]:
     """Apply the rules above to the interpreter, and switch off NumPy's floating-point warnings."""
     from triton.runtime import interpreter
 
-    builder, reduce = interpreter.InterpreterBuilder, interpreter.ReduceOps
-    held = builder.create_masked_load, reduce.generic_reduce
+    builder = interpreter.InterpreterBuilder
+    plain_load = builder.create_masked_load
 
     def load(self: Any, pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
         if other is None:
@@ -41,14 +42,14 @@ def guarded() -> Iterator[None]:
             floating = np.issubdtype(dtype, np.floating)
             value = np.nan if floating else min(NO_INDEX, np.iinfo(dtype).max) if dtype != np.bool_ else True
             other = interpreter.TensorHandle(np.full(pointers.data.shape, value, dtype=dtype), kind)
-        return held[0](self, pointers, mask, other, *rest)
+        return plain_load(self, pointers, mask, other, *rest)
 
-    builder.create_masked_load, reduce.generic_reduce = load, folded
-    try:
-        with np.errstate(all="ignore"):
-            yield
-    finally:
-        builder.create_masked_load, reduce.generic_reduce = held
+    with (
+        patch.object(builder, "create_masked_load", load),
+        patch.object(interpreter.ReduceOps, "generic_reduce", folded),
+        np.errstate(all="ignore"),
+    ):
+        yield
 
 
 def folded(self: Any, tensors: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from functorch.compile import make_boxed_func
@@ -141,13 +142,8 @@ def runnable(
     code = graphs[-1].code
     for device, processor in ON_THE_PROCESSOR:
         code = code.replace(device, processor)
-    held = AsyncCompile.triton, AsyncCompile.wait
-    AsyncCompile.triton = interpreter
-    AsyncCompile.wait = lambda self, scope: None
-    try:
+    with patch.multiple(AsyncCompile, triton=interpreter, wait=lambda self, scope: None):
         module = PyCodeCache.load(code)
-    finally:
-        AsyncCompile.triton, AsyncCompile.wait = held
 
     def call(arguments: Any) -> Any:
         with guarded():
