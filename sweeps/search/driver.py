@@ -103,7 +103,7 @@ class Search:
         settings = {n: value for n, value, rule in walk(self.default) if rule.role != "none" and value != rule.neutral}
         return {
             "study": self.study.definition(),
-            "space": self.space.describe(),
+            "space": self.space.declared,
             "settings": {**settings, "seeds": {k: v for k, v in self.flat.items() if k.startswith("seeds.")}},
         }
 
@@ -118,7 +118,7 @@ class Search:
         s = self.study
         what = s.objective.replace("_", " ")
         return (
-            f"study {s.name}: {s.trials} trials of {', '.join(d.name for d in self.space.dimensions)}; {s.seeds} "
+            f"study {s.name}: {s.trials} trials of {', '.join(self.space.declared)}; {s.seeds} "
             f"seeds and {self.flat['train.steps']} steps each, {s.parallel} side by side; {what} by {s.sampler.name}"
         )
 
@@ -131,7 +131,7 @@ class Search:
         """
         if not check_path(self.store_path):
             StoreWriter(self.store_path).close()  # makes the store that the search's folder is in
-        default = {name: self.flat.get(name) for name in self.space.describe()}
+        default = {name: self.flat.get(name) for name in self.space.declared}
         record = StudyRecord(self.study, self.folder, {**self.definition(), **self._versions()}, default)
         this = version("optuna")
         if record.begun_with != this:

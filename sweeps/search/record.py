@@ -10,6 +10,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -103,7 +104,7 @@ def propose(
         if not history and (default := space.default(base)) is not None:
             memory.enqueue_trial(default)
         for _ in range(count):
-            space.suggest(memory.ask())
+            memory.ask(space.distributions)
     return [
         optuna.trial.create_trial(
             state=TrialState.RUNNING,
@@ -151,7 +152,8 @@ class StudyRecord:
                     f"{self._journal} cannot be read ({error}): move it away to start the study again"
                 ) from error
             exists = study.name in optuna.get_all_study_names(storage)
-            self._study = (optuna.load_study if exists else self._create)(
+            create = partial(optuna.create_study, direction=direction_of(study.objective))
+            self._study = (optuna.load_study if exists else create)(
                 storage=storage,
                 study_name=study.name,
                 sampler=optuna.samplers.RandomSampler(seed=0),  # unused: grok.sweeps.search.record samples
@@ -165,9 +167,6 @@ class StudyRecord:
     def begun_with(self) -> str:
         """The version of Optuna that created the study; another version may propose other trials."""
         return str(self._study.user_attrs[OPTUNA])
-
-    def _create(self, **options: Any) -> optuna.Study:
-        return optuna.create_study(direction=direction_of(self._config.objective), load_if_exists=True, **options)
 
     def _check_definition(self, definition: Mapping[str, Any]) -> None:
         begun = self._study.user_attrs.get(DEFINITION)

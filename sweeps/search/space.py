@@ -17,16 +17,16 @@ import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import create_trial
 
 from grok.commands.compose import apply
 from grok.config import MODES, load_config
 from grok.config.fields import ANY, Rule, check, settings_of
 from grok.errors import ConfigError, nearest
 from grok.store import Store
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
 
 Value = float | int | str | bool | None
 Plain = dict[str, Any]
@@ -35,66 +35,22 @@ _KEYS: Final = ("low", "high", "log", "step", "choices")
 
 
 @dataclass(frozen=True, slots=True)
-class Dimension:
-    """One setting that varies."""
-
-    name: str
-    """Dotted name of the setting."""
-    low: float | None = None
-    high: float | None = None
-    log: bool = False
-    step: float | None = None
-    choices: tuple[Value, ...] = ()
-    whole: bool = False
-
-    def suggest(self, trial: Trial) -> Value:
-        """Return a value that Optuna suggests."""
-        if self.choices:
-            return trial.suggest_categorical(self.name, self.choices)
-        assert self.low is not None
-        assert self.high is not None
-        if self.whole:
-            return trial.suggest_int(self.name, int(self.low), int(self.high), log=self.log, step=int(self.step or 1))
-        return trial.suggest_float(self.name, self.low, self.high, log=self.log, step=self.step)
-
-    def holds(self, value: Value) -> bool:
-        """Return whether the dimension contains ``value``."""
-        if self.choices:
-            return value in self.choices
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return False
-        assert self.low is not None
-        assert self.high is not None
-        steps = (value - self.low) / self.step if self.step else 0.0
-        return self.low <= value <= self.high and abs(steps - round(steps)) < 1e-9
-
-
-@dataclass(frozen=True, slots=True)
 class Space:
-    """The settings that vary."""
+    """The settings that vary, by dotted name."""
 
-    dimensions: tuple[Dimension, ...]
-
-    def suggest(self, trial: Trial) -> dict[str, Value]:
-        """Return a point of the space that Optuna suggests."""
-        return {dimension.name: dimension.suggest(trial) for dimension in self.dimensions}
+    distributions: dict[str, BaseDistribution]
+    """What Optuna draws from."""
+    declared: dict[str, dict[str, Any]]
+    """The same as plain data."""
 
     def default(self, base: Mapping[str, Value]) -> dict[str, Value] | None:
         """Return the default's point of the space; None if the space does not contain it."""
-        point = {d.name: base.get(d.name) for d in self.dimensions}
-        return point if all(d.holds(point[d.name]) for d in self.dimensions) else None
-
-    def describe(self) -> dict[str, Any]:
-        """Return the space as plain data."""
-        description: dict[str, Any] = {}
-        for d in self.dimensions:
-            one: dict[str, Any] = {"choices": list(d.choices)} if d.choices else {"low": d.low, "high": d.high}
-            if d.log:
-                one["log"] = True
-            if d.step is not None:
-                one["step"] = d.step
-            description[d.name] = one
-        return description
+        point = {name: base.get(name) for name in self.distributions}
+        try:
+            create_trial(value=0.0, params=point, distributions=self.distributions)
+        except ValueError:
+            return None
+        return point
 
 
 def read_space(raw: Mapping[str, Any], mode: str) -> Space:
@@ -108,7 +64,8 @@ def read_space(raw: Mapping[str, Any], mode: str) -> Space:
     leaves = dict(_leaves(raw, "", settings))
     if not leaves:
         raise ConfigError("study.space is empty: expected at least one setting, as {low: ..., high: ...} or {choices}")
-    return Space(tuple(_dimension(name, declared, settings) for name, declared in leaves.items()))
+    both = {name: _dimension(name, declared, settings) for name, declared in leaves.items()}
+    return Space({name: one for name, (one, _) in both.items()}, {name: plain for name, (_, plain) in both.items()})
 
 
 def refuse_impossible(space: Space, base: Plain) -> None:
@@ -120,13 +77,13 @@ def refuse_impossible(space: Space, base: Plain) -> None:
         ConfigError: there is such a choice.
     """
     load_config(base)
-    for dimension in space.dimensions:
-        for word in (choice for choice in dimension.choices if isinstance(choice, str)):
+    for name, declared in space.declared.items():
+        for word in (choice for choice in declared.get("choices", ()) if isinstance(choice, str)):
             try:
-                load_config(apply(base, {dimension.name: word}))
+                load_config(apply(base, {name: word}))
             except ConfigError as error:
-                if str(error).startswith(f"{dimension.name}="):
-                    raise ConfigError(f"study.space.{dimension.name}: {error}") from error
+                if str(error).startswith(f"{name}="):
+                    raise ConfigError(f"study.space.{name}: {error}") from error
 
 
 def _leaves(raw: Mapping[str, Any], prefix: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -142,7 +99,10 @@ def _leaves(raw: Mapping[str, Any], prefix: str, settings: Mapping[str, Any]) ->
     return leaves
 
 
-def _dimension(name: str, declared: Mapping[str, Any], settings: Mapping[str, tuple[Any, Rule]]) -> Dimension:
+def _dimension(
+    name: str, declared: Mapping[str, Any], settings: Mapping[str, tuple[Any, Rule]]
+) -> tuple[BaseDistribution, dict[str, Any]]:
+    """Return the distribution of a setting, and its checked declaration."""
     where = f"study.space.{name}"
     if name not in settings:
         raise ConfigError(f"{where}: unknown setting '{name}'{nearest(name, settings)}")
@@ -159,26 +119,22 @@ def _dimension(name: str, declared: Mapping[str, Any], settings: Mapping[str, tu
             raise ConfigError(f"{where}.choices={choices!r}: expected a list of values")
         if any(typing.get_origin(one) in (list, dict) for one in (hint, *typing.get_args(hint))):
             raise ConfigError(f"{where}: lists and maps cannot be searched, expected a setting with one value")
-        values = tuple(check(name, value, hint, rule) for value in choices)
-        return Dimension(name, choices=values)
-    low, high, step = declared.get("low"), declared.get("high"), declared.get("step")
-    if low is None or high is None:
+        values = [check(name, value, hint, rule) for value in choices]
+        return CategoricalDistribution(values), {"choices": values}
+    if not {"low", "high"} <= declared.keys():
         raise ConfigError(f"{where}: expected low and high, or choices")
-    kind = hint if hint in (int, float) else next((h for h in getattr(hint, "__args__", ()) if h in (int, float)), None)
+    kind = next((h for h in (hint, *typing.get_args(hint)) if h in (int, float)), None)
     if kind is None:
         raise ConfigError(f"{where}: this setting is not a number, expected choices: [...]")
-    low, high = check(name, low, kind, rule), check(name, high, kind, rule)
-    log = declared.get("log", False)
-    if not isinstance(log, bool):
-        raise ConfigError(f"{where}.log={log!r}: expected true or false")
-    if step is not None:
-        step = check(f"{where}.step", step, kind, ANY)
-    if low >= high or (log and low <= 0) or (step is not None and step <= 0) or (log and step is not None):
-        raise ConfigError(
-            f"{where}={dict(declared)}: expected low < high, low above 0 where log is true, and step (above 0) only "
-            "without log"
-        )
-    return Dimension(name, low=low, high=high, log=log, step=step, whole=kind is int)
+    plain = {end: check(name, declared[end], kind, rule) for end in ("low", "high")}
+    if check(f"{where}.log", declared.get("log", False), bool, ANY):
+        plain["log"] = True
+    if declared.get("step") is not None:
+        plain["step"] = check(f"{where}.step", declared["step"], kind, ANY)
+    try:
+        return (IntDistribution if kind is int else FloatDistribution)(**plain), plain
+    except ValueError as error:
+        raise ConfigError(f"{where}={dict(declared)}: {error}") from error
 
 
 # Objectives of a search: statistics over a trial's seeds.
@@ -207,10 +163,10 @@ class SeedOutcome:
     status: str
     error: str | None
     budget: int
-    grokked_step: int | None
-    val_loss: float
+    grokked_step: int | None = None
+    val_loss: float = math.nan
     """At the last step; NaN if the run did not reach it."""
-    val_acc: float
+    val_acc: float = math.nan
     """The same of the accuracy."""
 
 
@@ -260,18 +216,10 @@ def direction_of(objective: str) -> Literal["minimize", "maximize"]:
 
 def read_outcomes(store: Store, run_ids: Sequence[str], budgets: Mapping[str, int]) -> dict[str, SeedOutcome]:
     """Return the stored outcomes of ``run_ids``."""
-    columns = ["run_id", "status", "error", "grokked_step", "val_loss", "val_acc"]
     outcomes = {}
-    for row in store.table("runs", run_ids, columns).to_pylist():
-        finished = row["status"] == "completed"
-        loss, accuracy = (row[name] if finished else None for name in ("val_loss", "val_acc"))
-        outcomes[row["run_id"]] = SeedOutcome(
-            run_id=row["run_id"],
-            status=row["status"],
-            error=row["error"],
-            budget=budgets[row["run_id"]],
-            grokked_step=row["grokked_step"] if finished else None,
-            val_loss=math.nan if loss is None else float(loss),
-            val_acc=math.nan if accuracy is None else float(accuracy),
-        )
+    results = ["grokked_step", "val_loss", "val_acc"]
+    for row in store.table("runs", run_ids, ["run_id", "status", "error", *results]).to_pylist():
+        run_id, finished = row["run_id"], row["status"] == "completed"
+        values = {name: row[name] for name in results if finished and row[name] is not None}
+        outcomes[run_id] = SeedOutcome(run_id, row["status"], row["error"], budgets[run_id], **values)
     return outcomes

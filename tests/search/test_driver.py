@@ -294,7 +294,7 @@ def test_words_and_whole_numbers() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     seen = set()
     for _ in range(40):
-        chosen = space.suggest(study.ask())
+        chosen = study.ask(space.distributions).params
         seen.add(chosen["optim.grokfast"])
         assert chosen["optim.warmup_steps"] in (0, 5, 10, 15, 20)
         assert isinstance(chosen["optim.warmup_steps"], int)
@@ -372,8 +372,8 @@ def test_base_yaml_says_the_defaults() -> None:
         ({"name": "a/b"}, "letters, digits"),
         ({"space": {}}, "is empty"),
         ({"space": {"optim": {"lrr": {"low": 1, "high": 2}}}}, "did you mean 'optim.lr'"),
-        ({"space": {"optim": {"lr": {"low": 2e-3, "high": 1e-3}}}}, "low < high"),
-        ({"space": {"optim": {"weight_decay": {"low": 0.0, "high": 1.0, "log": True}}}}, "low above 0"),
+        ({"space": {"optim": {"lr": {"low": 2e-3, "high": 1e-3}}}}, "`low <= high` must hold"),
+        ({"space": {"optim": {"weight_decay": {"low": 0.0, "high": 1.0, "log": True}}}}, "`low > 0` must hold"),
         ({"space": {"seed": {"choices": [1, 2]}}}, "a seed is a replicate"),
         ({"space": {"train": {"steps": {"low": 10, "high": 20}}}}, "the same for all trials"),
         ({"space": {"model": {"norm": {"choices": ["post", "prae"]}}}}, "model.norm='prae'"),
@@ -396,6 +396,6 @@ def test_every_named_study_is_sound(name: str) -> None:
     space = read_space(raw, str(base["mode"]))
     search = Search(study, space, base, by_execution(()), print)
     assert "trials of" in search.plan()
-    for dimension in space.dimensions:
-        for value in dimension.choices or (dimension.low, dimension.high):
-            load_config(apply(base, {dimension.name: value}))
+    for setting, declared in space.declared.items():
+        for value in declared.get("choices") or (declared["low"], declared["high"]):
+            load_config(apply(base, {setting: value}))
