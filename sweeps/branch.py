@@ -52,37 +52,23 @@ def choose(store: Store, runs: pd.DataFrame, arguments: argparse.Namespace) -> d
             differ, or some were not evaluated at that step.
     """
     best, random, seeds = arguments.best, arguments.random, seeds_of(arguments.seeds)
-    masters = choosing.are_masters(runs)
-    reasons = [] if masters.any() else ["they have streams of their own, such as seeds.init: only master seeds count"]
-    if further := int((~runs["member"]).sum()):
-        reasons.append(f"{further} {choosing.NO_MEMBERS}")
-    why = f" ({'; '.join(reasons)})" if reasons else ""
-    runs = runs[masters & runs["member"]].sort_values("seed")
+    runs = runs[choosing.are_masters(runs) & runs["member"]].sort_values("seed")
+    wanted, option = max(1, best + random), ""
     if seeds is not None:
-        runs = runs[runs["seed"].isin(seeds)]
-        if len(runs) < len(seeds):
-            raise ConfigError(
-                f"--seeds {arguments.seeds}: {len(runs)} of {len(seeds)} are finished with these settings{why}; train "
-                "the others first"
-            )
-    if len(runs) < max(1, best + random):
+        runs, wanted, option = runs[runs["seed"].isin(seeds)], max(wanted, len(seeds)), f" --seeds {arguments.seeds}"
+    if len(runs) < wanted:
         raise ConfigError(
-            f"--best {best} --random {random}: {arguments.store} has {len(runs)} finished seeds with these settings"
-            f"{why}; train more, or ask for fewer"
+            f"--best {best} --random {random}{option}: {arguments.store} has {len(runs)} of {wanted} finished seeds "
+            f"with these settings (only master seeds count, and none that {choosing.NO_MEMBERS}); train more, or ask "
+            "for fewer"
         )
     curves = store.curves(list(runs.index), ["run_id", "step", "val_loss"])
-    at = arguments.at
-    if at is None:
-        half = int(runs["config.train.steps"].min()) / 2
-        if curves.empty:
-            raise ConfigError(
-                f"{store.layout.root} has no curves of these seeds (left out or lost): name parents by --parents"
-            )
-        at = min((int(step) for step in curves["step"].unique()), key=lambda step: abs(step - half))
+    steps, half = sorted(map(int, curves["step"].unique())), int(runs["config.train.steps"].min()) / 2
+    at = arguments.at or min(steps, key=lambda step: abs(step - half), default=0)
     losses = curves[curves["step"] == at].set_index("run_id")["val_loss"].reindex(runs.index)
     if losses.isna().any():
-        steps = ", ".join(str(step) for step in sorted(curves["step"].unique())[:12])
-        raise ConfigError(f"--at {at}: the runs were not evaluated at that step, but at {steps} ...")
+        some = f"but at {', '.join(map(str, steps[:12]))} ..." if steps else "they have no curves: use --parents"
+        raise ConfigError(f"--at {at}: the runs were not evaluated at that step, {some}")
     fastest = losses.sort_values(kind="stable").index[:best]
     others = runs.index.difference(fastest, sort=False)
     drawn = others[drawn_parents(int(runs["seed"].iloc[0]), len(others), random)]

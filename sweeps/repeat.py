@@ -189,15 +189,10 @@ def planned(argv: Sequence[str]) -> Designed[RunConfig]:
     kinds = kinds_of(arguments.kinds)
     roles = {name: rule.role for name, _, rule in walk(how)}
     for name in (kind.partition("=")[0] for kind in kinds if "=" in kind):
-        if roles.get(name, "result") == "length":
+        if roles.get(name) in ("length", "none") and not name.startswith("seeds."):
             raise ConfigError(
-                f"--kinds {arguments.kinds}: {name} only makes runs longer, which go on as the same seeds: expected "
-                f"grok sweep {name}=... for all seeds"
-            )
-        if roles.get(name) == "none" and not name.startswith("seeds."):
-            raise ConfigError(
-                f"--kinds {arguments.kinds}: {name} is in no name of a run, so it makes no other run: expected a "
-                "setting that changes a result, or --kinds path or again for how it is computed"
+                f"--kinds {arguments.kinds}: {name} makes no other run: expected a setting that changes a result, "
+                f"--kinds path or again for how it is computed, or grok sweep {name}=... for all seeds"
             )
     only = choosing.selecting(how, arguments.overrides)
     store = open_store(how.store.path)
