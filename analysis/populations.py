@@ -578,39 +578,24 @@ def drawn(rows: pd.DataFrame) -> list[Population]:
 
 
 def _drawn(plain: pd.DataFrame) -> list[Population]:
-    return [*_drawn_from_masters(plain), *_scans(plain)]
-
-
-def _drawn_from_masters(plain: pd.DataFrame) -> list[Population]:
-    """Return the groups whose runs derive two or three streams each from its own master seed."""
+    """Return the groups whose runs differ in some streams: in several, each of its own master seed, or in any one."""
     derived = {s: is_derived(plain, s).to_numpy(bool) for s in RUN_STREAMS}
+    others = [tuple(s for s in RUN_STREAMS if s != stream) for stream in RUN_STREAMS]
     result = []
-    for fixed in ((), *((s,) for s in RUN_STREAMS)):
+    for fixed in ((), *((s,) for s in RUN_STREAMS), *others):
         varies = tuple(s for s in RUN_STREAMS if s not in fixed)
-        rows = plain[np.all([derived[s] for s in varies], axis=0)]
+        from_masters = len(varies) > 1
+        rows = plain[np.all([derived[s] for s in varies], axis=0)] if from_masters else plain
+        seed = "seed" if from_masters else f"seed_{varies[0]}"
         cell = ["_condition", *(f"seed_{s}" for s in fixed)]
-        if fixed:  # drops thousands of cells of one run before the loop, as _scans does
-            rows = rows[rows.groupby(cell)["seed"].transform("nunique") >= FEWEST]
-        for _, group in rows.groupby(cell, sort=True):
-            result.append(_population(group.drop_duplicates("seed"), varies, fixed))
-    return result
-
-
-def _scans(plain: pd.DataFrame) -> list[Population]:
-    """Return the groups in which one stream's seed differs and the others are fixed."""
-    result = []
-    for stream in RUN_STREAMS:
-        fixed = tuple(s for s in RUN_STREAMS if s != stream)
-        cell = ["_condition", *(f"seed_{s}" for s in fixed)]
-        # Most of the thousands of cells have one run: dropping them before the loop saves its time.
-        size = plain.groupby(cell)[f"seed_{stream}"].transform("nunique")
-        large = plain[size >= FEWEST]
-        groups = [
-            (condition, group.drop_duplicates(f"seed_{stream}")) for (condition, *_), group in large.groupby(cell)
-        ]
-        alone = Counter(condition for condition, _ in groups)
+        if fixed:  # most of the thousands of cells have one run: dropping them before the loop saves its time
+            rows = rows[rows.groupby(cell)[seed].transform("nunique") >= FEWEST]
+        groups = [group.drop_duplicates(seed) for _, group in rows.groupby(cell, sort=True)]
+        alone = Counter(group["_condition"].iloc[0] for group in groups)
         result += [
-            _population(group, (stream,), fixed) for c, group in groups if len(group) >= PARALLEL or alone[c] == 1
+            Population(group, varies, {s: int(group[f"seed_{s}"].iloc[0]) for s in fixed}, {})
+            for group in groups
+            if from_masters or len(group) >= PARALLEL or alone[group["_condition"].iloc[0]] == 1
         ]
     return result
 
@@ -638,10 +623,6 @@ def _layer_scans(rows: pd.DataFrame) -> list[Population]:
 
 def _without(text: str, layer: str) -> str:
     return json.dumps({k: v for k, v in json.loads(text).items() if k != layer}, sort_keys=True)
-
-
-def _population(group: pd.DataFrame, varies: tuple[str, ...], fixed: tuple[str, ...]) -> Population:
-    return Population(group, varies, {s: int(group[f"seed_{s}"].iloc[0]) for s in fixed}, {})
 
 
 def _not_contained(candidates: list[Population]) -> list[Population]:
