@@ -24,7 +24,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -226,25 +226,21 @@ def share_part(part: str, checkpoint: Path, earlier: Iterable[Path]) -> dict[str
     Return its files with their SHA-256. They are read for that, so that damage to an earlier checkpoint does not
     reach the new one.
     """
-    shared = (_share(other / part, checkpoint / part) for other in earlier)
-    return next((files for files in shared if files is not None), None)
-
-
-def _share(source: Path, target: Path) -> dict[str, str] | None:
-    if not is_folder(source):
-        return None
-    try:
-        manifest = read_json_object(source.parent / MANIFEST, follow=True)
-        entries = [entry for kind in KINDS for entry in manifest.get(kind, {}).values()]
-        files: dict[str, str] = next(entry["files"] for entry in entries if entry["folder"] == source.name)
-        target.mkdir()
-        shared = all(is_plain(name) and share_file(source / name, target / name) for name in files)
-        if shared and has_files(target, files):
-            return files
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
-        pass
-    shutil.rmtree(target, ignore_errors=True)
+    target = checkpoint / part
+    for source in (other / part for other in earlier if is_folder(other / part)):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
+            entries = _entries(read_json_object(source.parent / MANIFEST, follow=True))
+            files: dict[str, str] = next(entry["files"] for entry in entries if entry["folder"] == part)
+            target.mkdir()
+            shared = all(is_plain(name) and share_file(source / name, target / name) for name in files)
+            if shared and has_files(target, files):
+                return files
+        shutil.rmtree(target, ignore_errors=True)
     return None
+
+
+def _entries(manifest: Mapping[str, Any]) -> list[Entry]:
+    return [entry for kind in KINDS for entry in manifest.get(kind, {}).values()]
 
 
 def write_parts(
@@ -290,7 +286,7 @@ def read_parts(checkpoint: Path, entries: Mapping[str, Entry]) -> dict[str, torc
 
 def parts_are_whole(checkpoint: Path, manifest: Mapping[str, Any]) -> bool:
     """Return whether the folder has the parts of its manifest as they were written, and no others."""
-    entries = [entry for kind in KINDS for entry in manifest.get(kind, {}).values()]
+    entries = _entries(manifest)
     others = {path.name for path in checkpoint.glob(folder_of("*"))} - {entry["folder"] for entry in entries}
     return not others and all(has_files(checkpoint / entry["folder"], entry["files"]) for entry in entries)
 
@@ -308,6 +304,8 @@ FORMAT: Final = 2
 SHARDS: Final = "shards"
 CHECKPOINTS: Final = "checkpoints"
 _STEP: Final = re.compile(r"(\d{8,})-step-(\d+)")
+_KIND_AND_KEPT: Final = CheckpointError, "what was saved before is unchanged"
+"""What errors of the disk become here."""
 
 
 class DamagedCheckpointWarning(UserWarning):
@@ -331,19 +329,20 @@ class Origin:
         return ", ".join(f"{name} {value}" for name, value in self.known().items())
 
 
-def refuse_other_run(path: Path, manifest: Mapping[str, Any], expected: Origin | None) -> None:
-    """Compare the run that ``manifest`` names with the ``expected`` one; older manifests have only its ``run_id``.
+def refuse_other_run(path: Path, manifest: Mapping[str, Any], of: Origin | None) -> None:
+    """Compare the run that the ``manifest`` of ``path`` names with ``of``; older manifests have only its ``run_id``.
 
-    A checkpoint was made on the way to the expected row, so the numerics tags of the row begin with its own.
+    ``of``: None: the run that a store's folder is named by. A checkpoint was made on the way to the expected row, so
+    the numerics tags of the row begin with its own.
 
     Raises:
         OtherRunsCheckpoint: they differ; says both.
     """
+    home = path.parent
+    expected = of or Origin(home.name if home.parent.name == CHECKPOINTS else None)
     actual = Origin(manifest.get("run_id"), manifest.get("trajectory_id"), manifest.get("numerics"))
-    if expected is None:
-        return
-    same = None in (actual.run_id, expected.run_id) or actual.run_id == expected.run_id
-    same &= None in (actual.trajectory_id, expected.trajectory_id) or actual.trajectory_id == expected.trajectory_id
+    pairs = (actual.run_id, expected.run_id), (actual.trajectory_id, expected.trajectory_id)
+    same = all(None in pair or pair[0] == pair[1] for pair in pairs)
     if actual.numerics and expected.numerics:
         own = tags_of(actual.numerics)
         same &= tags_of(expected.numerics)[: len(own)] == own
@@ -352,11 +351,6 @@ def refuse_other_run(path: Path, manifest: Mapping[str, Any], expected: Origin |
             f"{path} is of another run: expected {expected}; found {actual}. Nothing was removed: move it to the "
             "folder of its own run, or out of the store, and give the command again"
         )
-
-
-def _expected(folder: Path, of: Origin | None) -> Origin | None:
-    """Return ``of``, or what the name of a store's folder says; None for a folder outside of a store."""
-    return of or (Origin(folder.name) if folder.parent.name == CHECKPOINTS else None)
 
 
 def run_folder(store: str | Path, run_id: str) -> Path:
@@ -385,7 +379,12 @@ def save_checkpoint(
             plain JSON (text keys, no tuples), so that it would not be equal after loading.
     """
     folder = Path(folder)
-    _check_plain(checkpoint.state, "state")
+    try:
+        comes_back = repr(json.loads(json.dumps(checkpoint.state))) == repr(checkpoint.state)
+    except (TypeError, ValueError):
+        comes_back = False
+    if not comes_back:
+        raise CheckpointError(f"the state at step {checkpoint.step} is not JSON-serialisable: expected plain values")
     serial = max((s for s, _, _ in _saved(folder)), default=0) + 1
     target = folder / f"{serial:08d}-step-{checkpoint.step}"
     origin = Origin(
@@ -406,7 +405,11 @@ def has_checkpoint(folder: str | Path) -> bool:
     Raises:
         CheckpointUnreadable: nobody can tell at the moment.
     """
-    return any(_can_be_loaded(path) for _, _, path in _saved(Path(folder)))
+    for _, _, path in _saved(Path(folder)):
+        with suppress(CheckpointError):
+            _intact_manifest(path, Origin(None))
+            return True
+    return False
 
 
 def load_checkpoint(
@@ -427,7 +430,7 @@ def load_checkpoint(
     candidates = [path for _, at, path in _saved(folder) if step in (None, at)]
     for path in candidates:
         try:
-            manifest, tensors = _load(path, _expected(folder, of))
+            manifest, tensors = _load(path, of)
             # the folders of shards by prefix of their tensors' names
             shards = {"": path / SHARDS} if manifest.get("shards") else {}
             shards |= {prefix: path / e["folder"] for prefix, e in manifest.get("parts_in_shares", {}).items()}
@@ -462,7 +465,7 @@ def read_state(folder: str | Path, step: int, *, of: Origin | None = None) -> Ch
     for _, at, path in _saved(folder):
         if at == step:
             try:
-                manifest = _intact_manifest(path, _expected(folder, of))
+                manifest = _intact_manifest(path, of)
             except CheckpointError as error:
                 raise CheckpointError(f"{path} is damaged: {error}") from error
             return Checkpoint(run_id=manifest["run_id"], step=step, tensors={}, state=manifest["state"])
@@ -480,12 +483,12 @@ def damaged_checkpoints(folder: str | Path, *, of: Origin | None = None) -> list
     for path in sorted(folder.glob("weights-*")):
         with suppress(OSError, ValueError, AttributeError):  # damage: their load says it
             try:
-                refuse_other_run(path, read_json_object(path / MANIFEST, follow=True), _expected(folder, of))
+                refuse_other_run(path, read_json_object(path / MANIFEST, follow=True), of)
             except OtherRunsCheckpoint as error:
                 problems.append(str(error))
     for _, _, path in _saved(folder):
         try:
-            _intact_manifest(path, _expected(folder, of))
+            _intact_manifest(path, of)
         except CheckpointUnreadable as error:
             problems.append(str(error))
         except CheckpointError as error:
@@ -545,7 +548,7 @@ def load_weights(folder: str | Path, moment: str, *, of: Origin | None = None) -
             f"train with `save={moment}`"
         )
     try:
-        return _load(path, _expected(Path(folder), of))[1]
+        return _load(path, of)[1]
     except CheckpointError as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
@@ -600,7 +603,7 @@ def _commit(
         text = json.dumps({**manifest, "manifest_sha256": _fingerprint(manifest)}, indent=1)
         (folder / MANIFEST).write_text(text, encoding="utf-8")
 
-    with _disk_errors(f"writing {target}"):
+    with disk_errors(f"writing {target}", *_KIND_AND_KEPT):
         for folder in (target.parent.parent, target.parent):  # not the store: if it is missing, it was removed
             folder.mkdir(exist_ok=True)
         refuse_links([target.parent, target], [], CheckpointError)
@@ -609,17 +612,17 @@ def _commit(
         write_folder(target, write)
 
 
-def _load(path: Path, expected: Origin | None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def _load(path: Path, of: Origin | None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return manifest and tensors of a committed folder, after its files are compared with the manifest."""
-    manifest = _intact_manifest(path, expected)
+    manifest = _intact_manifest(path, of)
     return manifest, load_tensors(path / TENSORS, manifest["tensors"]) | read_parts(path, manifest.get("parts", {}))
 
 
-def _intact_manifest(path: Path, expected: Origin | None = None) -> dict[str, Any]:
+def _intact_manifest(path: Path, of: Origin | None) -> dict[str, Any]:
     """Return the manifest of a folder whose files equal it.
 
     Raises:
-        OtherRunsCheckpoint: it is intact and of another run than ``expected``.
+        OtherRunsCheckpoint: it is intact and of another run than ``of``, see :func:`refuse_other_run`.
         CheckpointUnreadable: a file cannot be read at the moment, or a newer version wrote it; the path is said.
         CheckpointError: it is damaged.
     """
@@ -637,16 +640,8 @@ def _intact_manifest(path: Path, expected: Origin | None = None) -> dict[str, An
         whole = whole and parts_are_whole(path, manifest)
     if not whole:
         raise CheckpointError("its bytes differ from those that were written")
-    refuse_other_run(path, manifest, expected)
+    refuse_other_run(path, manifest, of)
     return dict(manifest)
-
-
-def _can_be_loaded(path: Path) -> bool:
-    try:
-        _intact_manifest(path)
-    except CheckpointError:
-        return False
-    return True
 
 
 def _fingerprint(manifest: Mapping[str, Any]) -> str:
@@ -658,22 +653,5 @@ def _discard(path: Path, run_id: str) -> None:
     with suppress(OSError, ValueError):  # damaged: it says nothing
         if read_json_object(path / MANIFEST, follow=True).get("run_id", run_id) != run_id:
             return
-    with _disk_errors(f"removing {path}"):
+    with disk_errors(f"removing {path}", *_KIND_AND_KEPT):
         discard_folder(path)
-
-
-def _check_plain(value: Any, where: str) -> None:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise CheckpointError(f"{where}: key {key!r} is not text, so the state is not JSON-serialisable")
-            _check_plain(item, f"{where}.{key}")
-    elif isinstance(value, list):
-        for i, item in enumerate(value):
-            _check_plain(item, f"{where}[{i}]")
-    elif type(value) not in (str, int, float, bool, type(None)):
-        raise CheckpointError(f"{where}: {type(value).__name__} is not JSON-serialisable")
-
-
-def _disk_errors(doing: str) -> AbstractContextManager[None]:
-    return disk_errors(doing, CheckpointError, "what was saved before is unchanged")

@@ -21,7 +21,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -241,8 +241,8 @@ DIGITS: Final = 16
 def fingerprint_of_installed(module: str) -> str:
     """Return ``NAME VERSION:`` and the hash of the file of an installed module."""
     spec = importlib.util.find_spec(module)
-    file = Path(spec.origin) if spec is not None and spec.origin is not None else None
-    text = file.read_bytes() if file is not None and file.is_file() else b""
+    file = Path(spec.origin if spec is not None and spec.origin is not None else "")
+    text = file.read_bytes() if file.is_file() else b""
     return f"{version_of(module)}{hashlib.sha256(text).hexdigest()[:DIGITS]}"
 
 
@@ -255,10 +255,8 @@ def version_of(module: str) -> str:
     return f"{names[0]} {importlib.metadata.version(names[0])}:" if names else ""
 
 
-@functools.cache
-def _distributions() -> Mapping[str, list[str]]:
-    """Return the installed distributions by package; reading them takes a second."""
-    return importlib.metadata.packages_distributions()
+_distributions = functools.cache(importlib.metadata.packages_distributions)
+"""Returns the installed distributions by package; reading them takes a second."""
 
 
 # Finds the modules behind import paths and hashes their text, without importing them.
@@ -336,23 +334,23 @@ def _locate(folder: Path, target: str, option: str) -> tuple[str, str, Path | No
     parts = target.split(".")
     if len(parts) == 1:
         raise ConfigError(f"{target}: expected MODULE.NAME")
-    if parts[0] not in sys.stdlib_module_names and parts[0] not in OURS:
-        for count in range(len(parts) - 1, 0, -1):
-            if _file(folder, ".".join(parts[:count])) is not None:
-                return ".".join(parts[:count]), ".".join(parts[count:]), folder
-    for count in range(len(parts) - 1, 0, -1):
-        module = ".".join(parts[:count])
-        try:
+    cuts = [(".".join(parts[:count]), ".".join(parts[count:])) for count in range(len(parts) - 1, 0, -1)]
+    for module, attribute in cuts if _may_be_own(parts[0]) else ():
+        if _file(folder, module) is not None:
+            return module, attribute, folder
+    for module, attribute in cuts:
+        with suppress(ImportError, AttributeError, ValueError):
             spec = importlib.util.find_spec(module)
-        except (ImportError, AttributeError, ValueError):
-            continue
-        if spec is not None:
-            root = _source_root(module, spec.origin)
-            return module, ".".join(parts[count:]), root
+            if spec is not None:
+                return module, attribute, _source_root(module, spec.origin)
     raise ConfigError(
         f"{target}: there is no module {'.'.join(parts[:-1])!r} in {folder} and none is installed; "
         f"{option} names the folder that has it"
     )
+
+
+def _may_be_own(package: str) -> bool:
+    return package not in sys.stdlib_module_names and package not in OURS
 
 
 def _source_root(module: str, origin: str | None) -> Path | None:
@@ -382,22 +380,18 @@ def _with_imports(root: Path, module: str) -> dict[str, Source]:
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        if name in sources or name.split(".")[0] in sys.stdlib_module_names or name.split(".")[0] in OURS:
+        if name in sources or not _may_be_own(name.split(".")[0]):
             continue
-        file = _file(root, name)
-        if file is None:
-            folder = root.joinpath(*name.split("."))
-            if "." in name or any(other.startswith(f"{name}.") for other in sources):
-                waiting += [name.rpartition(".")[0]] if "." in name and folder.is_dir() else []
-                if folder.is_dir():
-                    sources[name] = Source(str(folder / "__init__.py"), "", package=True)
-            continue
-        with in_words(ConfigError, f"{file} cannot be read as Python", OSError, UnicodeDecodeError):
-            text = file.read_text(encoding="utf-8")
-        sources[name] = Source(str(file), text, package=file.name == "__init__.py")
-        if "." in name:
-            waiting.append(name.rpartition(".")[0])
-        waiting += _imported(file, text, name if sources[name].package else name.rpartition(".")[0])
+        file, folder, above = _file(root, name), root.joinpath(*name.split(".")), name.rpartition(".")[0]
+        if file is not None:
+            with in_words(ConfigError, f"{file} cannot be read as Python", OSError, UnicodeDecodeError):
+                text = file.read_text(encoding="utf-8")
+            sources[name] = Source(str(file), text, package=file.name == "__init__.py")
+            waiting += _imported(file, text, name if sources[name].package else above)
+        elif folder.is_dir() and (above or any(other.startswith(f"{name}.") for other in sources)):
+            sources[name] = Source(str(folder / "__init__.py"), "", package=True)
+        if above and name in sources:
+            waiting.append(above)
     return sources
 
 
@@ -498,17 +492,21 @@ def is_own(namespace: Mapping[str, object]) -> bool:
     return module in _FINDER.code.modules or module.split(".", maxsplit=1)[0] in packages
 
 
+def own_lines(error: BaseException) -> list[tuple[CodeType, int]]:
+    """Return the lines of the user's own code that an error came through, the innermost last."""
+    walked = traceback.walk_tb(error.__traceback__)
+    return [(frame.f_code, line) for frame, line in walked if is_own(frame.f_globals)]
+
+
 def place_in_own_code(error: BaseException) -> str:
     """Return ``" at FILE:LINE"``, the innermost line of the user's own code that an error came through, or ``""``."""
-    walked = traceback.walk_tb(error.__traceback__)
-    own = [(frame.f_code, line) for frame, line in walked if is_own(frame.f_globals)]
+    own = own_lines(error)
     return f" at {Path(own[-1][0].co_filename).name}:{own[-1][1]}" if own else ""
 
 
 def ends_process(error: BaseException) -> bool:
     """Return whether the user's own code asked to end the process: its ``sys.exit(0)`` must not pass for success."""
-    walked = traceback.walk_tb(error.__traceback__)
-    return isinstance(error, SystemExit | GeneratorExit) and any(is_own(frame.f_globals) for frame, _ in walked)
+    return isinstance(error, SystemExit | GeneratorExit) and bool(own_lines(error))
 
 
 @contextmanager

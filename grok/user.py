@@ -9,7 +9,6 @@ import inspect
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import CodeType, MappingProxyType
 from typing import Any, Final, Protocol
 
@@ -21,7 +20,18 @@ from grok.config import RunConfig
 from grok.config.common import AdamW
 from grok.errors import ConfigError, GrokError, in_words, one_line
 from grok.numerics import move_by_ulps
-from grok.plugins import Spec, active, arguments_of, build, ends_process, is_own, label, load, target_of
+from grok.plugins import (
+    Spec,
+    active,
+    arguments_of,
+    build,
+    ends_process,
+    label,
+    load,
+    own_lines,
+    place_in_own_code,
+    target_of,
+)
 from grok.runs import is_device_error
 from grok.streams import Stream, layer_seeds
 
@@ -174,11 +184,11 @@ class OwnOptimizer:
         state = {}
         for name, p in self.parameters.items():
             for key, value in self.optimizer.state.get(p, {}).items():
-                if "." in key:
-                    raise ConfigError(f"the optimiser's state {name}.{key} has a dot in its name: expected one without")
-                number = not isinstance(value, Tensor)
                 place = f"the optimiser's state {name}.{key}"
-                state[f"{STATE_NUMBER if number else STATE}.{name}.{key}"] = _as_tensor(value, place)
+                if "." in key:
+                    raise ConfigError(f"{place} has a dot in its name: expected one without")
+                kind = STATE if isinstance(value, Tensor) else STATE_NUMBER
+                state[f"{kind}.{name}.{key}"] = _as_tensor(value, place)
         for i, group in enumerate(self.optimizer.param_groups):
             for key, value in group.items():
                 if isinstance(value, Tensor):
@@ -200,10 +210,8 @@ class OwnOptimizer:
                     if "." not in key:
                         self.optimizer.state[p][key] = kept(tensor)
         for i, group in enumerate(self.optimizer.param_groups):
-            for key, tensor in _below(tensors, f"{GROUP}.{i}."):
-                group[key] = tensor.item()
-            for key, tensor in _below(tensors, f"{GROUP_TENSOR}.{i}."):
-                group[key] = tensor.clone()
+            for prefix, kept in ((GROUP, Tensor.item), (GROUP_TENSOR, Tensor.clone)):
+                group |= {key: kept(tensor) for key, tensor in _below(tensors, f"{prefix}.{i}.")}
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> list[tuple[str, Tensor]]:
@@ -319,20 +327,17 @@ def own_code_of(run: InFlight, *settings: str, ahead: int = 0) -> Iterator[None]
         if is_device_error(error) or not (isinstance(error, Exception) or ends_process(error)):
             raise
         named = {name: spec for name, spec in run.config.plugins().items() if name in settings}
-        walked = list(traceback.walk_tb(error.__traceback__))
-        frames = [(frame.f_code, line) for frame, line in walked]
-        own = [(frame.f_code, line) for frame, line in walked if is_own(frame.f_globals)]
+        own = own_lines(error)
         if not named or "allocate memory" in str(error) or (settings == STEP and not own):
             raise  # on a CPU torch has no MemoryError, but a RuntimeError with these words
         by_place = [name for name, spec in named.items() if own and _is_of(own[0][0], target_of(spec))]
         setting = [*by_place, *named][0]
-        code, line = (own or frames)[-1]
-        words = one_line(error)
-        traced = any(str(frame.f_globals.get("__name__")).startswith("torch.fx") for frame, _ in walked)
+        modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+        traced = any(module.startswith("torch.fx") for module in modules)
         remedy = "; torch.compile traces this code: numerics.compile=false runs it untraced" if traced else ""
         raise ConfigError(
-            f"{setting}={label(named[setting])} fails at {Path(code.co_filename).name}:{line}, at step "
-            f"{run.step + ahead:,} of the run with seed {run.config.seed} ({type(error).__name__}: {words}){remedy}"
+            f"{setting}={label(named[setting])} fails{place_in_own_code(error)}, at step {run.step + ahead:,} of the "
+            f"run with seed {run.config.seed} ({type(error).__name__}: {one_line(error)}){remedy}"
         ) from error
 
 
