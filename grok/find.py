@@ -8,7 +8,6 @@ micro-batches of doubling size. No run is trained or stored.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import sys
 from pathlib import Path
@@ -20,8 +19,6 @@ from grok.config.gpt import GptConfig
 from grok.errors import ConfigError, in_words
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from grok.gpt.planning.finders import RangeTest
     from grok.gpt.training.trainer import Trainer
 
@@ -91,20 +88,12 @@ def _rate(config: GptConfig, arguments: argparse.Namespace) -> str:
 
 
 def _write(test: RangeTest, out: Path) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    rows = zip(test.rates.tolist(), test.losses.tolist(), test.smooth.tolist(), strict=True)
-    with (out / "range_test.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["lr", "loss", "smooth_loss"])
-        writer.writerows(rows)
-    figure = _figure(test)
-    for kind in ("png", "svg"):
-        figure.savefig(out / f"range_test.{kind}", dpi=150, bbox_inches="tight")
-
-
-def _figure(test: RangeTest) -> Figure:
+    import pandas as pd
     from matplotlib.figure import Figure
 
+    out.mkdir(parents=True, exist_ok=True)
+    table = pd.DataFrame({"lr": test.rates, "loss": test.losses, "smooth_loss": test.smooth})
+    table.to_csv(out / "range_test.csv", index=False)
     figure = Figure(figsize=(6, 3.6))
     axes = figure.subplots()
     axes.semilogx(test.rates, test.losses, color="#9aa5b1", linewidth=1, label="each batch")
@@ -114,7 +103,8 @@ def _figure(test: RangeTest) -> Figure:
     axes.set(xlabel="learning rate", ylabel="training loss (nats)", title="Learning-rate range test")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    return figure
+    for kind in ("png", "svg"):
+        figure.savefig(out / f"range_test.{kind}", dpi=150, bbox_inches="tight")
 
 
 def _batch_size(config: GptConfig, arguments: argparse.Namespace) -> str:
@@ -123,9 +113,9 @@ def _batch_size(config: GptConfig, arguments: argparse.Namespace) -> str:
     trainer = _trainer(config)
     lines = [f"{'sequences':>9}{'tokens/s':>12}{'peak memory':>13}"]
     with trainer.numerics.active():
-        sizes = list(measure(trainer, largest=arguments.largest))
-    lines += [f"{s.sequences:>9}{s.tokens_per_second:>12,.0f}{s.memory / 1e9:>10.2f} GB" for s in sizes]
-    return "\n".join([*lines, _advice(config, best(sizes).sequences, arguments.largest)])
+        tried = list(measure(trainer, largest=arguments.largest))
+    lines += [f"{s.sequences:>9}{s.tokens_per_second:>12,.0f}{s.memory / 1e9:>10.2f} GB" for s in tried]
+    return "\n".join([*lines, _advice(config, best(tried).sequences, arguments.largest)])
 
 
 def _advice(config: GptConfig, fastest: int, largest: int) -> str:
@@ -137,10 +127,8 @@ def _advice(config: GptConfig, fastest: int, largest: int) -> str:
         return f"train.micro_batch={micro}: the whole batch at once"
     untried = f"larger ones were not tried (--largest {largest})"
     reason = untried if 2 * fastest > largest else "larger ones are less than 3% faster, or do not fit"
-    if micro < fastest:
-        whole = " and ".join(map(str, sizes))
-        return f"train.micro_batch={micro}: of sizes up to {fastest}, the largest that divides {whole}; {reason}"
-    return f"train.micro_batch={micro}: {reason}"
+    whole = " and ".join(map(str, sizes))
+    return f"train.micro_batch={micro}: of sizes up to {fastest}, the largest that divides {whole}; {reason}"
 
 
 def _trainer(config: GptConfig) -> Trainer:

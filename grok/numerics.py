@@ -162,17 +162,11 @@ class OneGraph:
         # everything on which a compiled graph depends: it has no guards
         key = (torch.get_num_threads(), *[(t.shape, t.dtype, t.stride()) for t in tensors])
         if key not in self._graphs:
-            graph = make_fx(self._traced)(*tensors)
+            # the tracer miscounts the arguments of a bound method
+            graph = make_fx(lambda *all_of_them: self.function(*all_of_them))(*tensors)  # noqa: PLW0108
             self._graphs[key] = _compiled(graph, self.options)
             return with_whole_cache(lambda: self._graphs[key](*tensors))
         return self._graphs[key](*tensors)
-
-    @property
-    def _traced(self) -> Function:
-        def function(*tensors: Tensor) -> list[Tensor]:  # the tracer miscounts the arguments of a bound method
-            return self.function(*tensors)
-
-        return function
 
 
 def _compiled(graph: torch.fx.GraphModule, options: Options) -> Function:

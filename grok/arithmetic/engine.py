@@ -55,8 +55,7 @@ def train(
     flying: list[Lane] = []
     while waiting or flying:
         while waiting and len(flying) < (lanes or 1):
-            job = waiting.pop()
-            flying.append(seat(job, programs))
+            flying.append(seat(waiting.pop(), programs))
         for lane in list(flying):
             lane.run.go()
             for event in lane.advance(stop):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -27,37 +27,21 @@ from grok.numerics import linear_onednn
 # The operations that differ between one lane and stacked lanes.
 #
 # ``lanes`` states the mathematics once, over these operations. :class:`OneLane` has no lane
-# axis, so lanes cannot depend on each other. ``stacked.backend`` has a leading axis L and
+# axis, so lanes cannot depend on each other. ``gpu.lanes.StackedLanes`` has a leading axis L and
 # makes every matrix product a batched one, for devices that one lane cannot keep busy.
 
 
-class Backend(Protocol):
-    """Operations on activations [..., R, D] with parameters [..., *shape]; ``...`` is () or (L,)."""
-
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return ``x @ weight.T + bias``."""
-        ...
-
-    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return LayerNorm over the last axis."""
-        ...
-
-    def take(self, x: Tensor, index: Tensor) -> Tensor:
-        """Return rows ``index`` [..., B] of ``x`` [..., R, D]; gradients of one row are summed without atomics."""
-        ...
-
-    def losses(self, logits: Tensor, answer: Tensor) -> Tensor:
-        """Return each example's cross-entropy [..., B]."""
-        ...
-
-
 class OneLane:
-    """No lane axis: plain two-dimensional products, through torch's default or oneDNN."""
+    """Operations on activations [..., R, D] with parameters [..., *shape]; ``...`` is () here, and (L,) where stacked.
+
+    Plain two-dimensional products, through torch's default or oneDNN.
+    """
 
     def __init__(self, path: str = "plain") -> None:
         self.path = path
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return ``x @ weight.T + bias``."""
         if self.path == "onednn":
             return linear_onednn(x, weight, bias)
         product = x @ weight.t()
@@ -65,12 +49,15 @@ class OneLane:
         return product if bias is None else product + bias
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Return LayerNorm over the last axis."""
         return F.layer_norm(x, weight.shape, weight, bias)
 
     def take(self, x: Tensor, index: Tensor) -> Tensor:
+        """Return rows ``index`` [..., B] of ``x`` [..., R, D]; gradients of one row are summed without atomics."""
         return take_rows(x, index)
 
     def losses(self, logits: Tensor, answer: Tensor) -> Tensor:
+        """Return each example's cross-entropy [..., B]."""
         return F.cross_entropy(logits, answer, reduction="none")
 
 
@@ -87,7 +74,7 @@ def no_noise(place: str, x: Tensor) -> Tensor:
 class LaneModel:
     """Logits at the answer position from parameters and a batch, for one architecture and task."""
 
-    def __init__(self, config: ModelConfig, plan: RowPlan, backend: Backend) -> None:
+    def __init__(self, config: ModelConfig, plan: RowPlan, backend: OneLane) -> None:
         self.config = config
         self.plan = plan
         self.ops = backend
@@ -358,7 +345,7 @@ class _AddBias(torch.autograd.Function):
 
 
 class _LayerNorm(torch.autograd.Function):
-    """LayerNorm of rows [..., R, D], ``...`` as in :class:`Backend`.
+    """LayerNorm of rows [..., R, D], ``...`` as in :class:`OneLane`.
 
     Also returns the rows before weight and bias, and each row's 1 / standard deviation.
     """

@@ -253,15 +253,13 @@ def _refusals(*, one_run: bool, mode: str, begun: Callable[[], bool] = lambda: F
         yield
     except GrokError:
         raise
-    except (HydraException, OmegaConfBaseException) as error:
-        _raise_interruption(error)
-        raise ConfigError(explain(error, one_run=one_run, mode=mode)) from error
     except Exception as error:
-        if begun():
+        refused = isinstance(error, (HydraException, OmegaConfBaseException))
+        if begun() and not refused:
             raise
         _raise_interruption(error)
-        reason = explain(error, one_run=one_run, mode=mode)
-        raise ConfigError(f"these settings cannot be read: {reason or type(error).__name__}") from error
+        reason = explain(error, one_run=one_run, mode=mode) or type(error).__name__
+        raise ConfigError(reason if refused else f"these settings cannot be read: {reason}") from error
 
 
 def _raise_interruption(error: BaseException | None) -> None:
@@ -416,7 +414,12 @@ class Task:
     def run_plan(self, settings: Sequence[Mapping[str, Any]]) -> Sequence[str | Exception]:
         """Train all jobs of a sweep; return each one's run_id, or what it failed with."""
         outcome = self._execute(settings)
-        return [self._ended(run_id, outcome) for run_id in outcome.run_ids]
+        failed = {
+            run_id: TrainingError(f"run {run_id} failed: {outcome.errors.get(run_id, 'in an earlier command')}")
+            for run_id, status in outcome.statuses.items()
+            if status == "failed"
+        }
+        return [failed.get(run_id, run_id) for run_id in outcome.run_ids]
 
     def _execute(self, settings: Sequence[Mapping[str, Any]]) -> Outcome:
         from grok.execute import Designed, execute
@@ -431,12 +434,6 @@ class Task:
                 print(without_passwords(line), flush=True)
         self.outcome = execute(Designed(self.configs, "given"), argv=self.argv)
         return self.outcome
-
-    @staticmethod
-    def _ended(run_id: str, outcome: Outcome) -> str | Exception:
-        if outcome.statuses.get(run_id) == "failed":
-            return TrainingError(f"run {run_id} failed: {outcome.errors.get(run_id, 'in an earlier command')}")
-        return run_id
 
 
 # Changes to composed settings, for sweeps written in Python.

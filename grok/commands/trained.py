@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -63,24 +63,19 @@ class TrainedRun:
         from grok.checkpoints import load_weights
 
         saved = [which for which, moment in MOMENTS.items() if (self.folder / f"weights-{moment}").is_dir()]
-        if not saved:
-            weights = self._checkpoints_weights()
-            self._refuse_missing(only, weights)
-            return weights if only is None else {only: weights[only]}
-        self._refuse_missing(only, saved)
-        kept = {}
-        for which in saved if only is None else [only]:
+        kept = {} if saved else self._checkpoints_weights()
+        available = saved or list(kept)
+        if only not in (None, *available):
+            raise CheckpointError(f"run {self.run_id} kept no {only} weights, but {', '.join(available)}")
+        wanted = available if only is None else [only]
+        for which in wanted if saved else ():
             try:
                 kept[which] = load_weights(self.folder, MOMENTS[which], of=self.origin)
             except CheckpointError as error:
                 others = " or ".join(other for other in saved if other != which)
                 remedy = f"give --weights {others}" if others else "train the run again with force=true"
                 raise CheckpointError(f"{error}; {remedy}") from error
-        return kept
-
-    def _refuse_missing(self, which: str | None, available: Collection[str]) -> None:
-        if which is not None and which not in available:
-            raise CheckpointError(f"run {self.run_id} kept no {which} weights, but {', '.join(available)}")
+        return {which: kept[which] for which in wanted}
 
     def _checkpoints_weights(self) -> dict[str, dict[str, Tensor]]:
         from grok.checkpoints import load_checkpoint
@@ -198,15 +193,11 @@ def find_run(run: str, store: str | None) -> TrainedRun:
         name for name in language | (in_flight - {row["run_id"] for row in stored}) if name.startswith(run)
     )
     if len(matching) != 1:
-        others = sum(row["run_id"].startswith(run) for row in stored) if not matching else 0
-        problem = (
-            f"fits {len(matching)} runs ({', '.join(matching[:5])}): give more of its run_id"
-            if matching
-            else f"fits {others} runs of another mode, and no language model"
-            if others
-            else f"fits none of the {len(language)} language models"
+        others = sum(row["mode"] != "gpt" and row["run_id"].startswith(run) for row in stored)
+        raise StoreError(
+            f"run {run} in {store} fits {', '.join(matching[:5]) or 'none'} of the {len(language)} language models "
+            f"and {others} runs of another mode: expected the beginning of one run_id"
         )
-        raise StoreError(f"run {run} in {store} {problem}")
     return _of(Path(store, "checkpoints", matching[0]), matching[0], Path(store))
 
 

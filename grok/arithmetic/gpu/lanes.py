@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grok.arithmetic.gpu.block import block
-from grok.arithmetic.lanes import KeepingModel, Noise
+from grok.arithmetic.lanes import KeepingModel, Noise, OneLane
 from grok.arithmetic.rows import Batch, Group, RowPlan
 from grok.arithmetic.weights import Parameters
 from grok.config.arithmetic import ModelConfig
 
 
-class StackedLanes:
+class StackedLanes(OneLane):
     """Batched products; sums over shared rows have a fixed order and use no atomics."""
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
