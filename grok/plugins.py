@@ -295,12 +295,6 @@ class Code:
     modules: Mapping[str, Source] = field(default_factory=dict)
     """Text of every module of the user's own, by name."""
 
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Code:
-        """Return the code of ``dataclasses.asdict``, which another process of a run sent."""
-        targets = {target: Place(**place) for target, place in plain["targets"].items()}
-        return cls(targets, {name: Source(**source) for name, source in plain["modules"].items()})
-
 
 def fingerprints(code: Code, targets: Iterable[str]) -> dict[str, str]:
     """Return the fingerprint of each of ``targets``, by target."""

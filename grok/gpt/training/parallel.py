@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -30,13 +29,12 @@ from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from grok.config import load_config
 from grok.errors import GrokError, TrainingError, one_line
 from grok.files import unique
 from grok.gpt.model import GPT
 from grok.gpt.parts import Masks
 from grok.gpt.training.numerics import LOW, Numerics
-from grok.plugins import Code, activate, active
+from grok.plugins import activate, active
 from grok.processes import Rank
 from grok.records import Checkpoint, Event, Job
 
@@ -196,7 +194,7 @@ def read_shares(tensors: dict[str, Tensor], folder: Path) -> None:
 # The processes that train a run together, started by ``torchrun``, and their communication.
 #
 # Every process runs the same engine on the same job. Rank 0 plans, prints and writes; the others receive
-# their jobs from it, as JSON and plain tensors. What only one process knows (the clock, a signal) is exchanged before
+# their jobs from it. What only one process knows (the clock, a signal) is exchanged before
 # any process acts on it.
 
 PATIENCE: Final = timedelta(minutes=30)
@@ -240,15 +238,17 @@ class Ranks:
         if self.index == 0:
             for job in own:
                 if self.size > 1:
-                    config, code = asdict(job.config), asdict(active())
-                    self.tell({"run_id": job.run_id, "config": config, "code": code, "resume": _described(job.resume)})
-                    self._send_tensors(job.resume)
+                    self.tell((job.run_id, job.config, active()))
+                    self.share_checkpoint(job.resume)
                 self.busy = self.size > 1
                 yield job
             return
-        while (received := self._receive()) is not None:
+        while (received := self.tell()) is not None:
+            run_id, config, code = received
+            activate(code)
+            resume = self.share_checkpoint(None)
             self.busy = True
-            yield received
+            yield Job(run_id=run_id, config=config, resume=resume)
 
     def end(self) -> None:
         """End the other ranks; called by rank 0 between jobs."""
@@ -281,22 +281,12 @@ class Ranks:
         return here if self.size == 1 else bool(self.largest(torch.tensor(int(here))))
 
     def tell(self, message: Any = None) -> Any:
-        """Return rank 0's ``message`` (JSON) on every process."""
-        if self.size == 1:
-            return message
-        text = json.dumps(message).encode()
-        length = torch.tensor(len(text))
-        self.broadcast(length)
-        buffer = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        if self.index:
-            buffer = torch.empty(int(length), dtype=torch.uint8)
-        self.broadcast(buffer)
-        return json.loads(buffer.numpy().tobytes())
-
-    def broadcast(self, tensor: Tensor) -> None:
-        """Replace ``tensor`` by that of rank 0."""
-        with self.watched():
-            dist.broadcast(tensor, src=0)
+        """Return rank 0's ``message``, which can be pickled, on every process."""
+        messages = [message]
+        if self.size > 1:
+            with self.watched():
+                dist.broadcast_object_list(messages, src=0, device=torch.device("cpu"))
+        return messages[0]
 
     @contextlib.contextmanager
     def all_or_none(self) -> Iterator[None]:
@@ -339,55 +329,24 @@ class Ranks:
         """Return rank 0's checkpoint, or None, on every process, with only those tensors that training needs."""
         if self.size == 1:
             return checkpoint
-        if self.index:
-            return self._receive_checkpoint(self.tell())
-        self.tell(_described(checkpoint))
-        self._send_tensors(checkpoint)
-        return checkpoint
-
-    def _receive(self) -> Job | None:
-        message = self.tell()
-        if message is None:
-            return None
-        resume = self._receive_checkpoint(message["resume"])
-        activate(Code.of(message["code"]))
-        return Job(run_id=message["run_id"], config=load_config(message["config"]), resume=resume)
-
-    def _send_tensors(self, checkpoint: Checkpoint | None) -> None:
-        for tensor in _deciding(checkpoint).values():
-            self.broadcast(tensor.contiguous())
-
-    def _receive_checkpoint(self, saved: dict[str, Any] | None) -> Checkpoint | None:
-        if saved is None:
-            return None
-        tensors = {n: torch.empty(shape, dtype=getattr(torch, dtype)) for n, dtype, shape in saved["tensors"]}
-        for tensor in tensors.values():
-            self.broadcast(tensor)
-        state = saved["state"]
-        state = state | {"same": {n: first for n, first in state["same"].items() if first in tensors}}
-        return Checkpoint(
-            run_id=saved["run_id"], step=saved["step"], tensors=tensors, state=state, shards=saved["shards"]
+        # best and averaged weights stay with rank 0; tensors are sent one by one, not in one pickle
+        needed = re.compile(r"(kept\.\d+\.)?(log$|model\.|optim\.)")
+        own = (
+            {} if checkpoint is None else {n: t.contiguous() for n, t in checkpoint.tensors.items() if needed.match(n)}
         )
-
-
-def _described(checkpoint: Checkpoint | None) -> dict[str, Any] | None:
-    """Return a checkpoint without the values of its tensors, JSON-serialisable."""
-    if checkpoint is None:
-        return None
-    needed = _deciding(checkpoint).items()
-    return {
-        "run_id": checkpoint.run_id,
-        "step": checkpoint.step,
-        "state": checkpoint.state,
-        "shards": checkpoint.shards and {part: str(folder) for part, folder in checkpoint.shards.items()},
-        "tensors": [[n, str(t.dtype).removeprefix("torch."), list(t.shape)] for n, t in needed],
-    }
-
-
-def _deciding(checkpoint: Checkpoint | None) -> dict[str, Tensor]:
-    """Return the tensors that training needs: rank 0 alone keeps best and averaged weights."""
-    needed = re.compile(r"(kept\.\d+\.)?(log$|model\.|optim\.)")
-    return {} if checkpoint is None else {n: t for n, t in checkpoint.tensors.items() if needed.match(n)}
+        sent: Checkpoint | None = self.tell(
+            checkpoint and replace(checkpoint, tensors={n: t.to("meta") for n, t in own.items()})
+        )
+        if sent is None:
+            return None
+        for name, empty in sent.tensors.items():
+            sent.tensors[name] = own[name] if self.index == 0 else torch.empty_like(empty, device="cpu")
+            with self.watched():
+                dist.broadcast(sent.tensors[name], src=0)
+        if self.index == 0:
+            return checkpoint
+        sent.state["same"] = {n: first for n, first in sent.state["same"].items() if first in sent.tensors}
+        return sent
 
 
 @functools.lru_cache(maxsize=1)
