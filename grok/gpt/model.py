@@ -171,23 +171,21 @@ class GPT(nn.Module):
         """Where its weights are."""
         return next(self.parameters()).device
 
-    def use_recompute(self, what: str) -> None:
-        """Let the backward pass recompute instead of keeping activations: ``none``, ``attention`` or ``blocks``."""
-        for module in self.modules():
-            if isinstance(module, Block):
-                module.recompute = what
+    def use(self, *, products: str, recompute: str, fused_dropout: bool) -> None:
+        """Set how it computes.
 
-    def use_fused_dropout(self) -> None:
-        """Let the fused kernel drop attention weights, without masks."""
-        for module in self.modules():
-            if isinstance(module, CausalSelfAttention):
-                module.dropped = self.config.dropout_attention or 0.0
-
-    def use_products(self, path: str) -> None:
-        """Compute every product with a weight by ``path``: plain (the default) or onednn."""
+        Args:
+            products: path of every product with a weight: plain (the default) or onednn.
+            recompute: what the backward pass recomputes instead of keeping it: ``none``, ``attention`` or ``blocks``.
+            fused_dropout: let the fused kernel drop attention weights, without masks.
+        """
         for module in self.modules():
             if isinstance(module, Linear):
-                module.path = path
+                module.path = products
+            elif isinstance(module, Block):
+                module.recompute = recompute
+            elif isinstance(module, CausalSelfAttention) and fused_dropout:
+                module.dropped = self.config.dropout_attention or 0.0
 
     def features(
         self,

@@ -209,8 +209,8 @@ def test_the_compiled_gradient_is_the_gradient(
 def test_shapes_and_optimiser_cannot_change_on_the_way(settings: Build) -> None:
     checkpoint = stopped(settings(), 4)
     for name, value, message in (
-        ("model.layers", 3, r"weights of other shapes \(model\.layers: checkpoint 2, now 3\)"),
-        ("optim.kind", "adamw8bit", r"optim\.kind: checkpoint adamw, now adamw8bit\): optim\.kind cannot"),
+        ("model.layers", 3, r"weights of other shapes.*\(model\.layers: checkpoint 2, now 3\): these settings cannot"),
+        ("optim.kind", "adamw8bit", r"\(optim\.kind: checkpoint adamw, now adamw8bit\): these settings cannot"),
     ):
         changes = {name.replace(".", "__"): value, "resume": {"run": RUN, "step": 4, "changes": [name]}}
         with pytest.raises(CheckpointError, match=message):

@@ -74,15 +74,14 @@ class History:
     averaged_at: list[int] = field(default_factory=list)
     """Steps whose weights the mean contains."""
 
-    def observe(self, point: CurvePoint, model: GPT, *, keep: bool) -> bool:
-        """Add an evaluation; return whether it is the best so far. With ``keep``, keep the weights of the best one."""
+    def observe(self, point: CurvePoint, model: GPT | None = None) -> None:
+        """Add an evaluation; with a ``model``, keep its weights where the evaluation is the best so far."""
         self.curve.append(point)
-        if not point.val_loss < self.best_loss:
+        if point.val_loss < self.best_loss:
+            self.best_loss, self.best_step, self.worse = point.val_loss, point.step, 0
+            self.best = None if model is None else copy_weights(model)
+        else:
             self.worse += 1
-            return False
-        self.best_loss, self.best_step, self.worse = point.val_loss, point.step, 0
-        self.best = copy_weights(model) if keep else None
-        return True
 
     def add_to_average(self, step: int, model: GPT) -> None:
         """Add the present weights, after ``step`` updates, to the mean."""
@@ -146,17 +145,16 @@ class History:
         Evaluations remain only at the steps ``due``. The average remains only if its steps are those of ``averaged``
         so far. If the best evaluation is dropped, its weights are lost.
         """
-        self.curve = [p for p in self.curve if p.step in due]
+        kept = [p for p in self.curve if p.step in due]
         last = max((p.step for p in self.log), default=0)
         if self.averaged_at != sorted(k for k in averaged if k <= last):
             self.average, self.averaged_at = None, []
-        if self.best_step and self.best_step not in due:
-            self.best, self.best_step, self.best_loss, self.worse = None, 0, math.inf, 0
-            for point in self.curve:
-                better = point.val_loss < self.best_loss
-                self.worse = 0 if better else self.worse + 1
-                if better:
-                    self.best_loss, self.best_step = point.val_loss, point.step
+        if self.best_step in (0, *due):
+            self.curve = kept
+            return
+        self.best, self.best_step, self.best_loss, self.worse, self.curve = None, 0, math.inf, 0, []
+        for point in kept:
+            self.observe(point)
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> Weights | None:
@@ -166,16 +164,14 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> Weights | None:
 # Makes a checkpoint of a run in training and restores it: the resumed run equals one that never stopped.
 
 VERSION: Final = 1
-SHAPES: Final = frozenset(
+FIXED: Final = frozenset(
     f"model.{name}"
     for name in (
         "layers", "d_model", "heads", "kv_heads", "d_ff", "context", "vocab_size", "vocab_multiple", "norm_type",
         "positions", "bias", "tied", "qk_norm", "plugin",
     )
-)  # fmt: skip
-"""Settings that determine the tensors and their shapes."""
-STATEFUL: Final = ("optim.kind", "optim.plugin", "optim.intervention")
-"""Settings that determine the state beside the weights."""
+) | {"optim.kind", "optim.plugin", "optim.intervention"}  # fmt: skip
+"""Settings that determine the shapes of tensors, or the state beside the weights."""
 OWN: Final = "optim.own."
 """Before the names of the state of the user's own optimiser and intervention."""
 
@@ -251,15 +247,14 @@ def to_checkpoint(
     same: dict[str, str] = {}
     first_name: dict[int, str] = {}
     moments = []
-    for i, moment in enumerate([now, *kept]):
-        prefix = "" if i == 0 else f"kept.{i}."
+    prefixes = _prefixes(1 + len(kept))
+    for prefix, moment in zip(prefixes, [now, *kept], strict=True):
         for n, t in (moment.tensors | moment.history.tensors()).items():
             if first_name.setdefault(id(t), prefix + n) == prefix + n:
                 tensors[prefix + n] = t
             else:  # moments share their best weights, in memory and on the disk
                 same[prefix + n] = first_name[id(t)]
         moments.append({"step": moment.step, "state": moment.state, "history": moment.history.state()})
-    prefixes = ["", *(f"kept.{i}." for i in range(1, len(moments)))]
     parts = (*prefixes[1:], *(f"{prefix}{weights}" for prefix in prefixes for weights in ("best.", "average.")))
     shares: dict[str, Tensor] = {n: t for n, t in tensors.items() if isinstance(t, DTensor)}
     state = {"version": VERSION, "settings": deciding_settings(config), "moments": moments, "same": same, **rest}
@@ -268,6 +263,11 @@ def to_checkpoint(
     whole = {n: t for n, t in tensors.items() if n not in shares}
     write = Shares(checkpoints.split(shares, parts), ranks or Ranks()) if shares else None
     return Checkpoint(run_id=run_id, step=now.step, tensors=whole, state=state, parts=parts, shards=write)
+
+
+def _prefixes(moments: int) -> list[str]:
+    """Return what stands before the names of the tensors of each moment of a checkpoint, the present one first."""
+    return ["", *(f"kept.{i}." for i in range(1, moments))]
 
 
 class Shares:
@@ -364,14 +364,11 @@ def from_checkpoint(checkpoint: Checkpoint) -> tuple[Moment, list[Moment]]:
             f"this mode reads version {VERSION}"
         )
     stored = checkpoint.tensors | {n: checkpoint.tensors[first] for n, first in checkpoint.state["same"].items()}
-    moments = []
-    for i, entry in enumerate(checkpoint.state["moments"]):
-        prefix = "" if i == 0 else f"kept.{i}."
-        own = {
-            n.removeprefix(prefix): t
-            for n, t in stored.items()
-            if (n.startswith(prefix) if prefix else not n.startswith("kept."))
-        }
+    moments, entries = [], checkpoint.state["moments"]
+    prefixes = _prefixes(len(entries))
+    groups = checkpoints.split(stored, prefixes[1:])
+    for prefix, entry in zip(prefixes, entries, strict=True):
+        own = groups[prefix]
         tensors = {n: t for n, t in own.items() if n.startswith(("model.", "optim."))}
         moments.append(Moment(entry["step"], tensors, entry["state"], History.load(own, entry["history"])))
     return moments[0], moments[1:]
@@ -416,40 +413,33 @@ def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) ->
     Raises:
         CheckpointError: a setting differs and was not named, a named setting does not differ, or the data differ.
     """
+    whose = f"the checkpoint of run {checkpoint.run_id} at step {checkpoint.step}"
     now = deciding_settings(config)
     was = checkpoint.state["settings"]
     different = {n: (was[n], now[n]) for n in sorted(was.keys() & now.keys()) if was[n] != now[n]}
     shown = {n: f"{n}: checkpoint {a}, now {b}" for n, (a, b) in different.items()}
-    silent = [text for n, text in shown.items() if n not in config.resume.changes]
-    if silent:
+    if silent := [text for n, text in shown.items() if n not in config.resume.changes]:
         raise CheckpointError(
-            f"the checkpoint of run {checkpoint.run_id} at step {checkpoint.step} was made under other settings "
-            f"({'; '.join(silent)}): go on under the same ones, or start a new run from it with "
-            f"resume.run={checkpoint.run_id} resume.step={checkpoint.step} resume.changes=[...] naming each"
+            f"{whose} was made under other settings ({'; '.join(silent)}): go on under the same ones, or start a new "
+            f"run from it with resume.run={checkpoint.run_id} resume.step={checkpoint.step} and "
+            "resume.changes=[...] naming each"
         )
-    gated = any("swiglu" in values for n, values in different.items() if n == "model.activation")
-    reshaped = [shown[n] for n in different if n in SHAPES or (gated and n == "model.activation")]
-    if reshaped:
+    fixed = FIXED | ({"model.activation"} if "swiglu" in different.get("model.activation", ()) else set())
+    if refused := [text for n, text in shown.items() if n in fixed]:
         raise CheckpointError(
-            f"the checkpoint of run {checkpoint.run_id} at step {checkpoint.step} has weights of other shapes "
-            f"({'; '.join(reshaped)}): these settings cannot change on the way, start a new run"
-        )
-    if other := [n for n in STATEFUL if n in different]:
-        raise CheckpointError(
-            f"the checkpoint of run {checkpoint.run_id} has the state of another optimiser ({shown[other[0]]}): "
-            f"{other[0]} cannot change on the way, start a new run"
+            f"{whose} has weights of other shapes, or another optimiser's state ({'; '.join(refused)}): "
+            "these settings cannot change on the way, start a new run"
         )
     own = checkpoint.run_id != config.resume.run  # made under these settings, after the changes
-    idle = [n for n in config.resume.changes if n not in different and not own]
-    if idle:
+    if idle := [n for n in config.resume.changes if n not in different and not own]:
         raise CheckpointError(
             f"resume.changes names {', '.join(idle)}, which does not differ from the checkpoint's: "
             f"what differs is {', '.join(different) or 'nothing'}"
         )
     if checkpoint.state["data"] != data_hash:
         raise CheckpointError(
-            f"the checkpoint of run {checkpoint.run_id} was trained on data {checkpoint.state['data'][:12]}, "
-            f"and data.path={config.data.path} holds {data_hash[:12]}: give the folder it was trained on"
+            f"{whose} was trained on data {checkpoint.state['data'][:12]}, and data.path={config.data.path} holds "
+            f"{data_hash[:12]}: give the folder it was trained on"
         )
     return list(shown.values())
 

@@ -230,7 +230,7 @@ class GptRun(TrainingRun):
             with self.numerics.autocast():
                 say = partial(self.log.say, always=True)
                 curve_point.metrics |= self.tasks.at(point.step, model, tokenizer, say)
-        self.history.observe(curve_point, self.trainer.model, keep=self.keeps_weights)
+        self.history.observe(curve_point, self.trainer.model if self.keeps_weights else None)
         best = self.history.best_step == point.step
         self.log.evaluation(curve_point, best=best, tokens_per_second=point.tokens_per_second)
         return self._early_stop()

@@ -225,28 +225,30 @@ class Trainer:
             dtype=numerics.dtype,
             share=(lambda model: shard(model, numerics)) if numerics.sharded else None,
         )
-        self.model.use_products(numerics.products)
-        self.model.use_recompute(config.train.recompute)
-        if numerics.fused_dropout:
-            self.model.use_fused_dropout()
+        self.model.use(
+            products=numerics.products, recompute=config.train.recompute, fused_dropout=numerics.fused_dropout
+        )
         self.model.document_end = corpus.eot_id if config.data.document_mask else None
         named: dict[str, Tensor] = dict(self.model.named_parameters())
         self.by_name, optim = named, config.optim
         """The parameters by name."""
+        self.parameters = list(named.values())
         with self._draws("dropout", 0, "update"):
             self.own_optimizer = OwnOptimizer(optim.plugin, optim, named) if optim.plugin else None
             self.intervention = Intervention(optim.intervention, named) if optim.intervention else None
+        self.own_parts = [part for part in (self.own_optimizer, self.intervention) if part is not None]
         self.optimizer = self.own_optimizer.optimizer if self.own_optimizer else build_optimizer(self.model, optim)
         self.gradient = Gradient(self.model, numerics, self.ranks, keeps=config.train.keeps)
         self.batches = Batches(config, corpus, texts.sources)
-        sets = {"": (corpus, "val"), **texts.validation}
-        self.validation = {name: self._validation_set(*where) for name, where in sets.items()}
+        self.validation = {}
+        for name, (validated, split) in {"": (corpus, "val"), **texts.validation}.items():
+            tokens = validated.tokens(split)
+            self.validation[name] = (tokens, validation_starts(len(tokens), config.model.context, config.eval.windows))
         """Tokens and window starts of each validation set; the name of the main one is ``""``."""
         self.watch, self.branch = Watch(config.stability, self.batches.per_epoch()), Branch()
         self.counters = Counters(scale=start_scale(config))
         self.batch_sum: int | None = None
         """Checksum of the last batch's tokens."""
-        self.parameters = list(self.model.parameters())
         self.elements = sum(p.numel() for p in self.parameters)
         self.usage = Usage(config, vocab_size, numerics)
         self.late: tuple[StepPoint, Tensor] | None = None
@@ -312,35 +314,26 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=x.device, dtype=self.numerics.dtype)
         own = self._share(pieces(len(x), self.numerics.micro_batch, self.ranks.size))
-        targets = self._targets(x)
+        end = self.model.document_end
+        # how many targets of each row the mean loss of the batch counts, up to a common factor
+        targets: list[int] = [1] * len(x) if end is None else (x != end).sum(1).tolist()
+        fused = self.numerics.fused_dropout
         for n, (piece, counts) in enumerate(own):
             micro = piece.micro.stop - piece.micro.start
             stream = Stream("dropout", self.seeds.dropout).at(k, piece.number)
             rows = slice(piece.start - piece.micro.start, piece.stop - piece.micro.start)
             masks = draw_masks(
-                self.config.model,
-                micro,
-                x.shape[1],
-                stream=stream,
-                device=x.device,
-                rows=rows,
-                fused=self.numerics.fused_dropout,
+                self.config.model, micro, x.shape[1], stream=stream, device=x.device, rows=rows, fused=fused
             )
             xs, ys = x[piece.start : piece.stop], y[piece.start : piece.stop]
             if self.config.model.plugin:  # it draws its own dropout, for the rows of this piece
                 stream = Stream("dropout", self.seeds.dropout).at(k, piece.number, piece.start)
             share = counts * sum(targets[piece.start : piece.stop]) / max(1, sum(targets))
             last = n == len(own) - 1
-            with kernels_seeded(x.device, stream, fused=self.numerics.fused_dropout or bool(self.config.plugins())):
+            with kernels_seeded(x.device, stream, fused=fused or bool(self.config.plugins())):
                 total += self.gradient.add(xs, ys, masks, share=share, scale=self.counters.scale, last=last)
         self.gradient.sum_over_ranks()
         return self.ranks.sum(total)
-
-    def _targets(self, x: Tensor) -> list[int]:
-        """Return how many targets of each row the mean loss of the batch counts, up to a common factor."""
-        end = self.model.document_end
-        counts: list[int] = [1] * len(x) if end is None else (x != end).sum(1).tolist()
-        return counts
 
     def _share(self, cut: list[Piece]) -> list[tuple[Piece, int]]:
         """Return this process's pieces, each with weight 1.
@@ -385,14 +378,12 @@ class Trainer:
 
     def own_state(self) -> dict[str, Tensor]:
         """Return a copy of the state of the user's own optimiser and intervention."""
-        parts = [part for part in (self.own_optimizer, self.intervention) if part is not None]
-        return {name: tensor for part in parts for name, tensor in part.tensors().items()}
+        return {name: tensor for part in self.own_parts for name, tensor in part.tensors().items()}
 
     def restore_own(self, tensors: dict[str, Tensor]) -> None:
         """Restore the state of :meth:`own_state`."""
-        for part in (self.own_optimizer, self.intervention):
-            if part is not None:
-                part.restore(tensors)
+        for part in self.own_parts:
+            part.restore(tensors)
 
     def batch(self, k: int) -> tuple[Tensor, Tensor]:
         """Return tokens and targets [B, T] of update ``k`` on the run's device."""
@@ -412,7 +403,9 @@ class Trainer:
     def apply(self, norm: Tensor, rate: float) -> None:
         """Make an update with learning rate ``rate``; ``norm`` is the L2 norm of the gradient."""
         if self.config.optim.clip:
-            clip(self._grads(), self.config.optim.clip, norm)
+            grads = self._grads()
+            factor = torch.clamp(self.config.optim.clip / (norm + 1e-6), max=1.0)
+            torch._foreach_mul_(grads, factor.to(grads[0].device))
         if self.own_optimizer is not None:
             self.own_optimizer.set_rate(rate)
         else:
@@ -502,7 +495,11 @@ class Trainer:
         with own_code_of(self, *STEP), self._draws("eval", self.step, "own code"):
             (loss, accuracy), *further = [self._validate(*where) for where in self.validation.values()]
         names = list(self.validation)[1:]
-        norms = component_norms(self.model, self._sum)
+        squares: dict[str, list[Tensor]] = {}
+        for name, p in self.by_name.items():
+            squares.setdefault(component(name), []).append(local(p.detach()).double().square().sum())
+        totals = self._sum(torch.stack([torch.stack(s).sum() for s in squares.values()])).sqrt().tolist()
+        norms: dict[str, float] = dict(zip(squares, totals, strict=True))
         outside = math.sqrt(sum(v * v for name, v in norms.items() if name not in EMBEDDINGS))
         return CurvePoint(
             step=self.counters.step,
@@ -514,11 +511,6 @@ class Trainer:
             metrics={f"{VAL_LOSS}{name}": value for name, (value, _) in zip(names, further, strict=True)}
             | {f"{VAL_ACC}{name}": value for name, (_, value) in zip(names, further, strict=True)},
         )
-
-    def _validation_set(self, corpus: Corpus, split: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return a split's tokens and the starts of its validation windows."""
-        tokens = corpus.tokens(split)
-        return tokens, validation_starts(len(tokens), self.config.model.context, self.config.eval.windows)
 
     def _validate(self, tokens: NDArray[Any], starts: NDArray[np.int64]) -> tuple[float, float]:
         """Return mean loss and accuracy in the windows at ``starts``."""
@@ -560,20 +552,3 @@ def model_vocabulary(config: GptConfig, corpus: Corpus) -> int:
         return corpus.vocab_size
     check_vocabulary(corpus, config.model.vocab_size)
     return config.model.vocab_size
-
-
-def component_norms(model: GPT, total: Callable[[Tensor], Tensor] = lambda value: value) -> dict[str, float]:
-    """Return the L2 norm of each component; a tied head has no norm of its own.
-
-    ``total`` sums the values of all processes, each measured on its shards.
-    """
-    squares: dict[str, list[Tensor]] = {}
-    for name, p in model.named_parameters():
-        squares.setdefault(component(name), []).append(local(p.detach()).double().square().sum())
-    totals = total(torch.stack([torch.stack(s).sum() for s in squares.values()])).sqrt().tolist()
-    return dict(zip(squares, totals, strict=True))
-
-
-def clip(grads: list[Tensor], limit: float, norm: Tensor) -> None:
-    """Scale ``grads``, whose L2 norm is ``norm``, down to norm ``limit`` if ``norm`` is larger."""
-    torch._foreach_mul_(grads, torch.clamp(limit / (norm + 1e-6), max=1.0).to(grads[0].device))
