@@ -10,12 +10,13 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 from grok.config.gpt import EVENTS, EvalConfig, GptConfig, LogConfig
 from grok.errors import ConfigError, DataError, in_words, one_line
@@ -69,54 +70,51 @@ TABLE_ROWS: Final = 40
 class Profiler:
     """Profiles updates ``WARM + 1 .. WARM + profile_steps`` counted from where the run starts."""
 
-    def __init__(self, config: LogConfig, device: torch.device, from_step: int) -> None:
-        """Make the folder.
+    def __init__(self, config: LogConfig, device: torch.device, say: Callable[[str], None]) -> None:
+        """Make the folder; ``say`` takes a warning.
 
         Raises:
             ConfigError: it cannot be made.
         """
-        self.folder = Path(config.profile) if config.profile else None
-        if self.folder is not None:
-            words = f"log.profile={config.profile} cannot be written: give another place, or null"
-            with in_words(ConfigError, words, OSError):
-                self.folder.mkdir(parents=True, exist_ok=True)
-        self.first, self.last = from_step + WARM + 1, from_step + WARM + config.profile_steps
-        self.cuda = device.type == "cuda"
         self.running: profile | None = None
+        if not config.profile:
+            return
+        self.folder, self.say, self.kind = Path(config.profile), say, device.type
+        with in_words(
+            ConfigError, f"log.profile={self.folder} cannot be written: give another place, or null", OSError
+        ):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.kind == "cuda" else [])
+        when = schedule(wait=WARM - 1, warmup=1, active=config.profile_steps, repeat=1)
+        self.running = profile(activities=activities, schedule=when, on_trace_ready=self._write)
+        self.running.start()
 
     @contextlib.contextmanager
     def around(self, k: int) -> Iterator[None]:
         """Profile update ``k`` in this context, if it is one of those."""
-        if self.folder is None or not self.first <= k <= self.last:
+        if self.running is None:
             yield
             return
-        if self.running is None:
-            activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.cuda else [])
-            self.running = profile(activities=activities)
-            self.running.start()
         with record_function(f"update {k}"):
             yield
-        if k == self.last:
-            self.close()
+        self.running.step()
 
-    def close(self) -> None:
+    def _write(self, finished: profile) -> None:
         """Write ``trace.json`` (for chrome://tracing or Perfetto) and ``table.txt``; a failure is only printed."""
-        if self.running is None or self.folder is None:
-            return
-        running, self.running = self.running, None
-        running.stop()
         try:
-            running.export_chrome_trace(str(self.folder / "trace.json"))
-            by = "self_cuda_time_total" if self.cuda else "self_cpu_time_total"
-            table = running.key_averages().table(sort_by=by, row_limit=TABLE_ROWS)
+            finished.export_chrome_trace(str(self.folder / "trace.json"))
+            table = finished.key_averages().table(sort_by=f"self_{self.kind}_time_total", row_limit=TABLE_ROWS)
             (self.folder / "table.txt").write_text(table, encoding="utf-8")
         except (OSError, RuntimeError) as error:  # torch has errors of its own
-            reason = one_line(error)
-            print(
-                f"warning: log.profile={self.folder} cannot be written ({reason}); the run goes on without it",
-                file=sys.stderr,
-                flush=True,
+            self.say(
+                f"warning: log.profile={self.folder} cannot be written ({one_line(error)}); the run goes on without it"
             )
+
+    def close(self) -> None:
+        """Write what was profiled so far."""
+        if self.running is not None:
+            self.running.stop()
+            self.running = None
 
 
 # The lines that a run prints (preset and size, evaluations, end), and its sinks.
@@ -136,7 +134,6 @@ class Log:
         config: GptConfig,
         corpus: Corpus,
         model: GPT,
-        device: torch.device,
         *,
         shares: Sequence[tuple[Corpus, float, float]] = (),
         from_step: int,
@@ -148,20 +145,19 @@ class Log:
         is expected to take of it; empty: ``corpus`` alone. ``earlier``: the log until ``from_step``. ``branch``: number
         of the branch there. ``mute``: print nothing whatever happens, as another process of this run prints it.
         """
-        self.mute = mute
+        self.mute, self.shares = mute, shares
         self.run_id, self.config, self.corpus, self.model = run_id, config, corpus, model
-        self.shares = shares
         self.from_step, self.began = from_step, 0.0
-        self.profile = Profiler(config.log, device, from_step)
+        self.profile = Profiler(config.log, model.device, partial(self.say, always=True))
         self.sinks: list[Sink] = open_sinks(run_id, config, from_step, branch)
         self._untold: list[StepPoint] = []
-        self.used = self._used(earlier)
+        self._use(earlier)
 
-    def _used(self, log: Sequence[StepPoint]) -> Used:
-        used = Used(self.config, self.model.vocab_size)
+    def _use(self, log: Sequence[StepPoint]) -> None:
+        """Begin to count what the run has used, with the steps of ``log``."""
+        self.used = Used(self.config, self.model.vocab_size)
         for point in log if self.sinks else ():
-            used.add(point)
-        return used
+            self.used.add(point)
 
     def say(self, line: str, *, always: bool = False) -> None:
         if not self.mute and (always or not self.config.log.quiet):
@@ -235,7 +231,11 @@ class Log:
             f"perplexity {math.exp(min(point.val_loss, 700)):.2f}{further}, lr {point.lr:.2e}, "
             f"{tokens_per_second:,.0f} tokens/s"
         )
-        scores = [f"{n.removeprefix(TASK)} {v:.4f}" for n, v in point.metrics.items() if _is_score(n)]
+        scores = [
+            f"{name.removeprefix(TASK)} {value:.4f}"
+            for name, value in point.metrics.items()
+            if name.startswith(TASK) and not name.endswith("_stderr")
+        ]
         if scores:
             self.say(f"tasks: {', '.join(scores)}")
         if point.sample is not None:
@@ -245,7 +245,7 @@ class Log:
         self, k: int, event: str, *, onset: int, to_step: int, branch: int, log: Sequence[StepPoint]
     ) -> None:
         """Print a rollback and start a new branch in the sinks; ``branch`` is its number, ``log`` all before it."""
-        self.used = self._used(log)
+        self._use(log)
         began = f", which began at step {onset}" if onset < k else ""
         self.say(f"rolled back from step {k} ({event}{began}) to step {to_step}: branch {branch}")
         self._tell("branch", branch)
@@ -285,14 +285,13 @@ class Log:
         if diverged:
             back = "" if self.config.stability.rolls_back() else ", or stability.policy=skip_data, which rolls back"
             advice = f"it is stored as far as it came; try a lower optim.lr or a longer optim.warmup_steps{back}"
-            self.say(advice, always=True)
             if saved_at:
-                steps = " and ".join(map(str, saved_at[-2:]))
-                self.say(
-                    f"its checkpoints of step {steps} are kept: go on with resume.run={result.run_id} "
-                    f"resume.step={saved_at[-2:][0]} and, named in resume.changes=[...], other settings",
-                    always=True,
+                advice += (
+                    f"; its checkpoints of step {' and '.join(map(str, saved_at[-2:]))} are kept: go on with "
+                    f"resume.run={result.run_id} resume.step={saved_at[-2:][0]} and, named in resume.changes=[...], "
+                    "other settings"
                 )
+            self.say(advice, always=True)
 
     def close(self) -> None:
         """Close every sink; what was written stays."""
@@ -307,18 +306,11 @@ class Log:
                     getattr(sink, what)(*record)
             except Exception as error:  # each has errors of its own, and none of them is worth a run
                 self.sinks.remove(sink)
-                reason = one_line(error)
-                print(
-                    f"{self.run_id[:8]} warning: {type(sink).__name__} failed ({type(error).__name__}: {reason}); "
+                self.say(
+                    f"warning: {type(sink).__name__} failed ({type(error).__name__}: {one_line(error)}); "
                     "the run goes on without it, and the store has everything",
-                    file=sys.stderr,
-                    flush=True,
+                    always=True,
                 )
-
-
-def _is_score(name: str) -> bool:
-    """Return whether a measurement is a task's score, not its standard error."""
-    return name.startswith(TASK) and not name.endswith("_stderr")
 
 
 def against_target(config: GptConfig, n: int) -> str:

@@ -140,7 +140,6 @@ class GptRun(TrainingRun):
             config if ranks.index == 0 else replace(config, log=LogConfig(quiet=True)),
             self.corpus,
             self.trainer.model,
-            numerics.device,
             shares=self._shares(),
             from_step=self.step,
             earlier=self.history.log,
