@@ -11,17 +11,18 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from grok.config.gpt import SKIP_WINDOW, StabilityConfig
 from grok.records import StepPoint, finite_or_null
+
+T = TypeVar("T")
 
 # Robust statistics of one quantity of a run's log: outliers, slow growth, and where an excursion began.
 
@@ -57,14 +58,20 @@ def spread(values: Sequence[float], middle: float) -> float:
     return NORMAL_MAD * statistics.median(abs(x - middle) for x in values)
 
 
+def last_of(values: list[T], value: T, most: int) -> list[T]:
+    """Return the last ``most`` of ``values`` and then ``value``."""
+    return [*values, value][-most:] if most else []
+
+
+@dataclass(slots=True)
 class Signal:
     """The logarithms of the recent values of one positive quantity."""
 
-    def __init__(self, window: int) -> None:
-        self.recent: deque[float] = deque(maxlen=window)
-        self.lows: deque[float] = deque(maxlen=WINDOWS)
-        self.highs: deque[float] = deque(maxlen=WINDOWS)
-        self.count = 0
+    window: int
+    recent: list[float] = field(default_factory=list)
+    lows: list[float] = field(default_factory=list)
+    highs: list[float] = field(default_factory=list)
+    count: int = 0
 
     def outlier(self, value: float, *, factor: float, sigma: float, tail: float = TAIL) -> bool:
         """Return whether ``value`` is far above the median and above the highest value of the last windows.
@@ -72,7 +79,7 @@ class Signal:
         It must be ``sigma`` deviations above the median, and ``factor`` times the highest value; where the values have
         heavy tails more: ``tail`` times as far above the highest one, in the logarithm, as this is above the median.
         """
-        if value <= 0 or len(self.recent) < self.recent.maxlen:  # type: ignore[operator]
+        if value <= 0 or len(self.recent) < self.window:
             return False
         middle, highest = statistics.median(self.recent), max(*self.recent, *self.highs)
         rise = max(math.log(factor), tail * (highest - middle))
@@ -82,29 +89,18 @@ class Signal:
         """Return whether the recent median is ``growth`` times the lowest kept one; if so, start again."""
         if not self.lows or statistics.median(self.recent) <= min(self.lows) + math.log(growth):
             return False
-        self.lows.clear()
+        self.lows = []
         return True
 
     def remember(self, value: float) -> None:
         """Add the next value, except zero, which has no logarithm."""
         if value <= 0:
             return
-        self.recent.append(math.log(value))
+        self.recent = last_of(self.recent, math.log(value), self.window)
         self.count += 1
-        if self.count % self.recent.maxlen == 0:  # type: ignore[operator]
-            self.lows.append(statistics.median(self.recent))
-            self.highs.append(max(self.recent))
-
-    def state(self) -> dict[str, Any]:
-        """Return the state as JSON-serialisable values."""
-        kept = {name: list(getattr(self, name)) for name in ("recent", "lows", "highs")}
-        return {**kept, "count": self.count}
-
-    def load(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``."""
-        self.recent = deque(state["recent"], maxlen=self.recent.maxlen)
-        self.lows, self.count = deque(state["lows"], maxlen=WINDOWS), state["count"]
-        self.highs = deque(state["highs"], maxlen=WINDOWS)
+        if self.count % self.window == 0:
+            self.lows = last_of(self.lows, statistics.median(self.recent), WINDOWS)
+            self.highs = last_of(self.highs, max(self.recent), WINDOWS)
 
 
 def onset(log: Sequence[StepPoint], names: Sequence[str], *, window: int, steps: int | None) -> int:
@@ -233,36 +229,35 @@ class Incident:
         return config.margin << max(0, self.tries - 1)
 
 
+@dataclass(slots=True)
 class Watch:
     """Checks the numbers of every step for the events of ``grok.config.gpt.EVENTS``."""
 
-    NUMBERS: Final = ("first", "smooth", "above", "far", "still", "repeats")
-    QUEUES: Final = ("recent", "batches", "skipped")
-    NORMS: Final = ("latest", "before")
-    """Its attributes that a checkpoint keeps as they are, as lists, and with null for what is not finite."""
+    config: StabilityConfig
+    epoch: float = math.inf
+    """Number of batches in an epoch of the data."""
+    recent: list[float] = field(default_factory=list)
+    first: float | None = None
+    """Loss of the first step; about log V for a new model."""
+    smooth: float = 0.0
+    above: int = 0
+    best: float = math.inf
+    """Lowest smoothed loss since the first full window."""
+    far: int = 0
+    """Steps since the smoothed loss was near its lowest value."""
+    signals: dict[str, Signal] = field(default_factory=dict)
+    latest: dict[str, float] = field(default_factory=dict)
+    """Norms of the weights and of AdamW's second moments after the last update."""
+    before: dict[str, float] = field(default_factory=dict)
+    """These norms after the previous update."""
+    still: int = 0
+    batches: list[int] = field(default_factory=list)
+    """Checksums of the last batches."""
+    repeats: int = 0
+    skipped: list[int] = field(default_factory=list)
 
-    def __init__(self, config: StabilityConfig, epoch: float = math.inf) -> None:
-        """``epoch``: number of batches in an epoch of the data."""
-        self.config, self.epoch = config, epoch
-        self.recent: deque[float] = deque(maxlen=config.window)
-        self.first: float | None = None
-        """Loss of the first step; about log V for a new model."""
-        self.smooth = 0.0
-        self.above = 0
-        self.best = math.inf
-        """Lowest smoothed loss since the first full window."""
-        self.far = 0
-        """Steps since the smoothed loss was near its lowest value."""
-        self.signals = {name: Signal(config.window) for name in SIGNALS}
-        self.latest: dict[str, float] = {}
-        """Norms of the weights and of AdamW's second moments after the last update."""
-        self.before: dict[str, float] = {}
-        """These norms after the previous update."""
-        self.still = 0
-        # of half an epoch: a new epoch repeats the batches of the last one in another order
-        self.batches: deque[int] = deque(maxlen=int(min(config.window, epoch / 2)))
-        self.repeats = 0
-        self.skipped: deque[int] = deque(maxlen=config.skip_limit)
+    def __post_init__(self) -> None:
+        self.signals = {name: Signal(self.config.window) for name in SIGNALS}
 
     def see(self, loss: float, grad_norm: float, batch: int | None = None) -> str | None:
         """Return the event of the next step, one of ``EVENTS``, or None.
@@ -279,7 +274,10 @@ class Watch:
         if event and self.config.acts_on(event):
             return event
         self._remember(loss, values)
-        self._compare(batch)
+        if batch is not None:
+            self.repeats = self.repeats + 1 if batch in self.batches else 0
+            # of half an epoch: a new epoch repeats the batches of the last one in another order
+            self.batches = last_of(self.batches, batch, int(min(self.config.window, self.epoch / 2)))
         if self.above >= self.config.rise_steps:
             return "rising"
         return event or self._lasting()
@@ -293,7 +291,7 @@ class Watch:
 
     def skip(self, k: int) -> bool:
         """Record that update ``k`` was skipped; return whether ``skip_limit`` is reached."""
-        self.skipped.append(k)
+        self.skipped = last_of(self.skipped, k, self.config.skip_limit)
         return len(self.skipped) == self.config.skip_limit and self.skipped[0] > k - SKIP_WINDOW
 
     def onset(self, event: str, log: Sequence[StepPoint]) -> int:
@@ -312,7 +310,7 @@ class Watch:
         return begun
 
     def _spikes(self, loss: float) -> bool:
-        if len(self.recent) < self.recent.maxlen:  # type: ignore[operator]
+        if len(self.recent) < self.config.window:
             return False
         middle = statistics.median(self.recent)
         deviation = spread(self.recent, middle)
@@ -325,23 +323,18 @@ class Watch:
         return any(self.signals[n].outlier(values[n], **limits) for n in OUTLIERS[event] if n in values)
 
     def _remember(self, loss: float, values: dict[str, float]) -> None:
-        self.recent.append(loss)
+        self.recent = last_of(self.recent, loss, self.config.window)
         if self.first is None:
             self.first = self.smooth = loss
         self.smooth = SMOOTHING * self.smooth + (1 - SMOOTHING) * loss
         self.above = self.above + 1 if self.smooth > self.first + self.config.rise else 0
-        if len(self.recent) == self.recent.maxlen:
+        if len(self.recent) == self.config.window:
             self.best = min(self.best, self.smooth)
         self.far = self.far + 1 if self.smooth > self.best + self.config.stuck else 0
         for name, value in values.items():
             self.signals[name].remember(value)
         moved = values["grad_norm"] > 0 and (not self.latest or self.latest != self.before)
         self.still = 0 if moved else self.still + 1
-
-    def _compare(self, batch: int | None) -> None:
-        if batch is not None:
-            self.repeats = self.repeats + 1 if batch in self.batches else 0
-            self.batches.append(batch)
 
     def _lasting(self) -> str | None:
         """Return an event that has lasted long enough, or None; it is returned again after as many steps."""
@@ -356,24 +349,17 @@ class Watch:
         return next(grown, None)
 
     def state(self) -> dict[str, Any]:
-        """Return the state as JSON-serialisable values."""
-        return {
-            **{name: getattr(self, name) for name in self.NUMBERS},
-            **{name: list(getattr(self, name)) for name in self.QUEUES},
-            **{name: finite_or_null(getattr(self, name)) for name in self.NORMS},
-            "best": self.best if math.isfinite(self.best) else None,
-            "signals": {name: signal.state() for name, signal in self.signals.items()},
-        }
+        """Return the state as JSON-serialisable values, with null for what is not finite."""
+        kept = {name: value for name, value in asdict(self).items() if name not in ("config", "epoch")}
+        return finite_or_null(kept) | {name: finite_or_null(kept[name]) for name in ("latest", "before")}
 
     def load(self, state: dict[str, Any]) -> None:
         """Continue from ``state``."""
-        for name in self.NUMBERS:
-            setattr(self, name, state[name])
-        for name in self.QUEUES:
-            setattr(self, name, deque(state[name], maxlen=getattr(self, name).maxlen))
-        for name in self.NORMS:
-            setattr(self, name, {n: math.nan if v is None else v for n, v in state[name].items()})
+        for name, value in state.items():
+            setattr(self, name, value)
         self.best = math.inf if state["best"] is None else state["best"]
-        self.signals = {name: Signal(self.config.window) for name in SIGNALS}
-        for name, signal in state["signals"].items():
-            self.signals[name].load(signal)
+        self.latest = {n: math.nan if v is None else v for n, v in state["latest"].items()}
+        self.before = {n: math.nan if v is None else v for n, v in state["before"].items()}
+        self.signals = {
+            name: Signal(**signal | {"window": self.config.window}) for name, signal in state["signals"].items()
+        }
