@@ -12,6 +12,7 @@ import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -116,23 +117,18 @@ def open_sinks(run_id: str, config: GptConfig, from_step: int, branch: int) -> l
     seeds = {f"seed_{stream}": seed for stream, seed in asdict(config.stream_seeds()).items()}
     settings = {**flatten(config), **seeds, "store": str(Path(config.store.path).resolve())}
 
-    def folder(root: str) -> Path:
-        return run_folder(root, run_id, config.seed)
-
+    folder = partial(run_folder, run_id=run_id, seed=config.seed)
     requested: list[tuple[str, str | None, Callable[[str], Sink]]] = [
-        ("tensorboard", log.tensorboard, lambda x: TensorBoard(folder(x), from_step, settings, branch)),
+        ("tensorboard", log.tensorboard, lambda root: TensorBoard(folder(root), from_step, settings, branch)),
         ("wandb", log.wandb, lambda project: WeightsAndBiases(run_id, project, settings)),
+        ("plugin", label(log.plugin) if log.plugin else None, lambda _: OwnSink(run_id, log.plugin, settings)),
     ]
-    if log.plugin:
-        requested.append(("plugin", label(log.plugin), lambda name: OwnSink(run_id, log.plugin, settings)))
     sinks: list[Sink] = []
     for name, value, opened in requested:
         if value:
             with in_words(ConfigError, f"log.{name}={value} cannot be written: give another place, or null", OSError):
                 sinks.append(opened(value))
-    for sink in sinks:
-        if not isinstance(sink, TensorBoard):  # its folder has the branch already
-            sink.branch(branch)
+            sinks[-1].number = branch
     return sinks
 
 

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,8 +36,6 @@ from grok.untrusted import has_shape, is_plain, read_json_object
 # ``grok.prepare`` replaces a corpus by a rename, so a run that trains on the old one reads
 # the old bytes until it ends. Only a file that is overwritten in place changes for its readers.
 
-_PART: Final = 2**20
-
 
 class OpenFile:
     """One file, open for reading until the object is garbage-collected.
@@ -49,45 +47,37 @@ class OpenFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         with in_words(DataError, f"{path} cannot be read: run `grok prepare` again", OSError):
-            self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        weakref.finalize(self, os.close, self._handle)
+            self._file = path.open("rb")
+        weakref.finalize(self, self._file.close)
         self.stamp = self._stamp()
         """Device, inode, size and modification time when the file's content was last known to be right."""
 
     @property
     def size(self) -> int:
         """Bytes of the file."""
-        return os.fstat(self._handle).st_size
+        return os.fstat(self._file.fileno()).st_size
 
     def map(self, dtype: np.dtype[Any]) -> np.memmap[Any, np.dtype[Any]]:
         """Return the content, memory-mapped for reading."""
-        with os.fdopen(os.dup(self._handle), "rb") as file:
-            return np.memmap(file, dtype=dtype, mode="r")
+        return np.memmap(self._file, dtype=dtype, mode="r")
 
     def read(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return the content as an array in memory."""
-        return np.frombuffer(b"".join(self._parts()), dtype=dtype)
+        self._file.seek(0)
+        return np.frombuffer(self._file.read(), dtype=dtype)
 
     def sha256(self) -> str:
         """Return the hash of all bytes, in hexadecimal."""
-        hasher = hashlib.sha256()
-        for part in self._parts():
-            hasher.update(part)
-        return hasher.hexdigest()
+        # read, not memory-mapped: mapped pages count as memory in use
+        self._file.seek(0)
+        return hashlib.file_digest(self._file, "sha256").hexdigest()
 
     def trust(self) -> None:
         """Set ``stamp`` to the file's present state: the caller compares the content."""
         self.stamp = self._stamp()
 
-    def _parts(self) -> Iterator[bytes]:
-        """Yield the content in parts; read, not memory-mapped: mapped pages count as memory in use."""
-        position = 0
-        while part := os.pread(self._handle, _PART, position):
-            yield part
-            position += len(part)
-
     def _stamp(self) -> tuple[int, ...]:
-        now = os.fstat(self._handle)
+        now = os.fstat(self._file.fileno())
         return (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns)
 
 
@@ -95,24 +85,14 @@ class OpenFile:
 
 MANIFEST_VERSION: Final = 1
 _DOCS_DTYPE: Final = np.dtype("<i8")
-_SPLIT_SHAPE: Final = {
-    "file": str,
-    "sha256": str,
-    "documents_file": str,
-    "documents_sha256": str,
-    "tokens": int,
-    "documents": int,
-    "bytes": int,
-    "words": int,
+_SPLIT_SHAPE: Final[dict[str, Any]] = {
+    **dict.fromkeys(("file", "sha256", "documents_file", "documents_sha256"), str),
+    **dict.fromkeys(("tokens", "documents", "bytes", "words"), int),
 }
 _MANIFEST_SHAPE: Final = {
     "version": int,
-    "hash": str,
-    "key": str,
-    "form": str,
-    "word_rule": str,
+    **dict.fromkeys(("hash", "key", "form", "word_rule", "dtype"), str),
     "detokenizer": (str, None),
-    "dtype": str,
     "tokenizer": {"kind": str, "file": str, "hash": str, "vocab_size": int, "eot": str, "eot_id": (int, None)},
     "splits": {"train": _SPLIT_SHAPE, "val": _SPLIT_SHAPE, "test?": _SPLIT_SHAPE},
 }

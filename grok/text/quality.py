@@ -11,7 +11,7 @@ import hashlib
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -82,10 +82,9 @@ class Quality:
 
     def describe(self) -> dict[str, Any]:
         """Return the shares for the report, and the worst samples of each fault, as JSON values by name."""
-        shares = {name: self.faults[name] / self.windows if self.windows else 0.0 for name in LIMITS}
         return {
             "windows": self.windows,
-            **{f"share_{name}": share for name, share in shares.items()},
+            **{f"share_{name}": self.faults[name] / max(1, self.windows) for name in LIMITS},
             "worst": {name: [text for _, text in kept] for name, kept in self.worst.items()},
         }
 
@@ -270,63 +269,63 @@ def _samples(corpus: Corpus, name: str) -> dict[str, str]:
     lengths = np.diff(offsets)
     chosen = {"first": 0, "middle": len(lengths) // 2, "last": len(lengths) - 1}
     chosen |= {"longest": int(lengths.argmax()), "shortest": int(lengths.argmin())}
-    samples: dict[str, str] = {}
-    seen: set[int] = set()
+    labels: dict[int, str] = {}
     for label, i in chosen.items():
-        if i not in seen:
-            end = min(int(offsets[i + 1]), int(offsets[i]) + tokens)
-            samples[f"{label} (document {i})"] = corpus.tokenizer.decode(ids[offsets[i] : end].tolist())
-            seen.add(i)
-    return samples
+        labels.setdefault(i, label)
+    return {
+        f"{label} (document {i})": corpus.tokenizer.decode(
+            ids[offsets[i] : min(offsets[i + 1], offsets[i] + tokens)].tolist()
+        )
+        for i, label in labels.items()
+    }
 
 
 def _warnings(
     texts: Mapping[str, Mapping[str, Any]], splits: Mapping[str, Mapping[str, Any]], leaks: Mapping[str, int]
 ) -> list[str]:
     warnings: list[str] = []
+
+    def warn(found: object, words: str) -> None:
+        if found:
+            warnings.append(words)
+
     for name, text in texts.items():
-        characters = max(1, text["characters"])
-        if text["replacement_characters"]:
-            warnings.append(f"{name}: {text['replacement_characters']:,} characters were not UTF-8 (now U+FFFD)")
-        if text["control_characters"] > characters / 10_000:
-            warnings.append(f"{name}: {text['control_characters']:,} control characters: the input may not be text")
-        if text["duplicate_share"] > 0.01:
-            warnings.append(
-                f"{name}: {text['duplicate_share']:.1%} of the documents repeat an earlier one, word for word"
-            )
-        if text["documents"] > 1 and text["longest_document"]["bytes"] > 0.2 * text["bytes"]:
-            share = text["longest_document"]["bytes"] / text["bytes"]
-            warnings.append(f"{name}: document {text['longest_document']['number']} alone is {share:.0%} of the text")
-        if text["short_documents"] > 0.01 * text["documents"]:
-            warnings.append(f"{name}: {text['short_documents']:,} documents have fewer than {SHORT_BYTES} bytes")
-        if text["blank_documents"]:
-            warnings.append(f"{name}: {text['blank_documents']:,} blank documents were left out")
+        replaced, control, short = text["replacement_characters"], text["control_characters"], text["short_documents"]
+        warn(replaced, f"{name}: {replaced:,} characters were not UTF-8 (now U+FFFD)")
+        strange = control > max(1, text["characters"]) / 10_000
+        warn(strange, f"{name}: {control:,} control characters: the input may not be text")
+        repeated = text["duplicate_share"]
+        warn(repeated > 0.01, f"{name}: {repeated:.1%} of the documents repeat an earlier one, word for word")
+        if text["documents"] > 1:
+            longest, share = text["longest_document"], text["longest_document"]["bytes"] / text["bytes"]
+            warn(share > 0.2, f"{name}: document {longest['number']} alone is {share:.0%} of the text")
+        warn(short > 0.01 * text["documents"], f"{name}: {short:,} documents have fewer than {SHORT_BYTES} bytes")
+        warn(text["blank_documents"], f"{name}: {text['blank_documents']:,} blank documents were left out")
         for fault, words in WORDS.items():
-            if (share := text["quality"][f"share_{fault}"]) >= ALARMING:
-                warnings.append(f"{name}: {share:.0%} of the text {words}; the worst samples are below")
+            share = text["quality"][f"share_{fault}"]
+            warn(share >= ALARMING, f"{name}: {share:.0%} of the text {words}; the worst samples are below")
     for name, count in leaks.items():
-        if count:
-            warnings.append(f"{name}: {count:,} of {splits[name]['documents']:,} documents are also in train")
+        warn(count, f"{name}: {count:,} of {splits[name]['documents']:,} documents are also in train")
     for name, split in splits.items():
-        if split["bytes_per_token"] < 1.5 and split["ids"] > 1000:
-            warnings.append(
-                f"{name}: only {split['bytes_per_token']:.2f} bytes a token: the tokeniser may not fit this text"
-            )
+        few = split["bytes_per_token"]
+        unfit = few < 1.5 and split["ids"] > 1000
+        warn(unfit, f"{name}: only {few:.2f} bytes a token: the tokeniser may not fit this text")
     return warnings
 
 
 def to_markdown(content: Mapping[str, Any], title: str) -> str:
     """Return the report as a Markdown page; ``title`` is the corpus's name."""
     tokenizer = content["tokenizer"]
+    end = "none" if tokenizer["eot_id"] is None else tokenizer["eot_id"]
     lines = [
         f"# Corpus {title}",
         "",
         f"Data hash `{content['hash'][:20]}`; tokeniser {tokenizer['kind']}, {tokenizer['vocab_size']:,} ids,"
-        f" end of text {'none' if tokenizer['eot_id'] is None else tokenizer['eot_id']}.",
+        f" end of text {end}.",
         "",
-        *_section("Warnings", [f"- {warning}" for warning in content["warnings"]] or ["None."]),
-        *_section("Splits", _split_table(content["splits"])),
-        *_section("Text", _text_table(content["text"])),
+        *("## Warnings", "", *([f"- {warning}" for warning in content["warnings"]] or ["None."]), ""),
+        *("## Splits", "", *_split_table(content["splits"]), ""),
+        *("## Text", "", *_text_table(content["text"]), ""),
     ]
     for name, text in content["text"].items():
         for fault, worst in text["quality"]["worst"].items():
@@ -338,10 +337,6 @@ def to_markdown(content: Mapping[str, Any], title: str) -> str:
         for label, text in samples.items():
             lines += [f"**{label}**", "", "```text", text.strip("\n"), "```", ""]
     return "\n".join(lines)
-
-
-def _section(title: str, body: Iterable[str]) -> list[str]:
-    return [f"## {title}", "", *body, ""]
 
 
 def _split_table(splits: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -358,24 +353,20 @@ def _text_table(texts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     def size(document: Mapping[str, Any] | None) -> str:
         return "none" if document is None else f"{document['bytes']:,} bytes (document {document['number']:,})"
 
-    measures: list[tuple[str, Any]] = [
-        ("documents", lambda t: f"{t['documents']:,}"),
-        ("filters", lambda t: ", ".join(f"{n:,} {what}" for what, n in t["filtered"].items()) or "none"),
-        ("bytes", lambda t: f"{t['bytes']:,}"),
-        ("characters", lambda t: f"{t['characters']:,}, {t['distinct_characters']:,} distinct"),
-        ("longest document", lambda t: size(t["longest_document"])),
-        ("shortest document", lambda t: size(t["shortest_document"])),
-        ("word-for-word duplicates", lambda t: f"{t['duplicate_share']:.2%}"),
-        ("not UTF-8 (U+FFFD)", lambda t: f"{t['replacement_characters']:,}"),
-        ("ASCII", lambda t: f"{t['share_ascii']:.2%}"),
-        ("commonest characters", lambda t: " ".join(_shown(c) for c, _ in t["top_characters"])),
-    ]
-    header = f"| | {' | '.join(texts)} |"
-    return [
-        header,
-        "|---|" + "---|" * len(texts),
-        *(f"| {name} | {' | '.join(show(t) for t in texts.values())} |" for name, show in measures),
-    ]
+    measures: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "documents": lambda t: f"{t['documents']:,}",
+        "filters": lambda t: ", ".join(f"{n:,} {what}" for what, n in t["filtered"].items()) or "none",
+        "bytes": lambda t: f"{t['bytes']:,}",
+        "characters": lambda t: f"{t['characters']:,}, {t['distinct_characters']:,} distinct",
+        "longest document": lambda t: size(t["longest_document"]),
+        "shortest document": lambda t: size(t["shortest_document"]),
+        "word-for-word duplicates": lambda t: f"{t['duplicate_share']:.2%}",
+        "not UTF-8 (U+FFFD)": lambda t: f"{t['replacement_characters']:,}",
+        "ASCII": lambda t: f"{t['share_ascii']:.2%}",
+        "commonest characters": lambda t: " ".join(_shown(c) for c, _ in t["top_characters"]),
+    }
+    rows = [f"| {name} | {' | '.join(map(show, texts.values()))} |" for name, show in measures.items()]
+    return [f"| | {' | '.join(texts)} |", "|---|" + "---|" * len(texts), *rows]
 
 
 def _shown(character: str) -> str:
