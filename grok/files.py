@@ -55,11 +55,7 @@ def disk_errors(
 
 def flush_folder(folder: Path) -> None:
     """Flush the names in ``folder`` to the disk."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    flush_file(folder)
 
 
 def write_flushed(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -235,7 +231,7 @@ def _flush_tree(folder: Path) -> None:
 
 
 def flush_file(path: Path) -> None:
-    """Flush the content of a file to the disk."""
+    """Flush the content of a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from grok.commands.command import Parser, command, number
@@ -51,6 +52,7 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--input",
+        dest="inputs",
         nargs="+",
         required=True,
         metavar="FILE",
@@ -84,7 +86,9 @@ def parser() -> Parser:
         "--vocab", type=Path, metavar="DIR", help=f"folder with GPT-2's vocab.json and merges.txt (or {GPT2_VOCAB_ENV})"
     )
     parser.add_argument("--eot", default=END_OF_TEXT, help="a tokenizer.json's token that ends documents")
-    parser.add_argument("--field", help="column or key with the text in parquet and JSON files")
+    parser.add_argument(
+        "--field", dest="text_field", metavar="FIELD", help="column or key with the text in parquet and JSON files"
+    )
     parser.add_argument(
         "--detokenize", action="store_true", help="undo WikiText's tokenisation: natural spacing and punctuation"
     )
@@ -111,23 +115,10 @@ def _request(arguments: argparse.Namespace) -> Request:
         if not equals or not file or name not in ("val", "test"):
             raise DataError(f"--split-file {text}: expected val=FILE or test=FILE")
         split_files[name] = (*split_files.get(name, ()), file)
-    return Request(
-        form=arguments.form,
-        inputs=tuple(arguments.input),
-        out=arguments.out,
-        tokenizer=arguments.tokenizer,
-        split_files=split_files,
-        val_fraction=arguments.val_fraction,
-        vocab_size=arguments.vocab_size,
-        vocab=arguments.vocab,
-        eot=arguments.eot,
-        text_field=arguments.field,
-        detokenize=arguments.detokenize,
-        filters=Filters(
-            arguments.min_characters, arguments.max_characters, arguments.without_duplicates, arguments.lower_case
-        ),
-        workers=arguments.workers,
-    )
+    given = vars(arguments)
+    filters = Filters(**{f.name: given[f.name] for f in fields(Filters)})
+    options = {f.name: given[f.name] for f in fields(Request) if f.name in given}
+    return Request(**options | {"inputs": tuple(arguments.inputs), "split_files": split_files, "filters": filters})
 
 
 def _summary(corpus: Corpus, was_there: bool) -> str:

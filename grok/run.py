@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any
 from grok.commands.command import GO_ON, command
 from grok.commands.compose import Task
 from grok.commands.reference import run_help
-from grok.commands.words import as_value, store_as_setting
-from grok.config import MODES
-from grok.config.fields import settings_of
+from grok.commands.words import as_value, hint_of, store_as_setting
 from grok.config.values import literal
 from grok.errors import ConfigError
 
@@ -76,10 +74,10 @@ def run(*words: str, **settings: Any) -> pd.Series:
         GrokError: a setting is refused, or the store cannot be used.
         KeyboardInterrupt: the run was interrupted; the same call continues it.
     """
+    import pandas as pd
+
     rows = _rows([*words, *_as_words(settings)])
     if rows is None:
-        import pandas as pd
-
         return pd.Series(dtype=object)
     if rows.empty:
         raise KeyboardInterrupt("the run was interrupted; the same call continues it")
@@ -100,12 +98,10 @@ def sweep(*words: str, **settings: Any) -> pd.DataFrame:
     Raises:
         GrokError: a setting is refused, or the store cannot be used.
     """
-    rows = _rows(["-m", *words, *_as_words(settings)])
-    if rows is None:
-        import pandas as pd
+    import pandas as pd
 
-        return pd.DataFrame()
-    return rows
+    rows = _rows(["-m", *words, *_as_words(settings)])
+    return pd.DataFrame() if rows is None else rows
 
 
 def _rows(words: list[str]) -> pd.DataFrame | None:
@@ -128,12 +124,6 @@ def _as_words(settings: Mapping[str, Any]) -> list[str]:
     >>> _as_words({"seed": range(3), "optim__lr": [0.001, 0.003], "optim__betas": [0.9, 0.98], "dry_run": True})
     ['seed=range(0,3,1)', 'optim.lr=0.001,0.003', 'optim.betas=[0.9,0.98]', 'dry_run=true']
     """
-    lists = {
-        name
-        for mode in MODES.values()
-        for name, (hint, _) in settings_of(mode).items()
-        if typing.get_origin(hint) is list
-    }
     words = []
     plain = {key: value.tolist() if getattr(value, "ndim", 0) else value for key, value in settings.items()}  # arrays
     for key, value in plain.items():
@@ -141,7 +131,7 @@ def _as_words(settings: Mapping[str, Any]) -> list[str]:
         if isinstance(value, range):
             text = f"range({value.start},{value.stop},{value.step})"
         elif isinstance(value, (list, tuple)) and (
-            name not in lists or any(isinstance(v, (list, tuple)) for v in value)
+            typing.get_origin(hint_of(name)) is not list or any(isinstance(v, (list, tuple)) for v in value)
         ):
             if not value:
                 raise ConfigError(f"{name}={value!r} is empty: expected at least one value to sweep over")

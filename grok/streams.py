@@ -61,12 +61,8 @@ class StreamSeeds:
     @classmethod
     def derive(cls, seed: int, overrides: dict[str, int | None] | None = None) -> StreamSeeds:
         """Return the seeds for the master ``seed``; an integer in ``overrides`` replaces a stream's seed."""
-        chosen = overrides or {}
-        resolved = {}
-        for field in fields(cls):
-            value = chosen.get(field.name)
-            resolved[field.name] = derive_seed(seed, field.name) if value is None else value
-        return cls(**resolved)
+        given = {name: value for name, value in (overrides or {}).items() if value is not None}
+        return cls(**{f.name: derive_seed(seed, f.name) for f in fields(cls)} | given)
 
 
 @dataclass(frozen=True, slots=True)

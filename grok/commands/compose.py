@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from grok.commands import words as setups
 from grok.commands.command import FULL_ERROR
-from grok.commands.words import as_overrides, chosen_mode
+from grok.commands.words import as_overrides, chosen_mode, presets
 from grok.config import MODES, ArithmeticConfig, GptConfig, RunConfig, flatten, load_config, load_configs
 from grok.config.fields import settings_of
 from grok.config.values import literal
@@ -61,7 +60,7 @@ def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
             return no_launcher(name)
         known = sorted(error.options)
         if group == "experiment/gpt":
-            group, name, known = "experiment", f"gpt/{name}", [f"gpt/{preset}" for preset in setups.presets()]
+            group, name, known = "experiment", f"gpt/{name}", [f"gpt/{preset}" for preset in presets()]
         return f"{group}={name} is not known{nearest(name, known)}: expected one of {', '.join(known)}"
     text = str(error) or str(error.__cause__ or "")
     nowhere = re.search(r"Interpolation key '([^']*)' not found\s+full_key: (\S+)", text)
@@ -297,7 +296,7 @@ def announcement(configs: Sequence[GptConfig], argv: Sequence[str]) -> list[str]
     lines = []
     words = dict(_overrides(argv))  # of a setting given twice the last one counts
     for name in dict.fromkeys(str(config.experiment) for config in configs):
-        if name.removeprefix("gpt/") not in setups.presets():
+        if name.removeprefix("gpt/") not in presets():
             continue  # a file of the user's own; what it says is its own
         preset = flatten(gpt_settings(["mode=gpt", f"experiment={name}"]))
         runs = [flatten(_with_length(config)) for config in configs if config.experiment == name]

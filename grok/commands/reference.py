@@ -7,8 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from grok.commands import words as setups
-from grok.commands.words import chosen_mode
+from grok.commands.words import chosen_mode, setup_meaning, setup_names
 from grok.config import MODES
 from grok.config.fields import Rule, accepted_values, defaults_of, settings_of
 from grok.config.values import literal
@@ -85,9 +84,9 @@ def run_help(words: Sequence[str]) -> str:
 
 def named_lines(group: str, mode: str | None = None) -> Iterator[str]:
     """Yield a line for each set-up of ``group``; of experiments only those of ``mode``."""
-    for name in setups.setup_names(group):
+    for name in setup_names(group):
         if group != "experiment" or mode is None or name.startswith("gpt/") == (mode == "gpt"):
-            yield f"  {f'{group}={name}':<34}{setups.setup_meaning(group, name, 80)}".rstrip()
+            yield f"  {f'{group}={name}':<34}{setup_meaning(group, name, 80)}".rstrip()
 
 
 def setting_lines(settings: Mapping[str, tuple[Any, Rule]], default: Mapping[str, Any]) -> Iterator[str]:

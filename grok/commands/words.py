@@ -45,7 +45,7 @@ def presets() -> list[str]:
     return [name.removeprefix("gpt/") for name in setup_names("experiment") if name.startswith("gpt/")]
 
 
-def setup_meaning(group: str, name: str, width: int = 90) -> str:
+def setup_meaning(group: str, name: str, width: int) -> str:
     """Return what a set-up is: the first sentence of its file's comment, behind the command that it opens with."""
     lines = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     comment = [line.removeprefix("#").strip() for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
@@ -109,7 +109,7 @@ def _refuse_other_programs(word: str) -> None:
     name, _, value = word.partition("=")
     if name in _MEANT and value and not value.startswith("{"):
         raise ConfigError(f"{word}: {name} is a group of settings, did you mean '{_MEANT[name]}={value}'?")
-    if _hint(name) is int and (typed := _RANGE.fullmatch(value)):
+    if hint_of(name) is int and (typed := _RANGE.fullmatch(value)):
         first, last = int(typed[1]), int(typed[2])
         raise ConfigError(
             f"{word}: a range is {name}=range({first},{last + 1}), without its end; `grok sweep` trains all"
@@ -171,7 +171,7 @@ def as_meant(word: str) -> str:
         return f"save='{value}'"  # not a sweep: what is kept is no part of a run
     if name == "task.operation" and "^" in value and not set(value) & set("'\"()[]{}"):
         return f"{name}=" + ",".join(f"'{operation}'" for operation in value.split(","))
-    if _hint(name) is str and not set(value) & set("'\"()[]{}\\"):  # 2024_11_21 is a name, and a number to Hydra
+    if hint_of(name) is str and not set(value) & set("'\"()[]{}\\"):  # 2024_11_21 is a name, and a number to Hydra
         odd = re.compile(rf"(?i){NUMBER}|.*[^ -~].*")  # nor has its grammar letters beyond ASCII
         word = f"{name}=" + ",".join(literal(text) if odd.fullmatch(text) else text for text in value.split(","))
     if any(name == known or name.startswith(f"{known}.") for known in _maps()):
@@ -185,12 +185,12 @@ def as_value(name: str, text: str) -> str:
     >>> as_value("optim.lr", "1e-3"), as_value("store.path", "1e-3")
     ('1e-3', '"1e-3"')
     """
-    hint = _hint(name)
+    hint = hint_of(name)
     items = typing.get_args(hint) if typing.get_origin(hint) is list else (hint,)
     return text if set(items) <= {int, float, bool} and NO_TEXT.fullmatch(text) else literal(text)
 
 
-def _hint(name: str) -> Any:
+def hint_of(name: str) -> Any:
     """Return the type of a setting, or of an entry of a map, without ``None``; None where it is not known."""
     name = name.lstrip("+")
     return _hints().get(name) or next(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.common import RunConfig
-from grok.config.fields import Built, build, canonical_json, recorded_of, settings_of, walk
+from grok.config.fields import Built, build, canonical_json, recorded_of, walk
 from grok.config.gpt import GptConfig, require_preset
 from grok.errors import ConfigError, nearest
 from grok.plugins import target_of
@@ -109,30 +109,17 @@ def load_config(data: Mapping[str, Any], built: Built | None = None) -> RunConfi
     mode = data.get("mode", "arithmetic")
     if mode not in MODES:
         raise ConfigError(f"mode={mode!r} is not known{nearest(str(mode), MODES)}: expected one of {', '.join(MODES)}")
-    try:
-        config = build(MODES[mode], data, built=built)
-    except ConfigError:
-        _refuse_another_mode(data, mode)
-        raise
+    groups = {name: {f.name for f in fields(cls)} for name, cls in MODES.items()}
+    for other in MODES:
+        if elsewhere := sorted(data.keys() & groups[other] - groups[mode]):  # a named sweep may be for that mode
+            raise ConfigError(
+                f"{elsewhere[0]} belongs to mode={other}, and this is mode={mode}: add mode={other}, or leave "
+                f"{elsewhere[0]} out"
+            )
+    config = build(MODES[mode], data, built=built)
     if isinstance(config, GptConfig):
         require_preset(config)
     return config
-
-
-def _refuse_another_mode(data: Mapping[str, Any], mode: str) -> None:
-    """Refuse a setting, or a group of them, that only another mode has: a named sweep may be for that mode.
-
-    Raises:
-        ConfigError: ``data`` has such a group.
-    """
-    groups = {name: {setting.partition(".")[0] for setting in settings_of(cls)} for name, cls in MODES.items()}
-    for group in data:
-        others = [name for name in MODES if group in groups[name] and group not in groups[mode]]
-        if others:
-            raise ConfigError(
-                f"{group} belongs to mode={others[0]}, and this is mode={mode}: "
-                f"add mode={others[0]}, or leave {group} out"
-            )
 
 
 def config_columns() -> dict[str, Any]:
