@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -243,48 +243,6 @@ class Encoded:
     words: int
 
 
-def encode(
-    folder: Path,
-    tokenizer: tokenizers.Tokenizer,
-    sources: Mapping[str, Source],
-    cut: Cut,
-    request: Request,
-    total: int,
-    say: Say,
-) -> dict[str, dict[str, Any]]:
-    """Write all splits' token files into ``folder`` and return their manifest entries.
-
-    Args:
-        folder: holds ``tokenizer.json`` already.
-        tokenizer: makes the ids.
-        sources: ``input``, and the splits that have files of their own.
-        cut: the begin of the validation split in ``input``.
-        request: the form of the text, whose rule counts words; the detokeniser; the number of processes.
-        total: bytes of the text, about; for the progress line.
-        say: takes a line of progress.
-    """
-    names = ["train", "val", *(name for name in sources if name not in ("input", "val"))]
-    worker = functools.partial(
-        _encode_chunk,
-        file=folder / "tokenizer.json",
-        entry=tokenizer_entry(tokenizer),
-        request=request,
-        one_thread=pooled(request.workers, total),
-    )
-    progress = Throughput("encoding", total, say)
-    jobs = ((job,) for job in jobs_of(sources, cut, whole=not tokenizer.piecewise))
-    with ExitStack() as files:
-        writers = {
-            name: files.enter_context(SplitWriter(folder, name, tokenizer.vocab_size, tokenizer.dtype))
-            for name in names
-        }
-        for encoded in in_order(worker, jobs, request.workers, total):
-            writers[encoded.split].write(encoded.ids, encoded.ends, encoded.bytes, encoded.words)
-            progress.add(encoded.bytes)
-        progress.finish()
-        return {name: writer.finish() for name, writer in writers.items()}
-
-
 @functools.lru_cache(maxsize=1)
 def _loaded_tokenizer(file: Path, kind: str, eot: str, known_hash: str) -> tokenizers.Tokenizer:
     """Return the tokeniser, loaded once per process; with the hash in the key a changed file is loaded again."""
@@ -293,14 +251,7 @@ def _loaded_tokenizer(file: Path, kind: str, eot: str, known_hash: str) -> token
     return tokenizer
 
 
-def _encode_chunk(
-    job: Job,
-    *,
-    file: Path,
-    entry: Mapping[str, Any],
-    request: Request,
-    one_thread: bool,
-) -> Encoded:
+def _encode_chunk(job: Job, *, file: Path, entry: Mapping[str, Any], request: Request, one_thread: bool) -> Encoded:
     if one_thread:  # in a worker process: parallelism comes from the number of workers
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
     tokenizer = _loaded_tokenizer(file, entry["kind"], entry["eot"], entry["hash"])
@@ -376,30 +327,17 @@ def prepare(request: Request, say: Say = lambda line: None) -> tuple[Corpus, boo
         DataError: an input, a tokeniser or an option cannot be used; nothing was changed.
     """
     _check(request)
-    sources = {
-        name: Source(request.form, inputs, request.text_field, request.filters)
-        for name, inputs in {"input": request.inputs, **request.split_files}.items()
-    }
-    given_tokenizer = _given_tokenizer(request)
-    digests = {name: source.digests(request.workers) for name, source in sources.items()}
-    key = _key(request, digests, given_tokenizer, {name: source.reading() for name, source in sources.items()})
-    if (existing := _existing(request.out, key, say)) is not None:
+    work = Preparation(request, say)
+    if (existing := work.existing()) is not None:
         return existing, True
     if request.out.exists():
         _refuse_foreign(request.out)
-
-    sizes = {name: sum(d.bytes for d in ds) for name, ds in digests.items()}
-    with _workplace(request.out) as folder:
-        scans = {name: _scan(name, source, request.workers, sizes[name], say) for name, source in sources.items()}
-        cut = Cut.of(scans, request.val_fraction)
-        tokenizer = given_tokenizer or _new_tokenizer(request, scans, jobs_of(sources, cut), say)
-        (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
-        splits = encode(folder, tokenizer, sources, cut, request, sum(sizes.values()), say)
-        manifest = _manifest(request, key, digests, tokenizer, splits, cut)
-        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        content = quality.report(open_corpus(folder), scans, cut.leaks(scans))
-        (folder / "corpus.json").write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-        (folder / "corpus.md").write_text(quality.to_markdown(content, request.out.name), encoding="utf-8")
+    # only errors of the output disk arrive here: readers of inputs raise DataError themselves
+    with disk_errors(f"--out {request.out} cannot be written", DataError, "the existing files are unchanged"):
+        request.out.parent.mkdir(parents=True, exist_ok=True)
+        clear_unfinished(request.out.parent, request.out)  # of killed commands
+        with staged_folder(request.out) as folder:
+            work.fill(folder)
     return open_corpus(request.out), False
 
 
@@ -426,10 +364,8 @@ def _refuse_foreign(out: Path) -> None:
     if not out.is_dir():
         raise DataError(f"--out {out} is a file: expected a folder")
     names = {path.name for path in out.iterdir()}
-    foreign = sorted(names if "manifest.json" not in names else names - _OWN_FILES)
-    if "manifest.json" in names and not _may_be_manifest(out / "manifest.json"):
-        foreign.append("manifest.json")
-    if foreign:
+    ours = "manifest.json" in names and _may_be_manifest(out / "manifest.json")
+    if foreign := sorted(names - _OWN_FILES if ours else names):
         shown = ", ".join(foreign[:5]) + (", ..." if len(foreign) > 5 else "")
         raise DataError(
             f"--out {out} has other files, which would be lost ({shown}): move them away, or name a new or empty folder"
@@ -460,124 +396,153 @@ def _given_tokenizer(request: Request) -> tokenizers.Tokenizer | None:
     return tokenizers.load_tokenizer(Path(request.tokenizer), eot=request.eot)
 
 
-def _key(
-    request: Request,
-    digests: dict[str, list[documents.InputDigest]],
-    tokenizer: tokenizers.Tokenizer | None,
-    readings: Mapping[str, Mapping[str, Any]],
-) -> str:
-    """Return the hash of everything that decides the tokens: source bytes, tokeniser and options, no path."""
-    eot = tokenizer_entry(tokenizer)["eot"] if tokenizer else tokenizers.END_OF_TEXT
-    made = f"bpe:{request.vocab_size}" if request.tokenizer == "bpe" else request.tokenizer
-    content = {
-        "version": PREPARATION_VERSION,
-        "form": request.form,
-        "text_field": request.text_field,
-        "sources": {name: [d.sha256 for d in ds] for name, ds in digests.items()},
-        "tokenizer": tokenizer.hash if tokenizer else made,
-        "val_fraction": request.val_fraction,
-        "detokenize": request.detokenize,
-        # only where they are not the usual ones, so that corpora from before these fields stay
-        **({"eot": eot} if eot != tokenizers.END_OF_TEXT else {}),
-        **({"reading": readings} if any(readings.values()) else {}),
-        **({"filters": asdict(request.filters)} if request.filters != documents.Filters() else {}),
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+class Preparation:
+    """One preparation, from its inputs to the files of the corpus."""
 
+    def __init__(self, request: Request, say: Say) -> None:
+        """Read and hash all inputs; ``say`` takes lines of progress."""
+        self.request, self.say = request, say
+        self.sources = {
+            name: Source(request.form, inputs, request.text_field, request.filters)
+            for name, inputs in {"input": request.inputs, **request.split_files}.items()
+        }
+        """``input``, and the splits that have files of their own."""
+        self.given = _given_tokenizer(request)
+        self.digests = {name: source.digests(request.workers) for name, source in self.sources.items()}
+        self.sizes = {name: sum(d.bytes for d in ds) for name, ds in self.digests.items()}
+        self.key = self._key()
 
-def _existing(out: Path, key: str, say: Say) -> Corpus | None:
-    """Return the corpus at ``out`` if it has this key and its bytes are right, else None."""
-    if not (out / "manifest.json").is_file():
-        return None
-    try:
-        corpus = open_corpus(out)
-        if corpus.manifest["key"] != key:
-            say(f"rebuilding {out}: its source, tokeniser or options have changed")
+    def _key(self) -> str:
+        """Return the hash of everything that decides the tokens: source bytes, tokeniser and options, no path."""
+        request, given = self.request, self.given
+        eot = tokenizer_entry(given)["eot"] if given else tokenizers.END_OF_TEXT
+        made = f"bpe:{request.vocab_size}" if request.tokenizer == "bpe" else request.tokenizer
+        readings = {name: source.reading() for name, source in self.sources.items()}
+        content = {
+            "version": PREPARATION_VERSION,
+            "form": request.form,
+            "text_field": request.text_field,
+            "sources": {name: [d.sha256 for d in ds] for name, ds in self.digests.items()},
+            "tokenizer": given.hash if given else made,
+            "val_fraction": request.val_fraction,
+            "detokenize": request.detokenize,
+            # only where they are not the usual ones, so that corpora from before these fields stay
+            **({"eot": eot} if eot != tokenizers.END_OF_TEXT else {}),
+            **({"reading": readings} if any(readings.values()) else {}),
+            **({"filters": asdict(request.filters)} if request.filters != documents.Filters() else {}),
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def existing(self) -> Corpus | None:
+        """Return the corpus that is there already if it has this key and its bytes are right, else None."""
+        out = self.request.out
+        if not (out / "manifest.json").is_file():
             return None
-        corpus.verify()
-    except DataError as error:
-        say(f"rebuilding: {error}")
-        return None
-    return corpus
+        try:
+            corpus = open_corpus(out)
+            if corpus.manifest["key"] != self.key:
+                self.say(f"rebuilding {out}: its source, tokeniser or options have changed")
+                return None
+            corpus.verify()
+        except DataError as error:
+            self.say(f"rebuilding: {error}")
+            return None
+        return corpus
 
+    def fill(self, folder: Path) -> None:
+        """Write all files of the corpus into ``folder``."""
+        scans = {name: self._scan(name) for name in self.sources}
+        cut = Cut.of(scans, self.request.val_fraction)
+        tokenizer = self.given or self._new_tokenizer(scans, cut)
+        (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
+        manifest = self._manifest(tokenizer, self._encode(folder, tokenizer, cut), cut)
+        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        content = quality.report(open_corpus(folder), scans, cut.leaks(scans))
+        (folder / "corpus.json").write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+        (folder / "corpus.md").write_text(quality.to_markdown(content, self.request.out.name), encoding="utf-8")
 
-def _scan(name: str, source: Source, workers: int, total: int, say: Say) -> TextScan:
-    scan = TextScan()
+    def _scan(self, name: str) -> TextScan:
+        scan, workers, total = TextScan(), self.request.workers, self.sizes[name]
 
-    def counted() -> Iterator[Piece]:
-        begins = True
-        for piece in source.pieces(scan.filtered):
-            if documents.is_blank(piece, begins):
-                scan.blank_documents += 1
-            else:
-                scan.quality.read(piece.text)
-            begins = piece.ends_document
-            yield piece
+        def counted() -> Iterator[Piece]:
+            begins = True
+            for piece in self.sources[name].pieces(scan.filtered):
+                if documents.is_blank(piece, begins):
+                    scan.blank_documents += 1
+                else:
+                    scan.quality.read(piece.text)
+                begins = piece.ends_document
+                yield piece
 
-    progress = Throughput(f"reading {name}", total, say)
-    jobs = ((job.texts, job.ends) for job in chunks_of(name, documents.without_blank_documents(counted())))
-    for chunk in in_order(quality.scan_chunk, jobs, workers, total):
-        scan.add(chunk)
-        progress.add(sum(chunk.sizes))
-    scan.quality.finish()
-    progress.finish()
-    return scan
+        progress = Throughput(f"reading {name}", total, self.say)
+        jobs = ((job.texts, job.ends) for job in chunks_of(name, documents.without_blank_documents(counted())))
+        for chunk in in_order(quality.scan_chunk, jobs, workers, total):
+            scan.add(chunk)
+            progress.add(sum(chunk.sizes))
+        scan.quality.finish()
+        progress.finish()
+        return scan
 
+    def _new_tokenizer(self, scans: dict[str, TextScan], cut: Cut) -> tokenizers.Tokenizer:
+        if self.request.tokenizer == "char":
+            several = any(scan.documents > 1 for scan in scans.values())
+            codes = {code for scan in scans.values() for code in scan.character_counts}
+            return tokenizers.CharTokenizer(map(chr, codes), end_of_text=several)
+        ids = self.request.vocab_size
 
-def _new_tokenizer(request: Request, scans: dict[str, TextScan], jobs: Iterator[Job], say: Say) -> tokenizers.Tokenizer:
-    if request.tokenizer == "char":
-        several = any(scan.documents > 1 for scan in scans.values())
-        codes = sorted({code for scan in scans.values() for code in scan.character_counts})
-        return tokenizers.CharTokenizer([chr(code) for code in codes], end_of_text=several)
+        def texts() -> Iterator[str]:
+            left = BPE_CHARACTERS
+            for job in jobs_of(self.sources, cut):
+                if job.split != "train" or left <= 0:
+                    return
+                for text in job.texts:
+                    left -= len(text)
+                    yield detokenize(text) if self.request.detokenize else text
 
-    def texts() -> Iterator[str]:
-        left = BPE_CHARACTERS
-        for job in jobs:
-            if job.split != "train" or left <= 0:
-                return
-            for text in job.texts:
-                left -= len(text)
-                yield detokenize(text) if request.detokenize else text
+        self.say(f"fitting a BPE of {ids:,} ids to the train split")
+        tokenizer = tokenizers.train_bpe(texts(), ids)
+        if tokenizer.vocab_size < ids:
+            self.say(f"the text is too small for {ids:,} ids: the BPE has {tokenizer.vocab_size:,}")
+        return tokenizer
 
-    say(f"fitting a BPE of {request.vocab_size:,} ids to the train split")
-    tokenizer = tokenizers.train_bpe(texts(), request.vocab_size)
-    if tokenizer.vocab_size < request.vocab_size:
-        say(f"the text is too small for {request.vocab_size:,} ids: the BPE has {tokenizer.vocab_size:,}")
-    return tokenizer
+    def _encode(self, folder: Path, tokenizer: tokenizers.Tokenizer, cut: Cut) -> dict[str, dict[str, Any]]:
+        """Write all splits' token files into ``folder``, which holds the tokeniser; return their manifest entries."""
+        workers, total = self.request.workers, sum(self.sizes.values())
+        worker = functools.partial(
+            _encode_chunk,
+            file=folder / "tokenizer.json",
+            entry=tokenizer_entry(tokenizer),
+            request=self.request,
+            one_thread=pooled(workers, total),
+        )
+        progress = Throughput("encoding", total, self.say)
+        jobs = ((job,) for job in jobs_of(self.sources, cut, whole=not tokenizer.piecewise))
+        with ExitStack() as files:
+            writers = {
+                name: files.enter_context(SplitWriter(folder, name, tokenizer.vocab_size, tokenizer.dtype))
+                for name in dict.fromkeys(("train", "val", *self.sources))
+                if name != "input"
+            }
+            for encoded in in_order(worker, jobs, workers, total):
+                writers[encoded.split].write(encoded.ids, encoded.ends, encoded.bytes, encoded.words)
+                progress.add(encoded.bytes)
+            progress.finish()
+            return {name: writer.finish() for name, writer in writers.items()}
 
-
-def _manifest(
-    request: Request,
-    key: str,
-    digests: dict[str, list[documents.InputDigest]],
-    tokenizer: tokenizers.Tokenizer,
-    splits: dict[str, dict[str, Any]],
-    cut: Cut,
-) -> dict[str, Any]:
-    entry = tokenizer_entry(tokenizer)
-    manifest = {
-        "version": MANIFEST_VERSION,
-        "hash": data_hash(entry, splits),
-        "key": key,
-        "form": request.form,
-        "sources": [{"split": name, **asdict(d)} for name, ds in digests.items() for d in ds],
-        "val_fraction": None if "val" in request.split_files else request.val_fraction,
-        "continuous": cut.train_characters is not None,
-        "detokenizer": "wikitext" if request.detokenize else None,
-        "word_rule": FORMS[request.form].word_rule,
-        "dtype": "uint16" if tokenizer.dtype.itemsize == 2 else "uint32",
-        "tokenizer": entry,
-        "splits": splits,
-    }
-    return {**manifest, "manifest_sha256": fingerprint(manifest)}
-
-
-@contextmanager
-def _workplace(out: Path) -> Iterator[Path]:
-    """Yield a new folder beside ``out``, renamed to ``out`` at the end; remove those of killed commands first."""
-    # only errors of the output disk arrive here: readers of inputs raise DataError themselves
-    with disk_errors(f"--out {out} cannot be written", DataError, "the existing files are unchanged"):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        clear_unfinished(out.parent, out)
-        with staged_folder(out) as folder:
-            yield folder
+    def _manifest(self, tokenizer: tokenizers.Tokenizer, splits: dict[str, dict[str, Any]], cut: Cut) -> dict[str, Any]:
+        request, entry = self.request, tokenizer_entry(tokenizer)
+        manifest = {
+            "version": MANIFEST_VERSION,
+            "hash": data_hash(entry, splits),
+            "key": self.key,
+            "form": request.form,
+            "sources": [{"split": name, **asdict(d)} for name, ds in self.digests.items() for d in ds],
+            "val_fraction": None if "val" in request.split_files else request.val_fraction,
+            "continuous": cut.train_characters is not None,
+            "detokenizer": "wikitext" if request.detokenize else None,
+            "word_rule": FORMS[request.form].word_rule,
+            "dtype": "uint16" if tokenizer.dtype.itemsize == 2 else "uint32",
+            "tokenizer": entry,
+            "splits": splits,
+        }
+        return {**manifest, "manifest_sha256": fingerprint(manifest)}

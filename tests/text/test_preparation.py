@@ -244,7 +244,7 @@ def test_a_killed_preparation_leaves_the_old_corpus(tmp_path: Path, monkeypatch:
     def killed(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(preparation, "encode", killed)
+    monkeypatch.setattr(preparation.Preparation, "_encode", killed)
     with pytest.raises(KeyboardInterrupt):
         prepare(request(tmp_path, tmp_path / "t.txt"))
     assert open_corpus(tmp_path / "out").hash == old.hash
