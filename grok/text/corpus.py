@@ -254,7 +254,8 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
     version = manifest.get("version")
     if version != MANIFEST_VERSION and isinstance(version, int):
         raise DataError(f"{file} has version {version}, this code reads {MANIFEST_VERSION}: run `grok prepare` again")
-    if not has_shape(manifest, _MANIFEST_SHAPE) or not _names_files(manifest):
+    sound = has_shape(manifest, _MANIFEST_SHAPE) and manifest["dtype"] in ("uint16", "uint32")
+    if not sound or not all(map(is_plain, _names(manifest))):
         raise DataError(
             f"{file} is not a corpus manifest (a field is missing or has the wrong type): run `grok prepare` again"
         )
@@ -270,11 +271,10 @@ def fingerprint(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
 
 
-def _names_files(manifest: Mapping[str, Any]) -> bool:
-    """Return whether the manifest's files are plain names, and its type of ids is uint16 or uint32."""
-    names = [manifest["tokenizer"]["file"]]
-    names += [entry[key] for entry in manifest["splits"].values() for key in ("file", "documents_file")]
-    return all(map(is_plain, names)) and manifest["dtype"] in ("uint16", "uint32")
+def _names(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the names of the manifest's files."""
+    of_splits = [entry[key] for entry in manifest["splits"].values() for key in ("file", "documents_file")]
+    return [manifest["tokenizer"]["file"], *of_splits]
 
 
 def _check_sizes(corpus: Corpus) -> None:

@@ -135,15 +135,12 @@ def is_json(path: Path) -> bool:
 
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[str]:
-    """Yield the text of each row, from the first of ``columns`` that the file has.
+    """Return the text of each row, from the first of ``columns`` that the file has.
 
     Raises:
         DataError: the file has none of the columns, or is damaged.
     """
-    if _plain_suffix(path) == ".parquet":
-        yield from _parquet_rows(path, columns)
-    else:
-        yield from _json_rows(path, columns)
+    return (_parquet_rows if _plain_suffix(path) == ".parquet" else _json_rows)(path, columns)
 
 
 def _plain_suffix(path: Path) -> str:
@@ -237,14 +234,10 @@ def parse_fables(name: str) -> tuple[int, int]:
     Raises:
         DataError: ``name`` has neither form.
     """
-    count, _, seed = name.partition(":")
-    try:
-        numbers = int(count), int(seed or 0)
-    except ValueError:
-        numbers = 0, 0
-    if numbers[0] < 1 or not 0 <= numbers[1] <= MAX_SEED:
+    numbers = re.fullmatch(r"(\d+)(?::(\d+))?", name)
+    if numbers is None or int(numbers[1]) < 1 or int(numbers[2] or 0) > MAX_SEED:
         raise DataError(f"fables --input {name}: expected COUNT or COUNT:SEED, for example 2000:0")
-    return numbers
+    return int(numbers[1]), int(numbers[2] or 0)
 
 
 def _fable(stream: Stream) -> str:
@@ -599,7 +592,9 @@ class Source:
             yield from self._articles()
         else:
             for file in chain(*self._files()):
-                yield from self._pieces_of_file(file)
+                each_row = ([text] for text in rows(file, self.columns))
+                for chunks in each_row if is_table(file) else [text_chunks(file)]:
+                    yield from documents_of(chunks, strip=FORMS[self.form].strip)
 
     def reading(self) -> dict[str, Any]:
         """Return what decides the documents besides the bytes of the files: empty for most sources."""
@@ -618,13 +613,6 @@ class Source:
         if self.form == "fables":
             return [digest_of_fables(name) for name in self.inputs]
         return [digest(Path(name), workers) for name in self.inputs]
-
-    def _pieces_of_file(self, file: Path) -> Iterator[Piece]:
-        if is_table(file):
-            for text in rows(file, self.columns):
-                yield from documents_of([text], strip=FORMS[self.form].strip)
-        else:
-            yield from documents_of(text_chunks(file), strip=FORMS[self.form].strip)
 
     def _articles(self) -> Iterator[Piece]:
         """Yield WikiText's articles. Tables are published in parts that end anywhere, text files are whole."""

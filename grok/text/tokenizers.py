@@ -134,14 +134,8 @@ class CharTokenizer(Tokenizer):
         return "".join(self.characters[i] for i in ids)
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "format": OWN_FORMAT,
-                "kind": self.kind,
-                "characters": self.characters,
-                "end_of_text": self.eot_id is not None,
-            }
-        )
+        content = {"format": OWN_FORMAT, "kind": self.kind, "characters": self.characters}
+        return json.dumps({**content, "end_of_text": self.eot_id is not None})
 
 
 class ByteTokenizer(Tokenizer):
@@ -179,9 +173,7 @@ class SubwordTokenizer(Tokenizer):
         self.vocab_size = max(vocabulary.values()) + 1
         self.eot_text = eot
         if eot not in vocabulary:
-            likely = sorted(
-                token for token in vocabulary if token.startswith(("<", "[")) and token.endswith((">", "]"))
-            )
+            likely = sorted(filter(re.compile(r"[<\[].*[>\]]", re.DOTALL).fullmatch, vocabulary))
             raise DataError(
                 f"the tokeniser has no token {eot!r} to end documents with;"
                 f" name another with --eot, for example one of {', '.join(likely[:8]) or 'its special tokens'}"
@@ -258,7 +250,9 @@ def gpt2_tokenizer(vocab: Path | None = None) -> SubwordTokenizer:
     library = tokenizers_library()
     named = vocab or (Path(os.environ[GPT2_VOCAB_ENV]) if os.environ.get(GPT2_VOCAB_ENV) else None)
     if named is None:
-        return SubwordTokenizer(_fetch_gpt2(), kind="gpt2")
+        words = f"GPT-2 vocabulary: none given, and {_GPT2_REPOSITORY} could not be fetched; {_gpt2_advice()}"
+        with in_words(DataError, words):  # no network, an error of the hub, a proxy's refusal: the remedy is the same
+            return SubwordTokenizer(library.Tokenizer.from_pretrained(_GPT2_REPOSITORY).to_str(), kind="gpt2")
     for names in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         files = [named / name for name in names]
         if all(file.is_file() for file in files):
@@ -297,12 +291,6 @@ def _make_byte_level(tokenizer: Any) -> None:
     tokenizer.decoder = library.decoders.ByteLevel()
 
 
-def _fetch_gpt2() -> str:
-    words = f"GPT-2 vocabulary: none given, and {_GPT2_REPOSITORY} could not be fetched; {_gpt2_advice()}"
-    with in_words(DataError, words):  # no network, an error of the hub, a proxy's refusal: the remedy is the same
-        return str(tokenizers_library().Tokenizer.from_pretrained(_GPT2_REPOSITORY).to_str())
-
-
 def _gpt2_advice() -> str:
     return (
         f"put vocab.json and merges.txt of https://huggingface.co/{_GPT2_REPOSITORY} into a folder"
@@ -324,13 +312,6 @@ def _cuts_where_texts_are_cut(definition: dict[str, Any]) -> bool:
         and before.get("use_regex", True)
         and normal.get("type") in (None, "NFC")
     )
-
-
-def byte_characters() -> dict[int, str]:
-    """Return for each byte the printable character that represents it in GPT-2's vocabulary."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
 def _code_points(text: str) -> NDArray[np.uint32]:
@@ -398,7 +379,9 @@ def _definition(tokenizer: Tokenizer) -> str:
         theirs.decoder = library.decoders.Fuse()
     else:
         assert isinstance(tokenizer, ByteTokenizer)
-        vocabulary = {character: byte for byte, character in byte_characters().items()}
+        alphabet = sorted(library.pre_tokenizers.ByteLevel.alphabet())  # of GPT-2: printable bytes are themselves
+        others = (byte for byte in range(256) if chr(byte) not in alphabet)
+        vocabulary = {character: ord(character) if ord(character) < 256 else next(others) for character in alphabet}
         theirs = library.Tokenizer(library.models.BPE(vocabulary, []))
         theirs.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         theirs.decoder = library.decoders.ByteLevel()
