@@ -11,7 +11,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from io import StringIO
@@ -88,9 +88,8 @@ class Predictions:
         while order:
             width = len(cut[order[0]][0]) - 1
             chosen, order = order[: max(1, TOKENS_AT_ONCE // width)], order[max(1, TOKENS_AT_ONCE // width) :]
-            padded = [
-                cut[i][0] + [0] * (width + 1 - len(cut[i][0])) for i in chosen
-            ]  # attention is causal: padding after a text changes nothing
+            # attention is causal: padding after a text changes nothing
+            padded = [cut[i][0] + [0] * (width + 1 - len(cut[i][0])) for i in chosen]
             tokens = torch.tensor(padded, device=self.device)
             logits = self.model(tokens[:, :-1])[..., : self.model.vocab_size].float()
             for row, i in enumerate(chosen):
@@ -150,19 +149,17 @@ def load_tasks(tasks: Sequence[str], option: str = "--tasks ", *, shots: int | N
         ConfigError: the harness is not installed, does not know a task, or a task's data is not on this machine.
     """
     words = f"{option}{','.join(tasks)}"
-    with _harness(option), _its_errors(words):
+    with _harness(words):
         files = [Path(task) for task in tasks if task.endswith(YAML)]
         for file in files:
             if not file.is_file():
                 raise ConfigError(f"{option}{file}: there is no such file")
-        manager = _manager(_folders(tasks), defaults=len(files) < len(tasks))
-        names = [_name_in(Path(task), option) if Path(task) in files else task for task in tasks]
-        loaded = manager.load(names)
+        manager = _manager(tasks)
+        loaded = manager.load([_name_in(Path(task), option) if Path(task) in files else task for task in tasks])
         for task in loaded["tasks"].values():
             own = task.get_config("num_fewshot")
-            if own is None or (
-                shots is not None and own != 0
-            ):  # a task that says 0 stays without examples, as in the harness
+            # a task that says 0 stays without examples, as in the harness
+            if own is None or (shots is not None and own != 0):
                 task.set_config(key="num_fewshot", value=shots or 0)
             task.set_fewshot_seed(seed=FEWSHOT_SEED)
     return Tasks(words, loaded)
@@ -178,7 +175,7 @@ def refuse_unknown_tasks(tasks: Sequence[str], option: str) -> None:
     if not names:
         return
     with _harness(option):
-        known = frozenset(_manager(_folders(tasks), defaults=True).all_tasks)
+        known = frozenset(_manager(tasks).all_tasks)
     for name in names:
         if name not in known:
             raise ConfigError(
@@ -187,15 +184,13 @@ def refuse_unknown_tasks(tasks: Sequence[str], option: str) -> None:
             )
 
 
-def _folders(tasks: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(Path(task).parent) for task in tasks if task.endswith(YAML)))
-
-
-def _manager(folders: tuple[str, ...], *, defaults: bool) -> Any:
-    """Return the harness's index of tasks: its own ones if ``defaults``, and those in ``folders``."""
+def _manager(tasks: Sequence[str]) -> Any:
+    """Return the harness's index of the tasks in the folders of YAML files, and its own ones if others are named."""
     from lm_eval.tasks import TaskManager
 
+    folders = dict.fromkeys(str(Path(task).parent) for task in tasks if task.endswith(YAML))
     if folders:  # their files may change while the process lives
+        defaults = not all(task.endswith(YAML) for task in tasks)
         return TaskManager(include_path=list(folders), include_defaults=defaults)
     return _default_manager()
 
@@ -217,7 +212,7 @@ def score_tasks(model: GPT, tokenizer: Tokenizer, tasks: Tasks, *, limit: int | 
     """
     was_training = model.training
     try:
-        with _harness(tasks.words), _its_errors(tasks.words):
+        with _harness(tasks.words):
             from lm_eval import evaluate
 
             results = evaluate(
@@ -230,16 +225,6 @@ def score_tasks(model: GPT, tokenizer: Tokenizer, tasks: Tasks, *, limit: int | 
     finally:
         model.train(was_training)
     return list(_scores(results))
-
-
-def _its_errors(words: str) -> AbstractContextManager[None]:
-    """Turn what the harness and ``datasets`` raise into one line that begins with ``words``.
-
-    Raises:
-        ConfigError: in the place of an error that is not ours.
-    """
-    remedy = "a task needs its data on this machine, docs/gpt.md shows how a task names local files"
-    return in_words(ConfigError, f"{words}: the harness cannot run it; {remedy}")
 
 
 def _scores(results: dict[str, Any]) -> Iterator[TaskScore]:
@@ -273,14 +258,17 @@ def _harness(words: str) -> Iterator[None]:
     """Run the harness without a network and without its output on the screen.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: it is not installed; or in the place of an error of its own or of ``datasets``, in one line that
+            begins with ``words``.
     """
     silent = StringIO()
+    remedy = "a task needs its data on this machine, docs/gpt.md shows how a task names local files"
     with (
         mock.patch.dict(os.environ, OFFLINE),
         warnings.catch_warnings(),
         redirect_stdout(silent),
         redirect_stderr(silent),
+        in_words(ConfigError, f"{words}: the harness cannot run it; {remedy}"),
     ):
         warnings.simplefilter("ignore")
         try:
