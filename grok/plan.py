@@ -11,7 +11,7 @@ from grok.commands.compose import gpt_settings
 from grok.config import GptConfig
 from grok.errors import ConfigError
 from grok.execute.groups import training_tokens, with_budget
-from grok.gpt.costs import FITTED_FROM, MACHINES, Plan, chinchilla_loss, plan
+from grok.gpt.costs import FITTED_FROM, MACHINES, Plan, chinchilla_loss, machine
 from grok.gpt.planning.published import page
 from grok.terminal import duration, size
 from grok.text.corpus import open_corpus
@@ -64,10 +64,10 @@ def _page(arguments: argparse.Namespace) -> str:
     vocab_size = vocab_size or (corpus.vocab_size if corpus else config.target.vocab_size)
     if vocab_size is None:
         raise ConfigError("the vocabulary is not known: give data.path=DIR, model.vocab_size=N or --vocab-size N")
-    planned = plan(
+    planned = Plan(
         config,
         vocab_size,
-        device=arguments.device,
+        machine(arguments.device),
         devices=arguments.devices,
         mfu=arguments.mfu,
         corpus_tokens=sum(training_tokens(config)) if corpus else None,
@@ -76,7 +76,7 @@ def _page(arguments: argparse.Namespace) -> str:
 
 
 def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | None) -> str:
-    n, peak = planned.parameters, planned.machine.peak_of(planned.precision)
+    n, peak = planned.parameters, planned.machine.peak_of(config.precision)
     target, one = config.target, planned.layout
     room = "" if one.accumulated or one.gradients > one.activations else ", in the place of freed activations"
     own = (
@@ -106,7 +106,7 @@ def _shown(config: GptConfig, planned: Plan, vocab_size: int, price: float | Non
          "no: train.micro_batch, train.recompute and, on several devices, train.parallel=fsdp take less"),
         ("traffic of a device", f"{size(planned.layout.traffic)} per step" if planned.devices > 1 else "none"),
         ("time", f"{duration(planned.seconds)} on {planned.devices} x {planned.machine.name} at {planned.mfu:.0%} of"
-                 f" {peak / 1e12:,.4g} TFLOP/s ({planned.precision})"),
+                 f" {peak / 1e12:,.4g} TFLOP/s ({config.precision})"),
         ("device hours", f"{planned.device_hours:,.3g}"),
         ("cost", f"{planned.device_hours * price:,.2f}" if price is not None else "give --price of a device-hour"),
     ]  # fmt: skip

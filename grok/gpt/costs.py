@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from grok.config.gpt import SHARDING, GptConfig, ModelConfig
@@ -239,58 +240,6 @@ FITTED_FROM: Final = 44e6
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run needs."""
-
-    parameters: Parameters
-    formula: int
-    """The count by the formula, which is exact for GPT-2's architecture."""
-    tokens: int
-    """Tokens of all steps; with a context ramp at most these."""
-    tokens_per_step: int
-    """Of a step after the ramps."""
-    flops_per_token: float
-    machine: Machine
-    devices: int
-    mfu: float
-    """Assumed share of the peak FLOP/s."""
-    precision: str
-    layout: Layout
-    """The layout of the settings."""
-    corpus_tokens: int | None
-
-    @property
-    def flops(self) -> float:
-        """FLOPs of the run."""
-        return self.flops_per_token * self.tokens
-
-    @property
-    def six_n(self) -> float:
-        """FLOPs by the rule of thumb, 6 N tokens, with N all parameters."""
-        return 6.0 * self.parameters.total * self.tokens
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of the run on all devices."""
-        return self.flops / (self.devices * self.mfu * self.machine.peak_of(self.precision))
-
-    @property
-    def device_hours(self) -> float:
-        """Hours multiplied by devices."""
-        return self.devices * self.seconds / 3600
-
-    @property
-    def epochs(self) -> float | None:
-        """Passes over the training tokens, or None without a corpus."""
-        return None if not self.corpus_tokens else self.tokens / self.corpus_tokens
-
-    @property
-    def chinchilla_tokens(self) -> float:
-        """Tokens at which this size is compute-optimal by the rule of 20 tokens per parameter."""
-        return CHINCHILLA_TOKENS_PER_PARAMETER * self.parameters.total
-
-
-@dataclass(frozen=True, slots=True)
 class Layout:
     """How a model is distributed over devices, and its cost for each device."""
 
@@ -364,42 +313,83 @@ def layout(
     return Layout(state / devices + held, gradients, kept, True, traffic)
 
 
-def plan(
-    config: GptConfig,
-    vocab_size: int,
-    *,
-    device: str = "A100",
-    devices: int = 1,
-    mfu: float = 0.4,
-    corpus_tokens: int | None = None,
-) -> Plan:
-    """Return the plan of ``config`` on ``devices`` of kind ``device`` with MFU ``mfu``.
+@dataclass(frozen=True)
+class Plan:
+    """What a run needs.
 
     A step counts at its full size, the tokens of the run by the batch ramp. With a context ramp they are the most.
-
-    Raises:
-        ConfigError: the device is unknown.
     """
-    parameters = count_parameters(config.model, vocab_size)
-    tokens_per_step = config.train.batch_size * config.model.context
-    ramp = Ramp.of(config.train.batch_ramp, config.train.batch_size)
-    on_cpu = device == CPU_CORE
-    at_once = min(config.train.micro_batch or config.train.batch_size, -(-config.train.batch_size // devices))
-    return Plan(
-        parameters=parameters,
-        formula=gpt2_parameters(config.model.layers, config.model.d_model, vocab_size, config.model.context),
-        tokens=ramp.consumed(config.train.steps) * config.model.context,
-        tokens_per_step=tokens_per_step,
-        flops_per_token=train_flops_per_token(config.model, parameters),
-        machine=machine(device),
-        devices=devices,
-        mfu=mfu,
-        precision=config.precision,
-        layout=layout(
-            config, parameters, devices, config.train.parallel, config.train.recompute, at_once, on_cpu=on_cpu
-        ),
-        corpus_tokens=corpus_tokens,
-    )
+
+    config: GptConfig
+    vocab_size: int
+    machine: Machine
+    devices: int = 1
+    mfu: float = 0.4
+    """Assumed share of the peak FLOP/s."""
+    corpus_tokens: int | None = None
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        return count_parameters(self.config.model, self.vocab_size)
+
+    @property
+    def formula(self) -> int:
+        """The count by the formula, which is exact for GPT-2's architecture."""
+        model = self.config.model
+        return gpt2_parameters(model.layers, model.d_model, self.vocab_size, model.context)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of a step after the ramps."""
+        return self.config.train.batch_size * self.config.model.context
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all steps; with a context ramp at most these."""
+        ramp = Ramp.of(self.config.train.batch_ramp, self.config.train.batch_size)
+        return ramp.consumed(self.config.train.steps) * self.config.model.context
+
+    @property
+    def flops_per_token(self) -> float:
+        return train_flops_per_token(self.config.model, self.parameters)
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the run."""
+        return self.flops_per_token * self.tokens
+
+    @property
+    def six_n(self) -> float:
+        """FLOPs by the rule of thumb, 6 N tokens, with N all parameters."""
+        return 6.0 * self.parameters.total * self.tokens
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the run on all devices."""
+        return self.flops / (self.devices * self.mfu * self.machine.peak_of(self.config.precision))
+
+    @property
+    def device_hours(self) -> float:
+        """Hours multiplied by devices."""
+        return self.devices * self.seconds / 3600
+
+    @property
+    def epochs(self) -> float | None:
+        """Passes over the training tokens, or None without a corpus."""
+        return None if not self.corpus_tokens else self.tokens / self.corpus_tokens
+
+    @property
+    def chinchilla_tokens(self) -> float:
+        """Tokens at which this size is compute-optimal by the rule of 20 tokens per parameter."""
+        return CHINCHILLA_TOKENS_PER_PARAMETER * self.parameters.total
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout of the settings."""
+        train, on_cpu = self.config.train, self.machine.name == CPU_CORE
+        at_once = min(train.micro_batch or train.batch_size, -(-train.batch_size // self.devices))
+        how = (self.devices, train.parallel, train.recompute, at_once)
+        return layout(self.config, self.parameters, *how, on_cpu=on_cpu)
 
 
 def chinchilla_loss(parameters: float, tokens: float) -> float:

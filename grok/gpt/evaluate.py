@@ -64,16 +64,9 @@ class Score:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures by name."""
-        return {
-            "loss": self.loss,
-            "perplexity": self.perplexity,
-            "word_perplexity": self.word_perplexity,
-            "bits_per_byte": self.bits_per_byte,
-            "accuracy": self.accuracy,
-            "tokens_scored": self.scored,
-            "words": self.words,
-            "bytes": self.bytes,
-        }
+        figures = ("loss", "perplexity", "word_perplexity", "bits_per_byte", "accuracy")
+        counts = {"tokens_scored": self.scored, "words": self.words, "bytes": self.bytes}
+        return {name: getattr(self, name) for name in figures} | counts
 
 
 def exp(x: float) -> float:

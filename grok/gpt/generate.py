@@ -6,7 +6,7 @@ size do not change it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,28 +118,24 @@ def generate(
     for group in by_length.values():
         for start in range(0, len(group), batch_size):
             batch = group[start : start + batch_size]
-            for generation in _continue(model, prompts, batch, tokens, sampler, seed, eot_id, vocab_size):
-                done[generation.prompt, generation.sample] = generation
+            text = torch.tensor([list(prompts[i]) for i, _ in batch], device=model.device)
+            chances = np.stack([Stream("sample", seed).at(i, j).uniform(tokens) for i, j in batch])
+            drawn = _continue(model, text, chances, sampler, eot_id, vocab_size)
+            for (i, j), (ids, ended) in zip(batch, drawn, strict=True):
+                done[i, j] = Generation(prompt=i, sample=j, ids=ids, ended=ended)
     model.train(was_training)
     return [done[row] for row in rows]
 
 
 @torch.no_grad()
 def _continue(
-    model: GPT,
-    prompts: Sequence[Sequence[int]],
-    rows: Sequence[tuple[int, int]],
-    tokens: int,
-    sampler: Sampler,
-    seed: int,
-    eot_id: int | None,
-    vocab_size: int | None,
-) -> Iterator[Generation]:
-    chances = [Stream("sample", seed).at(i, j).uniform(tokens) for i, j in rows]
-    new: list[list[int]] = [[] for _ in rows]
-    ended = [False] * len(rows)
-    text = torch.tensor([list(prompts[i]) for i, _ in rows], device=model.device)
-    ahead = Ahead(model, len(rows), text.shape[1] + tokens)
+    model: GPT, text: Tensor, chances: NDArray[np.float64], sampler: Sampler, eot_id: int | None, vocab_size: int | None
+) -> list[tuple[list[int], bool]]:
+    """Return the new tokens of each row of ``text`` [B, T], drawn at ``chances`` [B, tokens], and whether it ended."""
+    rows, tokens = chances.shape
+    new: list[list[int]] = [[] for _ in range(rows)]
+    ended = [False] * rows
+    ahead = Ahead(model, rows, text.shape[1] + tokens)
     for t in range(tokens):
         logits = ahead.logits(text)[:, :vocab_size]
         # a text that has ended is continued in its row and ignored, until all have ended
@@ -151,8 +147,7 @@ def _continue(
         if all(ended):
             break
         text = torch.cat([text, torch.tensor(chosen, device=text.device)[:, None]], dim=1)
-    for (i, j), ids, end in zip(rows, new, ended, strict=True):
-        yield Generation(prompt=i, sample=j, ids=ids, ended=end)
+    return list(zip(new, ended, strict=True))
 
 
 class Ahead:

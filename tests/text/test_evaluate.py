@@ -328,17 +328,17 @@ def test_a_plan_adds_up() -> None:
         precision="bf16",
         train=TrainConfig(steps=1000, batch_size=512, micro_batch=16),
     )
-    one = planner.plan(config, 50_257, device="A100", mfu=0.4, corpus_tokens=10**8)
+    one = planner.Plan(config, 50_257, planner.MACHINES["A100"], corpus_tokens=10**8)
     assert one.tokens == 1000 * 512 * 1024 and one.epochs == pytest.approx(5.24288)
     assert one.six_n == 6 * 124_439_808 * one.tokens
     assert one.flops == pytest.approx(one.tokens * (6 * (124_439_808 - 1024 * 768) + 12 * 12 * 1024 * 768))
     assert one.seconds == pytest.approx(one.flops / (0.4 * 312e12))
     assert one.chinchilla_tokens == 20 * 124_439_808
-    eight = planner.plan(config, 50_257, device="A100", devices=8, mfu=0.4)
+    eight = planner.Plan(config, 50_257, planner.MACHINES["A100"], devices=8)
     assert eight.seconds * 8 == pytest.approx(one.seconds) and eight.device_hours == pytest.approx(one.device_hours)
     assert eight.epochs is None
     with pytest.raises(ConfigError, match="expected"):
-        planner.plan(config, 50_257, device="A1000")
+        planner.machine("A1000")
 
 
 def test_the_diarys_corrections() -> None:
