@@ -113,15 +113,13 @@ class Examples:
 
     def __post_init__(self) -> None:
         inputs, answers = np.asarray(self.inputs), np.asarray(self.answers)
-        if answers.ndim != 1 or inputs.ndim < 2 or len(inputs) != len(answers) or len(answers) < 2:
+        tokens, classes = (np.issubdtype(array.dtype, np.integer) for array in (inputs, answers))
+        fits = classes and answers.ndim == 1 and inputs.ndim > 1 and len(inputs) == len(answers) > 1
+        if not fits or answers.min() < 0 or (tokens and inputs.min() < 0):
             raise ConfigError(
-                f"examples have inputs {inputs.shape} and answers {answers.shape}: expected [n, T] and [n], n from 2"
+                f"examples have {inputs.dtype} inputs {inputs.shape} and {answers.dtype} answers {answers.shape}: "
+                "expected floats, or tokens from 0, [n, T], and classes from 0 [n], n from 2"
             )
-        if not np.issubdtype(answers.dtype, np.integer) or answers.min() < 0:
-            raise ConfigError(f"examples have {answers.dtype} answers from {answers.min()}: expected classes 0, 1, ...")
-        tokens = np.issubdtype(inputs.dtype, np.integer)
-        if tokens and inputs.min() < 0:
-            raise ConfigError(f"examples have token {inputs.min()}: expected whole numbers from 0, or floats")
         largest = int(inputs.max()) + 1 if tokens else 0
         object.__setattr__(self, "inputs", inputs.astype(np.int64 if tokens else np.float32))
         object.__setattr__(self, "answers", answers.astype(np.int64))

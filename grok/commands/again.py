@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 from grok.commands.command import Parser
 from grok.commands.compose import values_of
-from grok.commands.words import refuse_bare_words
 from grok.errors import ConfigError
-
-if TYPE_CHECKING:
-    from grok.execute.again import Repetition, StoredRun
 
 DESCRIPTION = """Train a stored run again, from its first step and with its settings and seeds; store nothing.
 
@@ -33,43 +28,27 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--store", metavar="STORE", default="results/store", help="its store (default: %(default)s)")
     parser.add_argument("settings", nargs="*", metavar="NAME=VALUE", help="where the data is, how to compute")
     words = parser.parse_intermixed_args(list(argv))
-    changes = _settings(words.settings)
+    for word in words.settings:
+        if not word.partition("=")[2]:
+            raise ConfigError(f"{word!r} has no value: settings are given as NAME=VALUE, for example device=cpu")
+    changes = values_of(words.settings)
     from grok.execute.again import find_stored, train_again
     from grok.store import open_store
 
     stored = find_stored(open_store(words.store), words.again, changes)
-    _announce(stored)
-    try:
-        repetition = train_again(stored)
-    except KeyboardInterrupt:
-        print("Interrupted: no verdict. Nothing is stored, and the same command begins anew.", flush=True)
-        return 1
-    _conclude(repetition)
-    return 0 if repetition.same else 1
-
-
-def _settings(words: Sequence[str]) -> Mapping[str, Any]:
-    refuse_bare_words(words)
-    for word in words:
-        if not word.partition("=")[2]:
-            raise ConfigError(f"{word!r} has no value: settings are given as NAME=VALUE, for example device=cpu")
-    return values_of(words)
-
-
-def _announce(stored: StoredRun) -> None:
     row = stored.row
     print(f"run {stored.run_id} ({row['mode']}, seed {row['seed']}), {row['steps']:,} steps: training it again")
     for note in stored.notes:
         print(f"note: {note}")
     sys.stdout.flush()
-
-
-def _conclude(repetition: Repetition) -> None:
+    try:
+        repetition = train_again(stored)
+    except KeyboardInterrupt:
+        print("Interrupted: no verdict. Nothing is stored, and the same command begins anew.", flush=True)
+        return 1
     print(f"stored: {repetition.stored_tag}")
     print(f"again:  {repetition.tag}")
-    if repetition.first_difference is None:
-        weights = " and the hash of the final weights" if repetition.hashed else ""
-        evaluations = f"{repetition.evaluations:,} evaluation{'s' if repetition.evaluations != 1 else ''}"
-        print(f"same bits: {evaluations}{weights}", flush=True)
-    else:
-        print(f"other bits: {repetition.first_difference}", flush=True)
+    weights = " and the hash of the final weights" if repetition.hashed else ""
+    same = f"same bits: {repetition.evaluations:,} evaluation{'s' * (repetition.evaluations != 1)}{weights}"
+    print(same if repetition.same else f"other bits: {repetition.first_difference}", flush=True)
+    return 0 if repetition.same else 1

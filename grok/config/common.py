@@ -255,13 +255,7 @@ class RunConfig:
         role="none",
         choices=("none", "final", "init", "init,final"),
     )
-    device: str = setting(
-        "auto",
-        "Where to train.",
-        role="none",
-        choices=("auto", "cpu", "cuda"),
-        meant=(("gpu", "cuda"), ("GPU", "cuda")),
-    )
+    device: str = setting("auto", "Where to train.", role="none", choices=("auto", "cpu", "cuda"))
     precision: str = setting(
         "float32",
         "Arithmetic of the training step.",

@@ -35,8 +35,8 @@ Built = dict[tuple[Any, str, int], Any]
 """Groups of settings that :func:`build` has made."""
 
 
-class _Never:
-    """A neutral value that no setting equals."""
+_NEVER: Final = object()
+"""A neutral value that no setting equals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Rule:
     maximum: float | None = None
     above: float | None = None
     below: float | None = None
-    neutral: Any = _Never
+    neutral: Any = _NEVER
     """A value at which the setting is left out of the identity, so that a setting
     added in a later version does not rename the runs of an earlier one."""
     length: int | None = None
@@ -64,8 +64,7 @@ class Rule:
     """Whether a map names the user's own code (``_target_`` and arguments), or by name several such maps."""
     own: bool = False
     """Whether the setting also accepts the import path of the user's own code (MODULE.NAME)."""
-    meant: tuple[tuple[str, str], ...] = ()
-    """(word, choice): other words for a choice, for suggestions that the spelling does not give."""
+
     planned: bool = False
     """Whether planning works it out: it is named and stored with the settings, and nobody gives it."""
 
@@ -196,9 +195,8 @@ def check(name: str, value: Any, hint: Any, rule: Rule) -> Any:
     if rule.choices is None or isinstance(checked, list):
         return checked
     if checked not in rule.choices and not (rule.own and "." in str(checked)):
-        meant = dict(rule.meant).get(str(value))
-        hint_text = f", did you mean '{meant}'?" if meant else nearest(str(value), [str(c) for c in rule.choices])
-        raise ConfigError(f"{name}={value!r} is not known{hint_text}: {_accepts(kind, rule)}")
+        meant = nearest(str(value), map(str, rule.choices))
+        raise ConfigError(f"{name}={value!r} is not known{meant}: {_accepts(kind, rule)}")
     return checked
 
 
