@@ -293,14 +293,11 @@ def without_secrets(value: Any) -> Any:
     if isinstance(value, str):
         return without_passwords(value)
     if isinstance(value, Mapping):
-        return {key: HIDDEN if _is_secret(key, item) else without_secrets(item) for key, item in value.items()}
+        secret = {key for key, item in value.items() if isinstance(item, str) and item and _NAME.search(str(key))}
+        return {key: HIDDEN if key in secret else without_secrets(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [without_secrets(item) for item in value]
     return value
-
-
-def _is_secret(name: object, value: Any) -> bool:
-    return isinstance(value, str) and value != "" and _NAME.search(str(name)) is not None
 
 
 @functools.cache

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from grok.arithmetic.measures import squared_norm
 from grok.arithmetic.weights import Parameters
+from grok.config import common
 from grok.config.arithmetic import ArithmeticConfig, OptimConfig
 from grok.numerics import move_by_ulps
 from grok.streams import Stream
 
 
-def learning_rate(config: OptimConfig, step: int) -> float:
+def learning_rate(config: common.AdamW, step: int) -> float:
     """Return the rate of update ``step`` (counted from 1): linear to ``lr`` over the warm-up, then constant."""
     if step >= config.warmup_steps:
         return config.lr

@@ -15,6 +15,7 @@ differs between examples.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, Literal
 
 import torch
@@ -60,16 +61,8 @@ class RowPlan:
         right = task.right_operands()
         operands = range(FIRST_NUMBER, FIRST_NUMBER + task.modulus)
         numbers = range(FIRST_NUMBER + right.start, FIRST_NUMBER + right.stop)
-        if not shared:
-            plain: tuple[Group, ...] = tuple("pair" for _ in layout)
-            return cls(layout, plain, plain, operands, numbers)
-        own: list[Group] = [_OPERAND_GROUP.get(str(word), "one") for word in layout]
-        prefix: list[Group] = []
-        seen: Group = "one"
-        for group in own:
-            seen = join(seen, group)
-            prefix.append(seen)
-        return cls(layout, tuple(own), tuple(prefix), operands, numbers)
+        own: list[Group] = [_OPERAND_GROUP.get(str(word), "one") if shared else "pair" for word in layout]
+        return cls(layout, tuple(own), tuple(accumulate(own, join)), operands, numbers)
 
     def size(self, group: Group, batch_size: int) -> int:
         """Return the number of rows of a group."""

@@ -133,7 +133,7 @@ def test_adamw_of_torch_is_the_built_in_optimiser() -> None:
     [
         ("{chr(0xd800): 1.0}", "mine.odd returned a number under a name that is not valid Unicode ('odd_"),
         ("{'n' * 10**7: 1.0}", "under a name of 10,000,004 characters, expected at most 200 ('odd_nnn"),
-        ("{i: 1.0 for i in range(400_000)}", "returned 400,000 numbers: expected at most 10,000"),
+        ("{i: 1.0 for i in range(400_000)}", "measured 400,000 metrics: expected at most 10,000"),
         ("{1: 1.0, '1': 2.0}", "returned a number twice ('odd_1')"),
         ("torch.zeros(3)", "odd=mine.odd returned a Tensor of the shape (3,): expected a number"),
         ("np.zeros((2, 1))", "odd=mine.odd returned a ndarray of the shape (2, 1): expected a number"),

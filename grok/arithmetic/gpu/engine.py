@@ -32,7 +32,7 @@ from grok.arithmetic.run import ArithmeticRun, at_own_numerics
 from grok.arithmetic.task import Equations, Vocabulary, split
 from grok.arithmetic.weights import Parameters, initial_parameters
 from grok.config.arithmetic import ArithmeticConfig
-from grok.errors import ConfigError, GrokError, TrainingError
+from grok.errors import ConfigError, TrainingError, in_words
 from grok.numerics import allow_uncompiled, is_compile_error, product_precision
 from grok.records import Checkpoint, Event, Job, Progress, RunResult, StopRequested, numerics_tag
 from grok.runs import norms_of
@@ -262,17 +262,13 @@ class Stack:
         self.seats: list[Seat | None] = [None] * self.width
         self.graphs = graphs and config.numerics.graphs
         self.compiled = config.numerics.compile
-        try:
+        words = (
+            f"{self.width} stacked lanes could not be set up on {device}: lanes=N takes fewer, numerics.graphs=false "
+            "captures no CUDA graph, device=cpu trains on the processor"
+        )
+        with in_words(TrainingError, words):  # other groups would fail as well: this ends the sweep without a retry
             self.state = LaneState(config, self.width, device)
             self._set_up()
-        except GrokError:
-            raise
-        except Exception as error:  # other groups would fail as well: this ends the sweep without a retry
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise TrainingError(
-                f"{self.width} stacked lanes could not be set up on {device} ({reason}): lanes=N takes fewer, "
-                "numerics.graphs=false captures no CUDA graph, device=cpu trains on the processor"
-            ) from error
         self._order: list[tuple[int, int] | None] = [None] * self.width
         """For each lane (order seed, epoch) of the order that is on the device."""
 

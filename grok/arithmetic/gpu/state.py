@@ -174,10 +174,7 @@ class LaneState:
         self.put(lane, parameters)
         for name in self.names:
             for moment, named in self.moments.items():
-                if moments:
-                    named[name][lane].copy_(moments[moment][name])
-                else:
-                    named[name][lane].zero_()
+                named[name][lane] = moments[moment][name] if moments else 0
         self.step[lane] = step
         self.loss[lane] = self.accuracy[lane] = 0
         self.alive[lane] = True
