@@ -6,7 +6,6 @@ ends are visible.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -38,47 +37,6 @@ def logit(accuracy: pd.Series | Floats, examples: int) -> Floats:
     return np.asarray(np.log(hits / (examples + 1 - hits)))
 
 
-def iconic(curves: pd.DataFrame, chosen: Mapping[str, str]) -> style.Drawing:
-    """Draw training (dashed) and validation accuracy (solid) over log steps: the chosen runs in colour, others faint.
-
-    ``curves``: columns run_id, step, train_acc, val_acc. ``chosen``: the legend's name by run_id, such as
-    ``{"3f...": "seed 512 (super)"}``, for at most three runs.
-
-    Raises:
-        ValueError: more than three runs are chosen, or one is not among the curves.
-    """
-    known = curves[curves["step"] > 0].sort_values(["run_id", "step"], kind="stable")
-    every = pd.Index(known["run_id"].unique())
-    missing = [run for run in chosen if run not in every]
-    if missing or len(chosen) > len(CHOSEN):
-        raise ValueError(f"choose up to {len(CHOSEN)} runs of the curves; without a curve: {missing}")
-    others = every.difference(pd.Index(list(chosen)))
-    faint = spread(others, MOST_FAINT)
-    rest, few = f"other seeds ({style.of_all(len(faint), len(others))})", frozenset(faint)
-    beside = known[known["run_id"].isin(others)]
-    layers = [
-        style.Lines(rest, style.GREY, beside, "step", "train_acc", few, 0.25, 0.6, "dashed"),
-        style.Lines(rest, style.GREY, beside, "step", "val_acc", few, 0.35, 0.7),
-    ]
-    for (run, name), colour in zip(chosen.items(), CHOSEN, strict=False):
-        curve, one = known[known["run_id"] == run], frozenset([run])
-        layers.append(style.Lines(name, colour, curve, "step", "train_acc", one, 1.0, 1.1, "dashed"))
-        layers.append(style.Lines(name, colour, curve, "step", "val_acc", one, 1.0, 2.0))
-    chart = style.Chart(
-        style.ChartAxis("step (log)", float(known["step"].min()), float(known["step"].max()), "log"),
-        style.ChartAxis("accuracy (dashed: training)", -0.02, 1.03),
-        tuple(layers),
-    )
-    caption = (
-        f"Training accuracy (mini-batches, dashed) and validation accuracy (solid) of {len(faint) + len(chosen):,} "
-        f"seeds{f', evenly selected of {len(every):,}' if len(faint) < len(others) else ''}."
-    )
-    data = known[known["run_id"].isin([*faint, *chosen])][["run_id", "step", "train_acc", "val_acc"]]
-    data = data.assign(name=data["run_id"].map(dict(chosen)).fillna("other"))
-    title = "Training and validation accuracy, seed by seed"
-    return draw("iconic", title, caption, [chart], data, "seeds", of=len(every))
-
-
 def branch_strips(study: Branching) -> style.Drawing | None:
     """Draw the children of each parent and redrawn stream as points, and the random seeds of the census below them.
 
@@ -92,20 +50,20 @@ def branch_strips(study: Branching) -> style.Drawing | None:
     names = ("seed " + children["seed"].astype(str)).where(one, "run " + children["parent"].str[:8])
     by_parent = len(set(zip(names, children["redrawn"], strict=True))) <= MOST_STRIPS
     children["parent"] = names if by_parent else children["kind"]
-    order = children.sort_values(["parent"], kind="stable")
-    groups = [(str(parent), str(redrawn), group["val_acc"])
-              for (parent, redrawn), group in order.groupby(["parent", "redrawn"], sort=False)]  # fmt: skip
-    labels, frames = [], []
-    for height, (parent, redrawn, values) in enumerate([("census", "", census), *groups]):
-        x = logit(values, examples)
-        # offsets that separate equal values and show no pattern
-        apart = 0.68 * (np.argsort(np.argsort(x, kind="stable"), kind="stable") * 0.6180339887498949 % 1.0 - 0.5)
-        accuracy = np.asarray(values, dtype=float)
-        places = {"x": special.expit(x), "y": height + apart, "height": height}
-        frames.append(pd.DataFrame({"parent": parent, "redrawn": redrawn, "val_acc": accuracy, "logit": x, **places}))
-        name = "census of random seeds" if parent == "census" else f"{parent}: {redrawn}"
-        labels.append(f"{name}\n{int((accuracy > DIARY.super_accuracy).sum())} super of {len(x):,}")
-    every = pd.concat(frames)
+    children = children.sort_values("parent", kind="stable")
+    rows = pd.concat([pd.DataFrame({"parent": "census", "redrawn": "", "val_acc": census}), children])
+    every = rows[["parent", "redrawn", "val_acc"]].astype({"val_acc": float}).reset_index(drop=True)
+    strips = every.groupby(["parent", "redrawn"], sort=False)
+    every = every.assign(logit=logit(every["val_acc"], examples), height=strips.ngroup())
+    labels = [
+        f"{'census of random seeds' if parent == 'census' else f'{parent}: {redrawn}'}\n"
+        f"{int((accuracy > DIARY.super_accuracy).sum())} super of {len(accuracy):,}"
+        for (parent, redrawn), accuracy in strips["val_acc"]
+    ]
+    # offsets that separate equal values and show no pattern
+    apart = (every.groupby("height")["logit"].rank(method="first") - 1) * 0.6180339887498949 % 1.0 - 0.5
+    every = every.assign(x=special.expit(every["logit"]), y=every["height"] + 0.68 * apart)
+    every = every.sort_values("height", kind="stable")
     kinds = np.where(every["val_acc"] > DIARY.super_accuracy, "super", "fast")
     kinds = np.where(every["val_acc"] < DIARY.normal_accuracy, "normal", kinds)
     layers = []
@@ -134,17 +92,46 @@ def branch_strips(study: Branching) -> style.Drawing | None:
 
 
 def census_iconic(census: Census) -> style.Drawing | None:
-    """Draw the curves of a census, with the best seed of its two best classes in colour (else the two best seeds)."""
+    """Draw training (dashed) and validation accuracy (solid) over log steps, the others faint beside two seeds.
+
+    In colour: the best seed of the two best classes of the census, else the two best seeds.
+    """
     ranked = census.rows[census.rows["label"] != UNJUDGED].sort_values("accuracy", ascending=False, kind="stable")
     if len(ranked) < 3:
         return None
     kinds = census.kinds.reindex(ranked.index)
     picks = {kind: group.index[0] for kind, group in ranked.groupby(kinds)}
-    chosen = [picks[kind] for kind in ("super", "fast", "early", "late") if kind in picks]
-    chosen = list(dict.fromkeys([*chosen, *ranked.index]))[:2]
-    names = {str(run): f"seed {int(ranked.loc[run, 'seed'])} ({kinds[run]})" for run in chosen}
-    ends = census.curves.groupby("run_id")["step"].max()
-    return iconic(census.curves[census.curves["step"] <= usual_length(ends.to_numpy(dtype=np.int64))], names)
+    best = [picks[kind] for kind in ("super", "fast", "early", "late") if kind in picks]
+    best = list(dict.fromkeys([*best, *ranked.index]))[:2]
+    chosen = {str(run): f"seed {int(ranked.loc[run, 'seed'])} ({kinds[run]})" for run in best}
+    last = usual_length(census.curves.groupby("run_id")["step"].max().to_numpy(dtype=np.int64))
+    known = census.curves[census.curves["step"].between(1, last)].sort_values(["run_id", "step"], kind="stable")
+    every = pd.Index(known["run_id"].unique())
+    others = every.difference(pd.Index(list(chosen)))
+    faint = spread(others, MOST_FAINT)
+    rest, few = f"other seeds ({style.of_all(len(faint), len(others))})", frozenset(faint)
+    beside = known[known["run_id"].isin(others)]
+    layers = [
+        style.Lines(rest, style.GREY, beside, "step", "train_acc", few, 0.25, 0.6, "dashed"),
+        style.Lines(rest, style.GREY, beside, "step", "val_acc", few, 0.35, 0.7),
+    ]
+    for (run, name), colour in zip(chosen.items(), CHOSEN, strict=False):
+        curve, one = known[known["run_id"] == run], frozenset([run])
+        layers.append(style.Lines(name, colour, curve, "step", "train_acc", one, 1.0, 1.1, "dashed"))
+        layers.append(style.Lines(name, colour, curve, "step", "val_acc", one, 1.0, 2.0))
+    chart = style.Chart(
+        style.ChartAxis("step (log)", float(known["step"].min()), float(known["step"].max()), "log"),
+        style.ChartAxis("accuracy (dashed: training)", -0.02, 1.03),
+        tuple(layers),
+    )
+    caption = (
+        f"Training accuracy (mini-batches, dashed) and validation accuracy (solid) of {len(faint) + len(chosen):,} "
+        f"seeds{f', evenly selected of {len(every):,}' if len(faint) < len(others) else ''}."
+    )
+    data = known[known["run_id"].isin([*faint, *chosen])][["run_id", "step", "train_acc", "val_acc"]]
+    data = data.assign(name=data["run_id"].map(dict(chosen)).fillna("other"))
+    title = "Training and validation accuracy, seed by seed"
+    return draw("iconic", title, caption, [chart], data, "seeds", of=len(every))
 
 
 def accuracy_histogram(census: Census, bins: int = 40) -> style.Drawing | None:

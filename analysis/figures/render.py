@@ -121,8 +121,7 @@ def _groups(chart: Chart) -> dict[str, tuple[str, Line2D]]:
     """Return colour and legend's handle by the group's name; the last layer of a group gives them."""
     made = {}
     for layer in chart.layers:
-        group = getattr(layer, "group", "")
-        if not group or isinstance(layer, Rule | Cells):
+        if isinstance(layer, Rule | Cells) or not layer.group:
             continue
         if isinstance(layer, Points | Bars):
             marker = "s" if isinstance(layer, Bars) else layer.marker
@@ -131,7 +130,7 @@ def _groups(chart: Chart) -> dict[str, tuple[str, Line2D]]:
             dash: Any = DASHES[layer.dash] if isinstance(layer, Lines) else "solid"
             point = "o" if isinstance(layer, Intervals) else ""
             handle = Line2D([], [], color=layer.colour, linewidth=1.8, linestyle=dash, marker=point, markersize=5)
-        made[group] = (layer.colour, handle)
+        made[layer.group] = (layer.colour, handle)
     return made
 
 
@@ -199,12 +198,12 @@ def _axis(axes: Axes, side: str, axis: ChartAxis, room: float) -> None:
     most = max(3, min(7, int(room * (1.7 if side == "x" else 3))))
     if axis.scale == "log":
         log_axis(drawn, most)
-    elif axis.scale != "linear":
-        options = {"linear_width": axis.linear_until} if axis.scale == "asinh" else {}
-        (axes.set_xscale if side == "x" else axes.set_yscale)(axis.scale, **options)
-    if axis.scale == "linear":
+    elif axis.scale == "linear":
         drawn.set_major_locator(MaxNLocator(most, integer=axis.whole, steps=[1, 2, 2.5, 5, 10]))
-    elif axis.scale == "asinh":
+    else:
+        options = {"linear_width": axis.linear_until} if axis.scale == "asinh" else {}
+        getattr(axes, f"set_{side}scale")(axis.scale, **options)
+    if axis.scale == "asinh":
         drawn.set_major_locator(FixedLocator([0.0, *(axis.linear_until * 10.0 ** np.arange(8))]))
     drawn.set_minor_locator(NullLocator())
     drawn.set_major_formatter(lambda value, _: f"{value:.0%}" if axis.percent else number(value))
@@ -296,16 +295,11 @@ def _cells(axes: Axes, layer: Cells, z: int) -> None:
     mesh = axes.pcolormesh(np.ma.masked_invalid(values), cmap=colours, edgecolors=PAPER, linewidth=0.8,
                            norm="log" if log else None, zorder=z)  # fmt: skip
     ticks = np.geomspace(low, high, 4) if log else np.linspace(low, high, 4)
-    _bar(axes, mesh, layer.label).set_ticks(ticks, labels=[number(float(f"{tick:.3g}")) for tick in ticks])
-
-
-def _bar(axes: Axes, mesh: Any, label: str) -> Any:
-    bar = axes.figure.colorbar(mesh, ax=axes, pad=0.02, fraction=0.05)
+    bar: Any = axes.figure.colorbar(mesh, ax=axes, pad=0.02, fraction=0.05)
     bar.outline.set_visible(False)
-    bar.set_label(label, color=SOFT)
+    bar.set_label(layer.label, color=SOFT)
     bar.ax.minorticks_off()
-    bar.ax.yaxis.set_major_formatter(lambda value, _: number(value))
-    return bar
+    bar.set_ticks(ticks, labels=[number(float(f"{tick:.3g}")) for tick in ticks])
 
 
 PAINTERS: Final[dict[type[Layer], Callable[[Axes, Any, int], None]]] = {

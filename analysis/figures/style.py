@@ -73,12 +73,18 @@ class ChartAxis:
 
 
 @dataclass(frozen=True)
-class Lines:
-    """One line per run, from the columns ``run_id``, ``step``, ``x`` and ``y`` of a frame sorted by run and step."""
+class Grouped:
+    """A layer of one colour, drawn from a frame. Those of one group share a place in the legend."""
 
     group: str
     colour: str
     frame: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Lines(Grouped):
+    """One line per run, from the columns ``run_id``, ``step``, ``x`` and ``y`` of a frame sorted by run and step."""
+
     x: str
     y: str
     drawn: frozenset[str]
@@ -89,46 +95,33 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Points:
+class Points(Grouped):
     """One point per row, from the columns ``x`` and ``y``, and ``run_id`` if each is a run.
 
     A column ``times`` says how many runs lie at that place: the area is in proportion.
     """
 
-    group: str
-    colour: str
-    frame: pd.DataFrame
     size: float = 14.0
     """Area in square points."""
     marker: Literal["o", "|"] = "o"
 
 
 @dataclass(frozen=True)
-class Bars:
+class Bars(Grouped):
     """Counts by bin, from the columns ``low``, ``high`` and ``count``; groups of one bin are stacked."""
-
-    group: str
-    colour: str
-    frame: pd.DataFrame
 
 
 @dataclass(frozen=True)
-class Band:
+class Band(Grouped):
     """A curve with its interval, from the columns ``x``, ``value``, ``low`` and ``high``."""
 
-    group: str
-    colour: str
-    frame: pd.DataFrame
     stairs: bool = False
 
 
 @dataclass(frozen=True)
-class Intervals:
+class Intervals(Grouped):
     """Values with their intervals, from the columns ``place`` (on the other axis), ``value``, ``low`` and ``high``."""
 
-    group: str
-    colour: str
-    frame: pd.DataFrame
     vertical: bool = False
     size: float = 30.0
     """Area of the point in square points; the interval's line is thinner for smaller points."""
@@ -161,7 +154,7 @@ Layer = Lines | Points | Bars | Band | Intervals | Rule | Cells
 
 @dataclass(frozen=True)
 class Chart:
-    """Axes, and layers from back to front. Layers of one group share a place in the legend."""
+    """Axes, and layers from back to front."""
 
     x: ChartAxis
     y: ChartAxis

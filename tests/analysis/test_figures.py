@@ -89,16 +89,11 @@ def test_seeds_that_diverged_stand_where_they_ended_and_no_seed_is_late_without_
 
 
 def test_the_iconic_figure_picks_out_the_chosen_and_keeps_all_others() -> None:
-    store = simulate(census_of_seeds(24, np.random.default_rng(1), steps=20_000, every=500))
-    curves = store.curves_of(store.arithmetic.index)
-    times = store.arithmetic["grokked_step"].astype(float).sort_values()
-    chosen = {str(times.index[0]): "super", str(times.index[3]): "fast"}
-    drawing = evidence.iconic(curves, chosen)
-    assert drawing.data["run_id"].nunique() == 24
-    assert set(drawing.data["name"]) == {"super", "fast", "other"}
+    drawing = evidence.census_iconic(ask("census", simulate(census_of_seeds(24, np.random.default_rng(1)))))
+    assert drawing is not None and drawing.data["run_id"].nunique() == 24
+    names = drawing.data.groupby("name")["run_id"].nunique()
+    assert len(names) == 3 and names["other"] == 22
     assert (drawing.data["step"] > 0).all()
-    with pytest.raises(ValueError, match="without a curve"):
-        evidence.iconic(curves, {"nobody": "nobody"})
 
 
 def test_the_histogram_counts_every_seed_in_its_class() -> None:
