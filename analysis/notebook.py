@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from grok.analysis.observations import Observations
-from grok.analysis.studies import QUESTIONS, Missing, Study
+from grok.analysis.studies import BY_NAME, Missing, Study
 from grok.analysis.writing import missing_text, study_text
 from grok.config.common import StoreConfig
 from grok.errors import nearest
@@ -130,21 +130,20 @@ class Studies(Mapping[str, Answer]):
         return Observations.read(self.path)
 
     def __getitem__(self, name: str) -> Answer:
-        question = next((q for q in QUESTIONS if q.name == name), None)
-        if question is None:
-            raise KeyError(f"no study {name!r}{nearest(name, list(self))}: expected one of {', '.join(self)}")
+        if name not in BY_NAME:
+            raise KeyError(f"no study {name!r}{nearest(name, BY_NAME)}: expected one of {', '.join(BY_NAME)}")
         if name not in self._answers:
-            q, needs = question, f"a store at {self.path}, which does not exist yet"
+            q, needs = BY_NAME[name], f"a store at {self.path}, which does not exist yet"
             command = f"{q.command} store.path={self.path}".strip()
             none = Missing(q.name, q.title, q.question, needs, command, False)
             self._answers[name] = Answer(q.ask(self.observations) if self.is_there else none)
         return self._answers[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter([question.name for question in QUESTIONS])
+        return iter(BY_NAME)
 
     def __len__(self) -> int:
-        return len(QUESTIONS)
+        return len(BY_NAME)
 
     @property
     def findings(self) -> pd.DataFrame:

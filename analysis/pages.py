@@ -19,7 +19,7 @@ import pandas as pd
 from grok.analysis.answers import BIASED, unfinished
 from grok.analysis.observations import Observations
 from grok.analysis.statistics.estimate import write_csv
-from grok.analysis.studies import QUESTIONS, Missing, Study
+from grok.analysis.studies import BY_NAME, Finding, Missing, Study
 from grok.commands.command import Parser, command
 from grok.errors import ConfigError, StoreError, nearest
 
@@ -57,11 +57,10 @@ class Page:
         Raises:
             ConfigError: there is no such question.
         """
+        if name not in BY_NAME:
+            raise ConfigError(f"no study {name!r}{nearest(name, BY_NAME)}")
         if name not in self.studies:
-            question = next((q for q in QUESTIONS if q.name == name), None)
-            if question is None:
-                raise ConfigError(f"no study {name!r}{nearest(name, [q.name for q in QUESTIONS])}")
-            self.studies[name] = question.ask(self.observations)
+            self.studies[name] = BY_NAME[name].ask(self.observations)
         return self.studies[name]
 
     def reference(self, name: str) -> Study | Missing:
@@ -69,12 +68,14 @@ class Page:
         study = self.study(name)
         return study.parts[0] if isinstance(study, Study) and study.parts else study
 
+    def findings(self, name: str) -> list[Finding]:
+        """Return the findings of a study; none if it has no answer yet."""
+        study = self.reference(name)
+        return [] if isinstance(study, Missing) else study.findings
+
     def shown(self, name: str, label: str) -> str:
         """Return the formatted number of a study's finding ``label``, or ``NOT_YET``."""
-        study = self.reference(name)
-        if isinstance(study, Missing):
-            return NOT_YET
-        return next((finding.shown for finding in study.findings if finding.label == label), NOT_YET)
+        return next((finding.shown for finding in self.findings(name) if finding.label == label), NOT_YET)
 
     def sentences(self, name: str, headlines: bool = True, about: str = "", without: str = "") -> str:
         """Return a study's findings as a Markdown list, or ``NOT_YET``.
@@ -85,10 +86,9 @@ class Page:
             about: text that the label of a finding must contain.
             without: text that it may not contain; empty for any label.
         """
-        study = self.reference(name)
         chosen = [
             f"- {f.text}"
-            for f in ([] if isinstance(study, Missing) else study.findings)
+            for f in self.findings(name)
             if (f.headline or not headlines) and about in f.label and not (without and without in f.label)
         ]
         return "\n".join(chosen) or f"{NOT_YET.capitalize()}."
@@ -143,18 +143,10 @@ class Page:
         environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(self.folder), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
         )
-        names = {
-            "reference": self.reference,
-            "shown": self.shown,
-            "sentences": self.sentences,
-            "table": self.table,
-            "notes": self.notes,
-            "pending": self.pending,
-            "figure": self.figure,
-            "runs": self.observations.all_runs,
-            "designs": self.observations.designs,
-        }
-        return environment.get_template(template).render(names)
+        methods = ("reference", "shown", "sentences", "table", "notes", "pending", "figure")
+        names = {name: getattr(self, name) for name in methods}
+        tables = {"runs": self.observations.all_runs, "designs": self.observations.designs}
+        return environment.get_template(template).render(names, **tables)
 
     def write(self) -> Path:
         """Write the page, its studies' figures and tables, and remove other files beside these; return the page's path.

@@ -22,7 +22,7 @@ import pandas as pd
 from grok.analysis import writing
 from grok.analysis.answers import Report, compile_report, own_studies, unfinished
 from grok.analysis.observations import Observations
-from grok.analysis.studies import QUESTIONS, Missing
+from grok.analysis.studies import BY_NAME, QUESTIONS, Missing
 from grok.commands.command import Parser, add_store, command, refuse_unwritable, store_of
 from grok.store import check_path
 from grok.store.reader import is_owner_alive
@@ -102,13 +102,14 @@ def standing(store: Path, observations: Observations) -> str:
 def parser() -> Parser:
     """Return the command's arguments."""
     description = "Write the report of a store: one page, its figures, and the data behind them."
-    names = [question.name for question in QUESTIONS]
-    width = max(map(len, names))
+    width = max(map(len, BY_NAME))
     lines = "\n".join(f"  {question.name:<{width}} {question.question}" for question in QUESTIONS)
     made = Parser(prog="grok report", description=description, epilog=f"answers:\n{lines}")
     add_store(made)
     made.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: STORE/report)")
-    made.add_argument("--only", metavar="NAME", choices=names, help="print one answer and write its figures; see below")
+    made.add_argument(
+        "--only", metavar="NAME", choices=BY_NAME, help="print one answer and write its figures; see below"
+    )
     made.add_argument(
         "--with",
         dest="own",
@@ -125,7 +126,7 @@ def parser() -> Parser:
 
 def print_answer(name: str, store: Path, out: Path) -> None:
     """Print the store's answer to the question ``name``, and write its figures and tables below ``out``."""
-    study = next(question for question in QUESTIONS if question.name == name).ask(Observations.read(store))
+    study = BY_NAME[name].ask(Observations.read(store))
     if isinstance(study, Missing):
         print(writing.missing_text(study))
         return

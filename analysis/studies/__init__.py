@@ -47,5 +47,6 @@ QUESTIONS: tuple[Question, ...] = (
     seeds.QUESTION,
 )
 """All questions, in the order of the report."""
+BY_NAME = {question.name: question for question in QUESTIONS}
 
-__all__ = ["QUESTIONS", "Finding", "Missing", "Question", "Study", "Table"]
+__all__ = ["BY_NAME", "QUESTIONS", "Finding", "Missing", "Question", "Study", "Table"]

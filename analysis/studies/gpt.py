@@ -19,6 +19,7 @@ from grok.analysis.proposals import rerun_command
 from grok.analysis.statistics.estimate import NotEnoughData, holm, mean
 from grok.analysis.studies.base import ALARM, Finding, Question, Study, Table, one_by_one
 from grok.analysis.studies.conditions import ratio_of_means
+from grok.analysis.studies.mechanism import measured
 from grok.config import GptConfig
 from grok.config.fields import recorded_of
 from grok.errors import ConfigError
@@ -34,7 +35,9 @@ def further_tables(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Table]:
 
     ``runs`` has the columns ``condition`` and ``seed`` by ``run_id``.
     """
-    values = _measured(curves[curves["run_id"].isin(runs.index)])
+    mine = curves[curves["run_id"].isin(runs.index)]
+    wide = mine[["run_id", "step"]].join(measured(mine), how="inner")
+    values = wide.melt(["run_id", "step"], var_name="name").dropna()
     sets, tasks = [], []
     for (run_id, name), group in values.groupby(["run_id", "name"], sort=True):
         kind, _, label = str(name).partition(".")
@@ -66,26 +69,12 @@ def further_tables(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Table]:
                     "at step": last["step"],
                 }
             )
-    tables = []
-    if sets:
-        caption = "Further validation sets (data.validation): loss in nats per token, perplexity per token"
-        tables.append(Table("validation_sets", caption, pd.DataFrame(sets), code=("run",)))
-    if tasks:
-        caption = "Tasks of lm-evaluation-harness (eval.tasks), as last scored during training"
-        tables.append(Table("tasks", caption, pd.DataFrame(tasks), code=("run",)))
-    return tables
-
-
-def _measured(curves: pd.DataFrame) -> pd.DataFrame:
-    """Return every measurement of ``curves.metrics``: run_id, step, name, value."""
-    known = curves[curves["metrics"].notna() & (curves["metrics"] != "{}")] if "metrics" in curves else curves.iloc[:0]
-    rows = [
-        (run_id, step, name, value)
-        for run_id, step, text in zip(known["run_id"], known["step"], known.get("metrics", ()), strict=True)
-        for name, value in json.loads(text).items()
-        if value is not None
-    ]
-    return pd.DataFrame(rows, columns=["run_id", "step", "name", "value"])
+    captions = {
+        "validation_sets": "Further validation sets (data.validation): loss in nats per token, perplexity per token",
+        "tasks": "Tasks of lm-evaluation-harness (eval.tasks), as last scored during training",
+    }
+    found = zip(captions.items(), (sets, tasks), strict=True)
+    return [Table(name, caption, pd.DataFrame(rows), code=("run",)) for (name, caption), rows in found if rows]
 
 
 # Published language-model results for comparison with WikiText runs.
@@ -172,15 +161,14 @@ def conditions_of(rows: pd.DataFrame) -> list[Condition]:
 
 def describe_language_model(row: pd.Series) -> str:
     """Return model, batch and length of a language model's run in words."""
-    layers, width, heads, context, batch, steps = (
-        int(row[f"config.{name}"])
-        for name in ("model.layers", "model.d_model", "model.heads", "model.context", "train.batch_size", "train.steps")
-    )
+    of = {str(name).removeprefix("config."): value for name, value in row.items()}
+    layers = int(of["model.layers"])
     dropout = row[DROPOUT].fillna(0.0).max()
     return (
-        f"transformer of {layers} layer{'s' if layers > 1 else ''}, width {width:,}, {heads} heads, {context:,} "
-        f"tokens{f', dropout {dropout:g}' if dropout else ''}; learning rate {row['config.optim.lr']:g}, "
-        f"batch {batch:,}, {steps:,} steps"
+        f"transformer of {layers} layer{'s' if layers > 1 else ''}, width {of['model.d_model']:,.0f}, "
+        f"{of['model.heads']:.0f} heads, {of['model.context']:,.0f} tokens"
+        f"{f', dropout {dropout:g}' if dropout else ''}; learning rate {of['optim.lr']:g}, "
+        f"batch {of['train.batch_size']:,.0f}, {of['train.steps']:,.0f} steps"
     )
 
 
@@ -274,15 +262,8 @@ def used_by(log: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     each, slope = (log["run_id"].map({run: pair[i] for run, pair in blocks.items()}) for i in (0, 1))
     hours = tokens / log["tokens_per_second"] / 3600
     per_step = pd.DataFrame({"flops": tokens * (each + slope * context), "hours": hours})
-    return pd.concat(
-        [
-            log[["run_id", "step"]],
-            log["consumed_tokens"].rename("tokens"),
-            log["consumed_samples"].rename("samples"),
-            per_step.groupby(log["run_id"]).cumsum(),
-        ],
-        axis=1,
-    )
+    used = log[["run_id", "step"]].assign(tokens=log["consumed_tokens"], samples=log["consumed_samples"])
+    return used.join(per_step.groupby(log["run_id"]).cumsum())
 
 
 def _flops_of_blocks(row: pd.Series) -> tuple[float, float]:
@@ -472,30 +453,19 @@ def _events(study: Gpt, observations: Observations, log: pd.DataFrame) -> None:
 
 def _samples(study: Gpt, curves: pd.DataFrame) -> None:
     texts = curves.dropna(subset=["sample"]) if "sample" in curves else curves.iloc[:0]
-    texts = texts.groupby("run_id").last()
-    chosen = [r for r in study.runs.sort_values("best_loss").index if r in texts.index][:SAMPLES]
-    if chosen:
-        frame = pd.DataFrame(
-            {
-                "run": [r[:10] for r in chosen],
-                "seed": [str(study.runs.loc[r, "seed"]) for r in chosen],
-                "step": [int(texts.loc[r, "step"]) for r in chosen],
-                "sample": [str(texts.loc[r, "sample"]) for r in chosen],
-            }
-        )
-        study.tabulate("samples", "Generated text: the last sample of the best runs", frame, code=("run", "sample"))
+    best = study.runs.sort_values("best_loss")[["seed"]].astype(str)
+    shown = best.join(texts.groupby("run_id")[["step", "sample"]].last(), how="inner").head(SAMPLES)
+    if len(shown):
+        shown.insert(0, "run", shown.index.str[:10])
+        study.tabulate("samples", "Generated text: the last sample of the best runs", shown, code=("run", "sample"))
 
 
 def _references(study: Gpt) -> None:
     if not any(part in preset for preset in study.runs["preset"] for part in WIKITEXT_PRESETS):
         return
     study.tabulate("published", "Published results on the full WikiText-103, for comparison", WIKITEXT_103, open=False)
-    study.tabulate(
-        "published_on_the_way",
-        "Transformer-XL on WikiText-103 during training",
-        TRANSFORMER_XL_ON_THE_WAY,
-        open=False,
-    )
+    on_the_way = "Transformer-XL on WikiText-103 during training"
+    study.tabulate("published_on_the_way", on_the_way, TRANSFORMER_XL_ON_THE_WAY, open=False)
     study.notes.append(
         "The published numbers are on the full WikiText-103, per word or per token of a BPE (column `per`). A run of "
         "this store is comparable "

@@ -46,21 +46,24 @@ class Mechanism(Study):
     generalised: int
 
 
+def measured(curves: pd.DataFrame) -> pd.DataFrame:
+    """Return the optional measurements of evaluations, a column each; evaluations without any are left out."""
+    texts = curves["metrics"].dropna() if "metrics" in curves else pd.Series(dtype=object)
+    values = pd.DataFrame([json.loads(text) for text in texts], index=texts.index, dtype=float)
+    return values.loc[texts != "{}"]
+
+
 def metrics_of(observations: Observations) -> pd.DataFrame:
     """Return the optional measurements of each trajectory once: columns run_id, step, one per metric."""
-    curves = observations.curves
-    if "metrics" not in curves:
-        return pd.DataFrame({"run_id": [], "step": []})
-    measured = curves[curves["metrics"].notna() & (curves["metrics"] != "{}")]
-    measured = measured[measured["run_id"].isin(observations.measured(pd.Index(measured["run_id"].unique())).index)]
-    if measured.empty:
-        return pd.DataFrame({"run_id": [], "step": []})
-    values = pd.DataFrame([json.loads(text) for text in measured["metrics"]], index=measured.index).astype(float)
-    if "block_norms" in measured:
-        norms = [json.loads(text).get("head") if isinstance(text, str) else None for text in measured["block_norms"]]
+    values = measured(observations.curves)
+    curves = observations.curves.loc[values.index]
+    if "block_norms" in curves:
+        norms = [json.loads(text).get("head") if isinstance(text, str) else None for text in curves["block_norms"]]
         values["head_norm"] = np.asarray(norms, dtype=float)
-    metrics = pd.concat([measured[["run_id", "step"]], values.dropna(axis=1, how="all")], axis=1)
-    return metrics.reset_index(drop=True)
+    metrics = pd.concat([curves[["run_id", "step"]], values], axis=1)
+    once = observations.measured(pd.Index(metrics["run_id"].unique())).index
+    metrics = metrics[metrics["run_id"].isin(once)]
+    return metrics.dropna(axis=1, how="all").reset_index(drop=True)
 
 
 def half_way(step: NDArray[np.float64], value: NDArray[np.float64]) -> float:

@@ -6,7 +6,6 @@ schedule may differ; the verdicts account for runs that end early. `results/pape
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from grok.analysis.populations import extended, random_seeds
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.survival import Times, geometric_mean, growth, least_ratio, ratio_of_times
 from grok.analysis.studies.base import Question, Study
-from grok.analysis.studies.mechanism import WAY, half_way
+from grok.analysis.studies.mechanism import WAY, half_way, measured
 
 # Settings and numbers of papers on grokking: the arms with which `papers` compares runs.
 
@@ -92,8 +91,11 @@ class Trained:
     arm: Arm
     rows: pd.DataFrame
     times: Times
-    accuracy: pd.Series
-    """Validation accuracy of each run at its last step."""
+
+    @property
+    def accuracy(self) -> pd.Series:
+        """Validation accuracy of each run at its last step."""
+        return self.rows["val_acc"].astype(float)
 
     @property
     def cut(self) -> float:
@@ -116,35 +118,30 @@ def arms_of(observations: Observations) -> list[Trained]:
     If the user's own code changed, an arm has the runs of the version with most of them.
     """
     rows = observations.once(random_seeds)
-    known = {(paper.title, arm.name): [rows.iloc[:0]] for paper in PAPERS for arm in paper.arms}
-    seen: list[dict[str, str]] = []
+    known: list[tuple[dict[str, str], pd.DataFrame]] = []
     for condition in conditions_of(rows):
-        settings = {name: as_text(value) for name, value in differing_settings(condition.rows.iloc[0]).items()}
-        settings.pop(OWN_CODE, None)
-        if settings in seen:
-            continue
-        seen.append(settings)
-        for paper in PAPERS:
-            for arm in paper.arms:
-                if {k: v for k, v in settings.items() if k not in arm.free} == arm.settings:
-                    known[paper.title, arm.name].append(extended(observations, condition.rows))
+        differing = differing_settings(condition.rows.iloc[0]).items()
+        settings = {name: as_text(value) for name, value in differing if name != OWN_CODE}
+        if settings not in [others for others, _ in known]:
+            known.append((settings, condition.rows))
     trained = []
-    for paper in PAPERS:
-        for arm in paper.arms:
-            mine = pd.concat(known[paper.title, arm.name])
-            mine = mine[~mine.index.isin(_beginnings(mine))]
-            if len(mine):
-                last = mine["val_acc"].astype(float)
-                trained.append(Trained(paper, arm, mine, observations.times(mine), last))
+    for paper, arm in ((of, arm) for of in PAPERS for arm in of.arms):
+        found = [
+            extended(observations, rows)
+            for settings, rows in known
+            if {k: v for k, v in settings.items() if k not in arm.free} == arm.settings
+        ]
+        if found:
+            mine = _longest(pd.concat(found))
+            trained.append(Trained(paper, arm, mine, observations.times(mine)))
     return trained
 
 
-def _beginnings(rows: pd.DataFrame) -> list[str]:
-    """Return the ids of runs that another run of the same seed continues: the same training, ended earlier."""
+def _longest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return runs without those that another run of the same seed continues: the same training, ended earlier."""
     lengths = rows["config.train.steps"].astype(int)
-    same = [c for c in ("seed", "replicate", f"config.{FRACTION}") if c in rows]
-    longest = lengths.groupby([rows[c] for c in same]).transform("max") if len(rows) else lengths
-    return list(rows.index[lengths < longest])
+    same = [rows[c] for c in ("seed", "replicate", f"config.{FRACTION}") if c in rows]
+    return rows[lengths == lengths.groupby(same).transform("max")]
 
 
 def analyse(observations: Observations) -> Papers:
@@ -183,15 +180,14 @@ def parts(t: Trained) -> list[Trained]:
     for share in np.unique(shares):
         here = shares == share
         arm = replace(t.arm, name=f"{t.arm.name}, {share:.0%}", free=())
-        made.append(Trained(t.paper, arm, t.rows[here], t.times.take(here), t.accuracy[here]))
+        made.append(Trained(t.paper, arm, t.rows[here], t.times.take(here)))
     return made
 
 
 def with_measures(curves: pd.DataFrame) -> pd.DataFrame:
     """Return accuracies and progress measures (NaN: not measured) by run and step."""
-    taken = [json.loads(text) if isinstance(text, str) else {} for text in curves["metrics"]]
-    parts = {part: [float(m.get(part, np.nan)) for m in taken] for part in PARTS}
-    return curves[["run_id", "step", "train_acc", "val_acc"]].assign(**parts)
+    measures = measured(curves).reindex(curves.index, columns=list(PARTS))
+    return curves[["run_id", "step", "train_acc", "val_acc"]].join(measures)
 
 
 def _arm(t: Trained) -> dict[str, object]:

@@ -59,16 +59,10 @@ def analyse(observations: Observations) -> Spikes:
     runs = runs.join(pd.DataFrame(records, index=rows.index))
     # the last loss of a diverged run is that of an earlier step than its partners'
     runs["last_loss"] = np.where(diverged, math.nan, floats(last.reindex(rows.index)))
-    curves = []
-    for run in rows.index:
-        steps = logs[str(run)]
-        loss = smoothed(steps["train_loss"], bool(diverged[run]))
-        curves.append(pd.DataFrame({"run_id": run, "step": steps["step"], "loss": loss}))
-    study = Spikes(
-        runs=runs.assign(place=rows["seed"]).sort_values([*factors, "place"], kind="stable").drop(columns="place"),
-        factors=list(factors),
-        curves=pd.concat(curves, ignore_index=True),
-    )
+    curves = pd.concat([logs[str(run)][["run_id", "step"]] for run in rows.index], ignore_index=True)
+    losses = [smoothed(logs[str(run)]["train_loss"], bool(diverged[run])) for run in rows.index]
+    order = runs.assign(seed=rows["seed"]).sort_values([*factors, "seed"], kind="stable").index
+    study = Spikes(runs=runs.loc[order], factors=list(factors), curves=curves.assign(loss=np.concatenate(losses)))
     _answer(study)
     _by_setting(study)
     _tables(study)
@@ -239,7 +233,7 @@ def _tables(study: Spikes) -> None:
     if study.factors:
         cells = [
             {
-                **dict(zip(study.factors, names if isinstance(names, tuple) else (names,), strict=True)),
+                **dict(zip(study.factors, names, strict=True)),
                 "spiked": f"{int(group['spiked'].sum())} of {len(group)}",
                 "at step": ", ".join(f"{v:.0f}" for v in group["step"].dropna()),
                 "rise (nats)": _listed(group["rise"].dropna(), 2),
@@ -248,9 +242,7 @@ def _tables(study: Spikes) -> None:
             }
             for names, group in runs.groupby(study.factors, sort=False)
         ]
-        study.tabulate(
-            "spikes_by_cell", "Every combination of settings, its seeds one after another", pd.DataFrame(cells)
-        )
+        study.tabulate("spikes_by_cell", "Every combination of settings, its seeds one after another", cells)
     spiked = runs[runs["spiked"]].sort_values("rise", ascending=False, kind="stable")
     if len(spiked):
         own = pd.DataFrame(
@@ -268,11 +260,11 @@ def _tables(study: Spikes) -> None:
             },
             index=spiked.index,
         )
-        frame = spiked[[*study.factors, "seed"]].join(own)
         caption = (
             "Every spike (of each run the largest): the rise of the loss, and how many times its level before the "
             "gradient norm and the norm of the weights reached between the lowest loss and the peak"
         )
+        frame = pd.concat([spiked[[*study.factors, "seed"]], own], axis=1)
         study.tabulate("spikes", caption, frame.reset_index(drop=True), code=("run",))
 
 

@@ -74,11 +74,8 @@ def shared_updates(observations: Observations, coupled: pd.DataFrame) -> int:
     row = coupled.iloc[0]
     if has_own_task(row):
         return first
-    task = TaskConfig(
-        operation=str(row["config.task.operation"]),
-        modulus=int(row["config.task.modulus"]),
-        train_fraction=float(row["config.task.train_fraction"]),
-    )
+    operation, modulus, fraction = row[[f"config.task.{name}" for name in ("operation", "modulus", "train_fraction")]]
+    task = TaskConfig(operation=str(operation), modulus=int(modulus), train_fraction=float(fraction))
     per_epoch = -(-task.train_examples() // int(row["config.train.batch_size"]))
     return -(-first // per_epoch) * per_epoch
 
