@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.analysis.listing import filtered
-from grok.analysis.observations import Observations
+from grok.analysis.observations import Observations, floats
 from grok.commands.command import Parser, command
 from grok.commands.words import is_filter
 from grok.config import MODES, flatten
@@ -34,43 +34,30 @@ _DOTS: Final = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _BRAILLE: Final = 0x2800
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One curve; a value that is not finite is left out."""
-
-    name: str
-    steps: NDArray[np.float64]
-    values: NDArray[np.float64]
-
-    def known(self) -> Line:
-        """Return the finite points."""
-        finite = np.isfinite(self.values)
-        return Line(self.name, self.steps[finite], self.values[finite])
-
-
 def draw(
-    lines: Sequence[Line],
+    lines: Sequence[pd.Series],
     *,
     width: int,
     height: int,
-    log: bool = False,
-    limits: tuple[float, float] | None = None,
-    marks: Mapping[str, int] | None = None,
-    ascii_only: bool = False,
+    log: bool,
+    limits: Sequence[float] = (),
+    marks: Mapping[str, int],
+    ascii_only: bool,
 ) -> list[str]:
     """Return the rows of a plot: ``height`` rows of curves beside their scale, the axis of steps, the marks.
 
     The last of ``lines`` is drawn over the others, in fine dots (braille); the others with a point a column.
 
     Args:
+        lines: each curve's values by step; one that is not finite is left out.
         width: characters of the longest row.
         log: a logarithmic scale, where all values are positive.
-        limits: lowest and highest value of the scale; None: those of the curves.
+        limits: lowest and highest value of the scale; empty: those of the curves.
         marks: one-letter names of steps, set below the axis.
         ascii_only: no character outside ASCII.
     """
-    lines = [line.known() for line in lines]
-    values = np.concatenate([np.array(limits or (), dtype=float), *(line.values for line in lines)])
+    lines = [line[np.isfinite(line)] for line in lines]
+    values = np.concatenate([np.array(limits, dtype=float), *lines])
     if not len(values):
         return ["(not measured)"]
     low, high = float(values.min()), float(values.max())
@@ -78,21 +65,22 @@ def draw(
     if high == low:
         around = max(0.5, 1e-3 * abs(low))
         low, high = low - around, high + around
-    last = max([1.0, *(float(line.steps.max()) for line in lines if len(line.steps)), *(marks or {}).values()])
+    last = max([1.0, *(float(line.index.max()) for line in lines if len(line)), *marks.values()])
     between = np.array([high, np.sqrt(low * high) if log else (low + high) / 2, low])
     labels = [f"{value:.3g}" for value in between]
     margin = max(8, *map(len, labels))  # plots below one another stand in line
     columns = max(8, width - margin - 2)
     canvas = np.full((height, columns), " ", dtype="<U1")
     for i, line in enumerate(lines):
-        heights = np.log(line.values / low) / np.log(high / low) if log else (line.values - low) / (high - low)
-        if not len(heights):
+        if line.empty:
             continue
+        x, y = line.index.to_numpy() / last, line.to_numpy()
+        heights = np.log(y / low) / np.log(high / low) if log else (y - low) / (high - low)
         if i < len(lines) - 1 or ascii_only:
-            dots = _dots(line.steps / last, heights, (height, columns))
+            dots = _dots(x, heights, (height, columns))
             canvas[dots] = "*" if i == len(lines) - 1 else "." if ascii_only else "·"
         else:
-            dots = _dots(line.steps / last, heights, (4 * height, 2 * columns))
+            dots = _dots(x, heights, (4 * height, 2 * columns))
             bits = sum(dots[r::4, c::2] * _DOTS[r][c] for r in range(4) for c in range(2))
             canvas = np.where(bits > 0, np.vectorize(chr)(_BRAILLE + bits), canvas)
     scale = {0: labels[0], (height - 1) // 2: labels[1], height - 1: labels[2]}
@@ -177,11 +165,7 @@ class ShownRun:
         own = {n: v for n, v in measured[-1].items() if any(n == name or n.startswith(f"{name}_") for name in names)}
         return {name: math.nan if value is None else value for name, value in own.items()}
 
-    def line(self, column: str) -> Line:
-        """Return one measurement as a function of the step."""
-        return Line(column, _floats(self.curves["step"]), _floats(self.curves[column]))
-
-    def panels(self) -> Iterator[tuple[str, list[Line], bool]]:
+    def panels(self) -> Iterator[tuple[str, list[pd.Series], bool]]:
         """Yield for each panel its title, its curves (the last one on top), and whether its scale is logarithmic."""
         panels = (
             ("accuracy", ("train_acc", "val_acc"), False),
@@ -189,12 +173,12 @@ class ShownRun:
             ("weight norm", ("weight_norm",), False),
         )
         for title, columns, log in panels:
-            lines = [line for line in map(self.line, columns) if np.isfinite(line.values).any()]
-            if lines:
+            lines = [pd.Series(floats(self.curves[name]), self.curves["step"], name=name) for name in columns]
+            if lines := [line for line in lines if np.isfinite(line).any()]:
                 yield title, lines, log
 
 
-def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = False) -> Iterator[str]:
+def report(run: ShownRun, store: str, ascii_only: bool) -> Iterator[str]:
     """Yield the lines of the page: settings, seeds, results, events, provenance and plots."""
     row = run.row
     # how far a failed run came is unknown where its worker died
@@ -239,14 +223,9 @@ def report(run: ShownRun, store: str, *, width: int = WIDTH, ascii_only: bool = 
         names = " and ".join(f"{signs[i < len(lines) - 1]} {line.name}" for i, line in enumerate(lines))
         yield ""
         yield f"{title}: {names}{', logarithmic' if log else ''}"
+        limits = (0.0, 1.0) if title == "accuracy" else ()
         yield from draw(
-            lines,
-            width=width,
-            height=HEIGHT,
-            log=log,
-            limits=(0.0, 1.0) if title == "accuracy" else None,
-            marks=run.marks,
-            ascii_only=ascii_only,
+            lines, width=WIDTH, height=HEIGHT, log=log, limits=limits, marks=run.marks, ascii_only=ascii_only
         )
     yield ""
     yield f"train it again: {row['rerun']}"
@@ -275,10 +254,6 @@ def _chosen(store: Store, words: Sequence[str]) -> str:
     return str(chosen[0])
 
 
-def _floats(column: pd.Series) -> NDArray[np.float64]:
-    return np.asarray(column.to_numpy(dtype=float, na_value=np.nan), dtype=np.float64)
-
-
 def parser() -> Parser:
     """Return the command's arguments."""
     parser = Parser(
@@ -299,7 +274,7 @@ def main(argv: list[str]) -> int:
     words = parser().parse_args(argv)
     run = ShownRun.read(open_store(words.store), words.run)
     encoding = (sys.stdout.encoding or "ascii").lower()
-    for line in report(run, words.store, ascii_only=not encoding.startswith("utf")):
+    for line in report(run, words.store, not encoding.startswith("utf")):
         print(visible(line))
     return 0
 

@@ -15,7 +15,7 @@ from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 from grok import run
 from grok.analysis import compare, listing, show
 from grok.analysis.observations import Observations
-from grok.analysis.show import Line, draw
+from grok.analysis.show import draw
 from grok.commands.words import matching
 from grok.errors import ConfigError
 from grok.store import Purpose, Purposes, StoreWriter, open_store
@@ -99,7 +99,7 @@ numbers = st.floats(allow_nan=True, allow_infinity=True, width=32)
 )
 @settings(max_examples=60, deadline=None)
 def test_any_curve_fits_its_frame(curves: list[list[float]], log: bool, ascii_only: bool, width: int) -> None:
-    lines = [Line("x", np.arange(len(c)) * 10.0, np.array(c)) for c in curves]
+    lines = [pd.Series(c, np.arange(len(c)) * 10.0, dtype=float) for c in curves]
     rows = draw(lines, width=width, height=6, log=log, marks={"a": 10}, ascii_only=ascii_only)
     assert max(map(len, rows)) <= max(width, 20)
     assert not ascii_only or all(row.isascii() for row in rows)
