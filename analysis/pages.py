@@ -21,7 +21,7 @@ from grok.analysis.observations import Observations
 from grok.analysis.statistics.estimate import write_csv
 from grok.analysis.studies import BY_NAME, Finding, Missing, Study
 from grok.commands.command import Parser, command
-from grok.errors import ConfigError, StoreError, nearest
+from grok.errors import ConfigError, StoreError, in_words, nearest
 
 if TYPE_CHECKING:
     from grok.analysis.figures.style import Drawing
@@ -156,10 +156,11 @@ class Page:
         """
         text = self.text()
         figures, tables = self.folder / FIGURES, self.folder / "tables"
-        try:
-            for folder in (figures, tables):
+        page = self.folder / "README.md"
+        current: dict[Path, set[str]] = {figures: set(), tables: set()}
+        with in_words(StoreError, f"{self.folder} cannot be written", OSError):
+            for folder in current:
                 folder.mkdir(exist_ok=True)
-            current: dict[Path, set[str]] = {figures: set(), tables: set()}
             for name in list(self.studies):
                 study = self.reference(name)
                 for drawing in self.drawings(name):
@@ -173,10 +174,7 @@ class Page:
                     if former.is_file() and former.stem not in names:  # of a study that gives it no more
                         former.unlink()
                         self.removed.append(former)
-            page = self.folder / "README.md"
             page.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise StoreError(f"{self.folder}: cannot be written ({error.strerror})") from error
         return page
 
     def opening(self, text: str) -> str:

@@ -146,23 +146,17 @@ def given_again(argv: Sequence[str], path: Path | None) -> str:
 # The shortest commands that train stored runs again, and the own code that they need.
 
 
-def rerun_command(row: pd.Series) -> str:
+def rerun_command(row: Mapping[Any, Any] | pd.Series) -> str:
     """Return the store's ``rerun`` command without the seeds that the master seed derives anyway."""
-    return _shortened(str(row["rerun"]), int(row["seed"]))
-
-
-def rerun_commands(runs: pd.DataFrame) -> pd.Series:
-    """Return :func:`rerun_command` of every row."""
-    pairs = zip(runs["rerun"], runs["seed"], strict=True)
-    return pd.Series([_shortened(str(command), int(seed)) for command, seed in pairs], index=runs.index, dtype=object)
-
-
-def _shortened(command: str, seed: int) -> str:
-    # The store writes these words unquoted, with one space before and after.
-    padded = f"{command} "
+    padded = f"{row['rerun']} "  # the store writes these words unquoted, with one space before and after
     for stream in STREAMS:
-        padded = padded.replace(f" seeds.{stream}={derive_seed(seed, stream)} ", " ", 1)
+        padded = padded.replace(f" seeds.{stream}={derive_seed(int(row['seed']), stream)} ", " ", 1)
     return padded[:-1]
+
+
+def rerun_commands(runs: pd.DataFrame) -> list[str]:
+    """Return :func:`rerun_command` of every row."""
+    return list(map(rerun_command, runs[["rerun", "seed"]].to_dict("records")))
 
 
 def code_needed(rows: pd.DataFrame) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grok.analysis.statistics.estimate import rounded, write_csv
 from grok.analysis.studies import QUESTIONS
 from grok.analysis.studies.base import Missing, Study
-from grok.errors import ConfigError, StoreError
+from grok.errors import ConfigError, StoreError, in_words
 from grok.files import move, unique, write_flushed
 from grok.terminal import visible
 from grok.untrusted import read_json_object, refuse_links, unlinked
@@ -155,14 +155,6 @@ def study_text(study: Study) -> str:
     return "\n".join(lines)
 
 
-@contextmanager
-def writing_below(out: Path) -> Iterator[None]:
-    """Turn an error of the file system into one that names the folder ``out``.
-
-    Raises:
-        StoreError: a file below ``out`` cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(f"--out {out}: cannot be written ({error.strerror}); name another folder") from error
+def writing_below(out: Path) -> AbstractContextManager[None]:
+    """Turn an error of the file system into a StoreError that names the folder ``out``."""
+    return in_words(StoreError, f"--out {out} cannot be written: name another folder", OSError)

@@ -30,6 +30,7 @@ from grok.streams import RUN_STREAMS as STREAMS
 
 Floats = NDArray[np.float64]
 Effects = dict[tuple[str, ...], Floats]
+Factors = dict[str, NDArray[np.int64]]
 
 STUDIES: Final = 1000
 PAGE: Final = Path("results/coverage/README.md")
@@ -156,29 +157,26 @@ def _kinds(found: pd.DataFrame) -> dict[str, pd.Series]:
     return {"siblings, all parents": every, "siblings, random parents": ~chosen, "chosen": chosen}
 
 
-def _offspring(world: World) -> Study:
-    def study(rng: np.random.Generator) -> Iterator[Seen]:
-        every = redraws(world, rng)
-        truths = _truths(world)
-        for kind, rows in _kinds(every).items():
-            data = [every.loc[rows, c].to_numpy() for c in ("children", "redrawn", "parents", "lines", "own")]
-            kept = kept_distance(*data) if kind == "chosen" else between_parents(*data[:4])
-            name = "distance kept, chosen parents" if kind == "chosen" else kind
-            for stream in ("order", "split"):
-                yield f"{name}: {stream} redrawn", truths[kind, stream], kept.shares[stream], 0.0
-            truth = truths[kind, "order"] - truths[kind, "split"]
-            yield f"{name}: order minus split", truth, kept.contrasts["order", "split"], 0.0
-
-    return study
+def _offspring(world: World, rng: np.random.Generator) -> Iterator[Seen]:
+    every = redraws(world, rng)
+    truths = _truths(world)
+    for kind, rows in _kinds(every).items():
+        data = [every.loc[rows, c].to_numpy() for c in ("children", "redrawn", "parents", "lines", "own")]
+        kept = kept_distance(*data) if kind == "chosen" else between_parents(*data[:4])
+        name = "distance kept, chosen parents" if kind == "chosen" else kind
+        for stream in ("order", "split"):
+            yield f"{name}: {stream} redrawn", truths[kind, stream], kept.shares[stream], 0.0
+        truth = truths[kind, "order"] - truths[kind, "split"]
+        yield f"{name}: order minus split", truth, kept.contrasts["order", "split"], 0.0
 
 
-def grid(*sizes: int) -> dict[str, NDArray[np.int64]]:
+def grid(*sizes: int) -> Factors:
     """Return the levels of a full grid with two runs a cell."""
     levels = np.meshgrid(*map(np.arange, sizes), np.arange(2), indexing="ij")
     return {stream: level.reshape(-1) for stream, level in zip(STREAMS, levels, strict=False)}
 
 
-def sampled(*sizes: int, cells: int, again: int) -> dict[str, NDArray[np.int64]]:
+def sampled(*sizes: int, cells: int, again: int) -> Factors:
     """Return the levels of ``cells`` random cells, of which ``again`` are run twice."""
     rng = generator(f"coverage cells {sizes} {cells}")
     codes = np.unique(np.stack([rng.integers(0, size, cells) for size in sizes], 1), axis=0)
@@ -197,9 +195,7 @@ ONCE: Final = {"split": 0.02, "init": 0.12, "split × init": 0.12, "split × ini
 """Of cells with one run each: shares of normal scores, with chaos in the last one."""
 
 
-def effects_of(
-    factors: dict[str, NDArray[np.int64]], truth: dict[str, float], rng: np.random.Generator, rare: bool = False
-) -> Floats:
+def effects_of(factors: Factors, truth: dict[str, float], rng: np.random.Generator, rare: bool = False) -> Floats:
     """Return outcomes (n,) with the variance components ``truth``; ``rare``: a tenth of all levels has most effect."""
     n = len(factors["split"])
     y = rng.normal(0, np.sqrt(truth[CHAOS]), n)
@@ -214,87 +210,74 @@ def effects_of(
     return y
 
 
-def _crossed(factors: dict[str, NDArray[np.int64]], truth: dict[str, float], rare: bool = False) -> Study:
-    cells = Cells(factors, generator("coverage crossed"), truth is ONCE)
-
-    def study(rng: np.random.Generator) -> Iterator[Seen]:
-        y = effects_of(factors, truth, rng, rare)
-        found = cells.shares(normal_scores(y, y) if truth is ONCE else y)
-        for name, e in found.shares.items():
-            yield name, truth.get(name.removesuffix(f" and {CHAOS}"), 0.0), e, 0.0
-        assert found.together is not None
-        sums = (v for name, v in truth.items() if "×" in name and f"{name} and {CHAOS}" not in found.shares)
-        yield "all interactions", sum(sums), found.together, 0.0
-
-    return study
+def _crossed(
+    cells: Callable[[], Cells], factors: Factors, truth: dict[str, float], rare: bool, rng: np.random.Generator
+) -> Iterator[Seen]:
+    y = effects_of(factors, truth, rng, rare)
+    found = cells().shares(normal_scores(y, y) if truth is ONCE else y)
+    for name, e in found.shares.items():
+        yield name, truth.get(name.removesuffix(f" and {CHAOS}"), 0.0), e, 0.0
+    assert found.together is not None
+    sums = (v for name, v in truth.items() if "×" in name and f"{name} and {CHAOS}" not in found.shares)
+    yield "all interactions", sum(sums), found.together, 0.0
 
 
-def _families(parents: int, handing: float, high: float, low: float) -> Study:
+def _families(parents: int, handing: float, high: float, low: float, rng: np.random.Generator) -> Iterator[Seen]:
     """Four children of each parent; the share ``handing`` of parents has super children at the rate ``high``."""
-
-    def study(rng: np.random.Generator) -> Iterator[Seen]:
-        rates = np.where(rng.random(parents) < handing, high, low)
-        counts = [(int(k), 4) for k in rng.binomial(4, rates)]
-        yield "super children of all such parents", handing * high + (1 - handing) * low, mean_share(counts), 0.0096
-
-    return study
+    rates = np.where(rng.random(parents) < handing, high, low)
+    counts = [(int(k), 4) for k in rng.binomial(4, rates)]
+    yield "super children of all such parents", handing * high + (1 - handing) * low, mean_share(counts), 0.0096
 
 
-def _growing(rate: float) -> Study:
+def _growing(rate: float, rng: np.random.Generator) -> Iterator[Seen]:
     """A store of 2,000 seeds that is looked at after every 50, until its interval excludes the true rate."""
-
-    def study(rng: np.random.Generator) -> Iterator[Seen]:
-        hits = np.cumsum(rng.random(2000) < rate)
-        for name, interval in (("one look's interval", share), ("at any time", at_any_time)):
-            looks = [interval(int(hits[n - 1]), n) for n in range(50, 2001, 50)]
-            wrong = [e for e in looks if not e.low <= rate <= e.high]
-            yield name, rate, wrong[0] if wrong else looks[-1], 2 * rate
-
-    return study
+    hits = np.cumsum(rng.random(2000) < rate)
+    for name, interval in (("one look's interval", share), ("at any time", at_any_time)):
+        looks = [interval(int(hits[n - 1]), n) for n in range(50, 2001, 50)]
+        wrong = [e for e in looks if not e.low <= rate <= e.high]
+        yield name, rate, wrong[0] if wrong else looks[-1], 2 * rate
 
 
-def _levels(init: float, interaction: float) -> Study:
+def _levels(init: float, interaction: float, rng: np.random.Generator) -> Iterator[Seen]:
     factors = grid(3, 4, 4)
     truth = {"init": init, "split × init": interaction, "init × order": interaction, CHAOS: 0.02}
     truth["split × init × order"] = 1 - sum(truth.values())
     first = np.arange(96) % 2 == 0
-
-    def study(rng: np.random.Generator) -> Iterator[Seen]:
-        y = effects_of(factors, truth, rng)[first]
-        split, order, levels = (factors[name][first] for name in ("split", "order", "init"))
-        quarter = y < np.quantile(y, 0.25)
-        for name, values, blocks in (
-            ("by itself, by the top quarter", quarter, [split, order]),
-            ("by itself, by ranks", y, [split, order]),
-            ("at all, by ranks", y, [4 * split + order]),
-        ):
-            yield name, 0.0, p(heterogeneity(values, levels, rng, 199, blocks).p), 0.0
-
-    return study
+    y = effects_of(factors, truth, rng)[first]
+    split, order, levels = (factors[name][first] for name in ("split", "order", "init"))
+    quarter = y < np.quantile(y, 0.25)
+    for name, values, blocks in (
+        ("by itself, by the top quarter", quarter, [split, order]),
+        ("by itself, by ranks", y, [split, order]),
+        ("at all, by ranks", y, [4 * split + order]),
+    ):
+        yield name, 0.0, p(heterogeneity(values, levels, rng, 199, blocks).p), 0.0
 
 
-def _groups(rates: tuple[float, ...]) -> Study:
-    def study(rng: np.random.Generator) -> Iterator[Seen]:
-        found = unequal_rates(rng.binomial(500, rates).tolist(), [500] * len(rates), rng, 999)
-        yield "any group differs", 0.0, p(found.p), 0.0
-
-    return study
+def _groups(rates: tuple[float, ...], rng: np.random.Generator) -> Iterator[Seen]:
+    found = unequal_rates(rng.binomial(500, rates).tolist(), [500] * len(rates), rng, 999)
+    yield "any group differs", 0.0, p(found.p), 0.0
 
 
-def cases() -> Iterator[tuple[str, str, Callable[[], Study]]]:
-    """Yield the section, the case and what makes its simulated study."""
+def cases() -> Iterator[tuple[str, str, Study]]:
+    """Yield the section, the case and its simulated study."""
     for world in WORLDS:
         yield "redraws", world.name, partial(_offspring, world)
+
+    def crossed(factors: Factors, truth: dict[str, float], rare: bool = False) -> Study:
+        cells = cache(lambda: Cells(factors, generator("coverage crossed"), truth is ONCE))
+        return partial(_crossed, cells, factors, truth, rare)
+
     for name, factors in (
         ("3 × 4 × 4, twice", grid(3, 4, 4)),
         ("600 of 40 × 40 × 40, 60 twice", sampled(40, 40, 40, cells=600, again=60)),
     ):
-        yield "crosses", f"{name}; mostly single seeds", partial(_crossed, factors, MIXED)
-        yield "crosses", f"{name}; mostly pairs and triples", partial(_crossed, factors, PAIRS)
-        yield "crosses", f"{name}; a tenth of levels has most effect", partial(_crossed, factors, MIXED, rare=True)
+        yield "crosses", f"{name}; mostly single seeds", crossed(factors, MIXED)
+        yield "crosses", f"{name}; mostly pairs and triples", crossed(factors, PAIRS)
+        yield "crosses", f"{name}; a tenth of levels has most effect", crossed(factors, MIXED, rare=True)
     for rare, most in ((False, "mostly triples"), (True, "a tenth of levels has most effect")):
         name, factors = f"600 of 50 × 50 × 50, once, by ranks; {most}", sampled(50, 50, 50, cells=600, again=0)
-        yield "crosses", name, partial(_crossed, factors, ONCE, rare)
+        yield "crosses", name, crossed(factors, ONCE, rare)
     for parents in (13, 19, 51):
         yield "families", f"{parents} parents, a tenth hands on in 9 of 10", partial(_families, parents, 0.1, 0.9, 0.01)
         yield "families", f"{parents} parents, a tenth hands on in half", partial(_families, parents, 0.1, 0.5, 0.005)
@@ -332,10 +315,9 @@ def row(section: str, case: str, quantity: str, seen: list[Seen]) -> str:
 def table(studies: int, wanted: str = "") -> list[str]:
     """Return the lines of the table of ``studies`` simulated studies a case, of one section where it is ``wanted``."""
     lines = []
-    for section, case, make in cases():
+    for section, case, study in cases():
         if wanted not in ("", section):
             continue
-        study = make()
         rng = generator(f"coverage {section} {case}")
         found: dict[str, list[Seen]] = {}
         for _ in range(studies):

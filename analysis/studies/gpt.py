@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from grok.analysis.observations import OWN_CODE, Condition, Observations, floats, in_words, varying_columns
 from grok.analysis.populations import asked_unseen
-from grok.analysis.proposals import rerun_command
+from grok.analysis.proposals import rerun_commands
 from grok.analysis.statistics.estimate import NotEnoughData, holm, mean
 from grok.analysis.studies.base import ALARM, Finding, Question, Study, Table, one_by_one
 from grok.analysis.studies.conditions import ratio_of_means
@@ -303,7 +303,7 @@ def _run_table(summary: pd.DataFrame, rows: pd.DataFrame) -> Table:
             "tokens/s": shown["tokens_per_second"].round(),
             "MFU": shown["mfu"].round(3),
             "peak GB": (shown["peak_memory"] / 1e9).round(2),
-            "run it again": [rerun_command(rows.loc[r]) for r in shown.index],
+            "run it again": rerun_commands(rows.loc[shown.index]),
         }
     ).dropna(axis="columns", how="all")  # logs of older versions have neither MFU nor memory
     caption = "Every run: validation loss in nats per token, perplexity per token; data by the hash of its manifest"

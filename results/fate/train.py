@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,8 @@ AXES = ("split", "init", "order")
 class Fate:
     """The plans of every part, for one store."""
 
-    def __init__(self, store: str, steps: str | None, how: list[str], sizes: dict[str, int]) -> None:
-        self.store, self.steps, self.sizes = store, steps, sizes
+    def __init__(self, store: str, steps: str | None, how: list[str], number: dict[str, int]) -> None:
+        self.store, self.steps, self.number = store, steps, number
         self.how = ["eval.every=250", *how]
         self.kept = [*self.how, f"checkpoint.keep_steps=[{','.join(map(str, STEPS))}]"]
 
@@ -61,7 +61,7 @@ class Fate:
         rows = rows[rows["run_id"].isin(census["run_id"]) & (rows["config.train.steps"] == LAST)].sort_values("seed")
         fast = rows[rows["val_acc"] > SUPER]["seed"].tolist()
         others = rows[rows["val_acc"] <= SUPER]["seed"].tolist()
-        drawn = Stream("sweep", 0).at("fate", "ordinary").permutation(len(others))[: self.sizes["ordinary"]]
+        drawn = Stream("sweep", 0).at("fate", "ordinary").permutation(len(others))[: self.number["ordinary"]]
         chosen = {"named": fast, "drawn": [others[i] for i in drawn]}
         for choice, seeds in chosen.items():
             detail = {"by": "val_acc", "at": LAST, "of": len(rows), "store": "results/diary"}
@@ -75,7 +75,7 @@ class Fate:
         store = open_store(self.store)
         rows = store.designs().query("kind == 'sweep' and role == 'member'").merge(store.runs(["val_acc"]), on="run_id")
         named = rows[(rows["choice"] == "named") & (rows["val_acc"] > SUPER)]["run_id"].tolist()
-        order = Stream("sweep", 0).at("fate", "parents").permutation(len(named))[: self.sizes["super"]]
+        order = Stream("sweep", 0).at("fate", "parents").permutation(len(named))[: self.number["super"]]
         drawn = rows[rows["choice"] == "drawn"]["run_id"].tolist()
         return ",".join([*(named[i] for i in order), *drawn])
 
@@ -83,27 +83,27 @@ class Fate:
         return branch.planned(["--store", self.store, "--parents", self.chosen(), *options, *(how or self.how)])
 
     def trunks(self) -> Iterator[Designed[RunConfig]]:
-        yield self.branched("--redraw", "order", "--times", str(self.sizes["orders"]), how=self.kept)
+        yield self.branched("--redraw", "order", "--times", str(self.number["orders"]), how=self.kept)
 
     def later(self, *options: str, steps: tuple[int, ...] = STEPS) -> Iterator[Designed[RunConfig]]:
         yield self.branched("--at-step", self.steps or ",".join(map(str, steps)), *options)
 
     def forward(self) -> Iterator[Designed[RunConfig]]:
-        return self.later("--redraw", "order", "--times", str(self.sizes["orders"]))
+        return self.later("--redraw", "order", "--times", str(self.number["orders"]))
 
     def reverse(self) -> Iterator[Designed[RunConfig]]:
-        return self.later("--redraw", "order", "--reverse", "--times", str(self.sizes["orders"]))
+        return self.later("--redraw", "order", "--reverse", "--times", str(self.number["orders"]))
 
     def ulps(self) -> Iterator[Designed[RunConfig]]:
-        return self.later("--ulps", "1", "--times", str(self.sizes["moves"]))
+        return self.later("--ulps", "1", "--times", str(self.number["moves"]))
 
-    def larger(self) -> Iterator[Designed[RunConfig]]:
+    def sizes(self) -> Iterator[Designed[RunConfig]]:
         for size in SIZES:
-            yield from self.later("--ulps", str(size), "--times", str(self.sizes["moves"]), steps=(98, 1568))
+            yield from self.later("--ulps", str(size), "--times", str(self.number["moves"]), steps=(98, 1568))
 
     def cells(self) -> Iterator[Designed[RunConfig]]:
         """Draw cells of a cube of fresh seeds."""
-        n, levels = self.sizes["cells"], 50
+        n, levels = self.number["cells"], 50
         drawn = Stream("sweep", 0).at("fate", "cells")
         places = np.unravel_index(drawn.permutation(levels**3)[:n], (levels,) * 3)
         each = [dict(zip(AXES, (10_000 + int(i) for i in cell), strict=True)) for cell in zip(*places, strict=True)]
@@ -113,20 +113,11 @@ class Fate:
 
     def alone(self) -> Iterator[Designed[RunConfig]]:
         for axis in ("order", "init"):
-            seeds = range(self.sizes["alone"])
+            seeds = range(self.number["alone"])
             yield Designed(self.configs(self.how, [{"seed": 0, f"seeds__{axis}": seed} for seed in seeds]), "given")
 
 
-PARTS: dict[str, Callable[[Fate], Iterator[Designed[RunConfig]]]] = {
-    "parents": Fate.parents,
-    "trunks": Fate.trunks,
-    "forward": Fate.forward,
-    "reverse": Fate.reverse,
-    "ulps": Fate.ulps,
-    "sizes": Fate.larger,
-    "cells": Fate.cells,
-    "alone": Fate.alone,
-}
+PARTS = ("parents", "trunks", "forward", "reverse", "ulps", "sizes", "cells", "alone")
 SIZES_OF = {"super": 8, "ordinary": 4, "orders": 4, "moves": 2, "cells": 1500, "alone": 300}
 """Sizes for processors; a GPU takes --super 22 --ordinary 22 --orders 8 --cells 6000 --alone 500."""
 
@@ -144,7 +135,7 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_intermixed_args(argv)
     how = ["dry_run=true" if os.environ.get("PLAN") else "require_clean=true", *arguments.settings]
     fate = Fate(arguments.store, arguments.steps, how, {name: getattr(arguments, name) for name in SIZES_OF})
-    plans = sum(PARTS[arguments.part](fate), Designed[RunConfig]())
+    plans = sum(getattr(fate, arguments.part)(), Designed[RunConfig]())
     return execute(plans, argv=["python", "results/fate/train.py", *argv]).exit_status
 
 
