@@ -196,9 +196,6 @@ def parser() -> Parser:
         "--ulps", type=positive, help="with --at-step: units in the last place by which all weights move"
     )
     parser.add_argument("--times", type=positive, default=4, help="children per parent and redraw (default 4)")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="NAME=VALUE", help="settings of the parents and children, as for `grok run`"
-    )
     return parser
 
 

@@ -40,8 +40,10 @@ Chosen = tuple[str, str, Mapping[str, Any] | None]
 
 
 def parser_of(prog: str, doc: str | None) -> Parser:
-    """Return the parser of a command of this package, with the text of its module as help."""
-    return Parser(prog=prog, description=str(doc).replace("``", ""))
+    """Return the parser of a command of this package, with the text of its module as help, and settings as words."""
+    parser = Parser(prog=prog, description=str(doc).replace("``", ""))
+    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for `grok run`")
+    return parser
 
 
 def command_settings(arguments: argparse.Namespace, taken: tuple[str, ...], why: str) -> ArithmeticConfig:

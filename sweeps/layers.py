@@ -110,7 +110,6 @@ def parser() -> Parser:
     several = number(int, minimum=2)  # the report needs what chaos does
     parser.add_argument("--replicates", type=several, default=2, help="ulp-perturbed replicates of each combination")
     parser.add_argument("--store", metavar="STORE", help="folder of the store; the same as store.path=STORE")
-    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for `grok run`")
     return parser
 
 

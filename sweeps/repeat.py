@@ -173,7 +173,6 @@ def parser() -> Parser:
     parser.add_argument("--controls", type=natural, help="ordinary controls (default: as many as candidates)")
     parser.add_argument("--kinds", default="ulp", help="ways to repeat, with commas (default ulp)")
     parser.add_argument("--times", type=positive, default=8, help="repeats of each kind (default 8)")
-    parser.add_argument("overrides", nargs="*", metavar="NAME=VALUE", help="settings, as for `grok run`")
     return parser
 
 

@@ -46,8 +46,7 @@ def examined(what: str, width: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the counts of the generated graphs, or the properties of their machine code."""
     import torch
 
-    from benchmarks.generated.count import counted, launches_of
-    from benchmarks.generated.cubins import machine_code
+    from benchmarks.generated.count import counted, launches_of, machine_code
     from benchmarks.generated.graphs import graphs_of
     from grok.config import ArithmeticConfig, load_config
 

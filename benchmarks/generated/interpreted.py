@@ -1,15 +1,19 @@
 """Runs the generated CUDA step in Triton's interpreter, on the processor, and compares it with the uncompiled step.
 
-Call ``pretence.pretend(interpreter=True)`` first.
+On a device, the elements outside the mask of a load without a default value are undefined, and so is a buffer before
+its first write. The interpreter uses zeros for both, which hides invalid reads. Here both are NaN, or an index that no
+buffer has. Call ``pretence.pretend(interpreter=True)`` first.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from functorch.compile import make_boxed_func
 from torch import Tensor
@@ -18,7 +22,6 @@ from torch._inductor.codecache import PyCodeCache
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.generated.graphs import CPU, Graph, generated, trace, traced, update
-from benchmarks.generated.guarded import guarded
 from grok.arithmetic.gpu import block_kernels
 from grok.arithmetic.gpu.engine import Seat, Stack
 from grok.arithmetic.gpu.state import LaneState
@@ -39,7 +42,7 @@ ON_THE_PROCESSOR = (
     ("torch.cuda.set_device(0)", "pass"),
     (
         "empty_strided_cuda = torch._C._dynamo.guards._empty_strided_cuda",
-        "from benchmarks.generated.guarded import unwritten as empty_strided_cuda",
+        "from benchmarks.generated.interpreted import unwritten as empty_strided_cuda",
     ),
     ("from torch._C import _cuda_getCurrentRawStream as get_raw_stream", "get_raw_stream = lambda device: 0"),
     ("device(type='cuda', index=0)", "device(type='cpu')"),
@@ -156,3 +159,63 @@ def interpreter(self: AsyncCompile, kernel_name: str, source_code: str, device_s
     """Load a kernel for the interpreter, with Triton's functions instead of the device library's."""
     source = re.sub(r"libdevice\.(exp|erf|rsqrt|log|sqrt)\(", r"tl.\1(", source_code)
     return getattr(PyCodeCache.load(source), kernel_name)
+
+
+# What makes invalid reads visible.
+
+NO_INDEX: Final = 2**62
+"""An index outside every buffer."""
+
+
+def unwritten(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return a new buffer filled with values that make reads of it visible."""
+    index = 1 if dtype == torch.bool or dtype.is_floating_point else min(NO_INDEX, torch.iinfo(dtype).max)
+    buffer = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype)
+    return buffer.fill_(float("nan") if dtype.is_floating_point else index)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Apply the rules above to the interpreter, and switch off NumPy's floating-point warnings."""
+    from triton.runtime import interpreter
+
+    builder = interpreter.InterpreterBuilder
+    plain_load = builder.create_masked_load
+
+    def load(self: Any, pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:
+        if other is None:
+            kind = pointers.get_element_ty()
+            dtype = interpreter._get_np_dtype(kind)
+            floating = np.issubdtype(dtype, np.floating)
+            value = np.nan if floating else min(NO_INDEX, np.iinfo(dtype).max) if dtype != np.bool_ else True
+            other = interpreter.TensorHandle(np.full(pointers.data.shape, value, dtype=dtype), kind)
+        return plain_load(self, pointers, mask, other, *rest)
+
+    with (
+        patch.object(builder, "create_masked_load", load),
+        patch.object(interpreter.ReduceOps, "generic_reduce", folded),
+        np.errstate(all="ignore"),
+    ):
+        yield
+
+
+def folded(self: Any, tensors: Any) -> list[Any]:
+    """Reduce with the kernel's function slice by slice; the interpreter's version works element by element."""
+    tensors, axis = self.unravel(tensors, self.axis)
+    slices = [np.moveaxis(t.handle.data, axis, 0) for t in tensors]
+    kinds = [t.dtype for t in tensors]
+
+    def at(i: int) -> list[Any]:
+        return [self.to_tensor(s[i], kind) for s, kind in zip(slices, kinds, strict=True)]
+
+    total = at(0)
+    for i in range(1, len(slices[0])):
+        result = self.combine_fn.fn(*total, *at(i))
+        total = list(result) if isinstance(result, tuple) else [result]
+    values = [t.handle.data for t in total]
+    if self.keep_dims:
+        shape = [1] * tensors[0].handle.data.ndim if self.axis is None else None
+        values = [v.reshape(shape) if shape else np.expand_dims(v, axis) for v in values]
+    elif self.axis is None:
+        values = [v.item() for v in values]
+    return [self.to_tensor(v, kind) for v, kind in zip(values, kinds, strict=True)]

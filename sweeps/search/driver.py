@@ -26,7 +26,7 @@ from grok.execute.groups import prepare_runs
 from grok.execute.sweep import GO_ON
 from grok.store import Purpose, Purposes, StoreWriter, check_path, open_store
 from grok.sweeps.search.config import StudyConfig
-from grok.sweeps.search.record import ASKED, StudyRecord, propose
+from grok.sweeps.search.record import ASKED, OPTUNA, StudyRecord, propose
 from grok.sweeps.search.space import (
     READ_AT_END,
     Plain,
@@ -133,9 +133,9 @@ class Search:
             StoreWriter(self.store_path).close()  # makes the store that the search's folder is in
         default = {name: self.flat.get(name) for name in self.space.declared}
         record = StudyRecord(self.study, self.folder, {**self.definition(), **self._versions()}, default)
-        this = version("optuna")
-        if record.begun_with != this:
-            self.tell(f"Started with Optuna {record.begun_with}; this is {this}, which may propose other trials.")
+        begun, this = record.study.user_attrs[OPTUNA], version("optuna")
+        if begun != this:
+            self.tell(f"Started with Optuna {begun}; this is {this}, which may propose other trials.")
         return record
 
     def run(self, record: StudyRecord) -> bool:

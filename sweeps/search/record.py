@@ -93,12 +93,7 @@ def propose(
     """
     with quiet():
         sampler = make_sampler(study.sampler, round_number)
-        memory = optuna.create_study(
-            storage=optuna.storages.InMemoryStorage(),
-            sampler=sampler,
-            direction=direction_of(study.objective),
-            study_name=study.name,
-        )
+        memory = optuna.create_study(sampler=sampler, direction=direction_of(study.objective))
         for trial in history:
             memory.add_trial(trial)
         if not history and (default := space.default(base)) is not None:
@@ -153,25 +148,20 @@ class StudyRecord:
                 ) from error
             exists = study.name in optuna.get_all_study_names(storage)
             create = partial(optuna.create_study, direction=direction_of(study.objective))
-            self._study = (optuna.load_study if exists else create)(
+            self.study = (optuna.load_study if exists else create)(
                 storage=storage,
                 study_name=study.name,
                 sampler=optuna.samplers.RandomSampler(seed=0),  # unused: grok.sweeps.search.record samples
             )
             self._check_definition(json.loads(canonical_json(dict(definition))))
-            if OPTUNA not in self._study.user_attrs:
-                self._study.set_user_attr(DEFAULT, dict(default))
-                self._study.set_user_attr(OPTUNA, optuna.__version__)
-
-    @property
-    def begun_with(self) -> str:
-        """The version of Optuna that created the study; another version may propose other trials."""
-        return str(self._study.user_attrs[OPTUNA])
+            if OPTUNA not in self.study.user_attrs:
+                self.study.set_user_attr(DEFAULT, dict(default))
+                self.study.set_user_attr(OPTUNA, optuna.__version__)
 
     def _check_definition(self, definition: Mapping[str, Any]) -> None:
-        begun = self._study.user_attrs.get(DEFINITION)
+        begun = self.study.user_attrs.get(DEFINITION)
         if begun is None:
-            self._study.set_user_attr(DEFINITION, definition)
+            self.study.set_user_attr(DEFINITION, definition)
             return
         differing = [
             f"{part}.{name}"
@@ -194,25 +184,25 @@ class StudyRecord:
 
     def trials(self) -> list[FrozenTrial]:
         """Return all trials, in order of their numbers."""
-        return self._study.get_trials(deepcopy=False)
+        return self.study.get_trials(deepcopy=False)
 
     def add(self, proposal: FrozenTrial) -> None:
         """Add a proposed trial in one write."""
-        self._study.add_trial(proposal)
+        self.study.add_trial(proposal)
 
     def note(self, number: int, name: str, value: Any) -> None:
         """Set the user attribute ``name`` of a trial that has not ended."""
-        Trial(self._study, self.trials()[number]._trial_id).set_user_attr(name, value)
+        Trial(self.study, self.trials()[number]._trial_id).set_user_attr(name, value)
 
     def end(self, number: int, state: TrialState, value: float | None = None) -> None:
         """End a trial."""
         with quiet():
-            self._study.tell(number, value, state=state)
+            self.study.tell(number, value, state=state)
 
     def best(self) -> FrozenTrial | None:
         """Return the best finished trial; None if none is finished."""
         finished = any(trial.state == TrialState.COMPLETE for trial in self.trials())
-        return self._study.best_trial if finished else None
+        return self.study.best_trial if finished else None
 
 
 class _NoLock:

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     pretend(interpreter=True)
     import torch
 
-    from benchmarks.generated.guarded import guarded
+    from benchmarks.generated.interpreted import guarded
     from grok.arithmetic.gpu import block_kernels
     from grok.arithmetic.gpu.block import block
     from grok.arithmetic.gpu.lanes import StackedModel, group_rows
