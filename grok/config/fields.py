@@ -35,7 +35,7 @@ Built = dict[tuple[Any, str, int], Any]
 """Groups of settings that :func:`build` has made."""
 
 
-_NEVER: Final = object()
+NEVER: Final = object()
 """A neutral value that no setting equals."""
 
 
@@ -53,7 +53,7 @@ class Rule:
     maximum: float | None = None
     above: float | None = None
     below: float | None = None
-    neutral: Any = _NEVER
+    neutral: Any = NEVER
     """A value at which the setting is left out of the identity, so that a setting
     added in a later version does not rename the runs of an earlier one."""
     length: int | None = None

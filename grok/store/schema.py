@@ -21,7 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from grok.config import MODES, config_columns
-from grok.config.fields import recorded_of, takes_null
+from grok.config.fields import NEVER, recorded_of, takes_null
 from grok.config.gpt import EVENTS
 from grok.errors import StoreError
 from grok.records import StepPoint
@@ -290,7 +290,7 @@ def _filled(kind: str, field: pa.Field, table: pa.Table) -> pa.Array:
 
 def _neutral(mode: str, name: str) -> Any:
     declared = recorded_of(MODES[mode]).get(name)
-    if declared is None or isinstance(declared[1].neutral, type):  # the class stands for "no neutral value"
+    if declared is None or declared[1].neutral is NEVER:
         return None
     value = declared[1].neutral
     return json.dumps(value, sort_keys=True, separators=(",", ":")) if isinstance(value, (list, dict)) else value
