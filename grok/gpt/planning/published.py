@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from grok.config.gpt import ModelConfig
-from grok.gpt.costs import CHINCHILLA_TOKENS_PER_PARAMETER, MACHINES, chinchilla_loss, count_parameters, gpt2_parameters
+from grok.gpt import costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,7 @@ class Figure:
         return abs(self.computed / self.published - 1) <= self.tolerance
 
 
-_A100: Final = MACHINES["A100"].peak["bf16"]
-_GPT2_MEDIUM: Final = gpt2_parameters(24, 1024, 50_257, 1024)
+_A100: Final = costs.MACHINES["A100"].peak["bf16"]
 
 
 def _read() -> dict[str, Any]:
@@ -56,9 +55,9 @@ def _minutes(tokens: int, devices: int, rate: float) -> float:
 
 def figures() -> Sequence[Figure]:
     """Return all figures of the diary, in its order."""
-    small, one_b = gpt2_parameters(12, 768, 50_257, 1024), gpt2_parameters(24, 1920, 50_257, 1024)
-    wt103 = count_parameters(ModelConfig(layers=24, d_model=1024, heads=16, context=1024, bias=False), 50_304)
-    wt103_tokens, rule = 4_000 * 512 * 1024, CHINCHILLA_TOKENS_PER_PARAMETER
+    small, one_b = costs.gpt2_parameters(12, 768, 50_257, 1024), costs.gpt2_parameters(24, 1920, 50_257, 1024)
+    wt103 = costs.count_parameters(ModelConfig(layers=24, d_model=1024, heads=16, context=1024, bias=False), 50_304)
+    wt103_tokens, rule = 4_000 * 512 * 1024, costs.CHINCHILLA_TOKENS_PER_PARAMETER
     owt_step = 8 * 5 * 12 * 1024
     owt_tokens = 500_000 * owt_step
     xl_base, xl_large = 40_000 * 256 * 192, 100_000 * 128 * 384
@@ -68,7 +67,7 @@ def figures() -> Sequence[Figure]:
         "~3 steps/min": 4_000 / (22 * 60),
         "117M params": small,
         "heads=16": 768 / 64,
-        "345M params": _GPT2_MEDIUM,
+        "345M params": costs.gpt2_parameters(24, 1024, 50_257, 1024),
         "1.5x10e-4": 1.5e-4,
         "Model (353M)": wt103.without_positions,
         "315M": wt103.without_positions,
@@ -77,13 +76,13 @@ def figures() -> Sequence[Figure]:
         "factor seems to be 9": 6,
         "Forward pass factor is 6": 2,
         "9*1e6*16*1024=147 TFLOPs": 9 * 1e6 * 16 * 1024,
-        "almost half": MACHINES["V100"].peak["fp16"] / _A100,
+        "almost half": costs.MACHINES["V100"].peak["fp16"] / _A100,
         "25 days on 8xA100": 4_800 / 8 / 24,
         "2.7 days on 8xA100": 533 / 8 / 24,
         "flops is 2.4E+18": 6 * small * 3.3e9,
         "3.3B": rule * small,
-        "Predicted loss=~3.3": chinchilla_loss(117e6, 3.3e9),
-        "PPL=24 to 27": math.exp(chinchilla_loss(117e6, 3.3e9)),
+        "Predicted loss=~3.3": costs.chinchilla_loss(117e6, 3.3e9),
+        "PPL=24 to 27": math.exp(costs.chinchilla_loss(117e6, 3.3e9)),
         "PPL=16.1 to 16.3": math.exp(2.8),
         "2.1B tokens": wt103_tokens,
         "17 epochs": wt103_tokens / 119e6,

@@ -134,8 +134,8 @@ class Batches:
         DataError: a training text is shorter than one block.
     """
 
-    def __init__(self, config: GptConfig, corpus: Corpus, sources: Sequence[Source] = ()) -> None:
-        self.config, self.sources = config, tuple(sources) or (Source(corpus, 1.0),)
+    def __init__(self, config: GptConfig, sources: Sequence[Source]) -> None:
+        self.config, self.sources = config, sources
         self.tokens = [source.corpus.tokens("train") for source in self.sources]
         self.context = config.model.context
         for tokens in self.tokens:

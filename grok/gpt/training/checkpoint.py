@@ -23,7 +23,7 @@ from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError, in_words, one_line
 from grok.gpt.model import GPT
 from grok.gpt.training.optimizer import state_of, state_tensors
-from grok.gpt.training.parallel import Ranks, in_shares, keep, like, local, read_shares, write_shares
+from grok.gpt.training.parallel import Ranks, keep, like, local, read_shares, write_shares
 from grok.gpt.training.stability import Branch
 from grok.gpt.training.trainer import Counters, Trainer
 from grok.records import Checkpoint, CurvePoint, KeptCheckpoints, StepPoint, finite_or_null
@@ -332,7 +332,7 @@ def read_checkpoint_shares(checkpoint: Checkpoint, trainer: Trainer) -> dict[str
         CheckpointError: they cannot be read on this machine.
     """
     parameters = dict(trainer.model.named_parameters())
-    tensors = in_shares({n: parameters[parameter_of(n)] for n in checkpoint.state["shares"]})
+    tensors = {n: keep(parameters[parameter_of(n)]) for n in checkpoint.state["shares"]}
     for prefix, group in checkpoints.split(tensors, checkpoint.shards).items():
         folder = checkpoint.shards[prefix]
         words = f"the shards of the checkpoint in {folder} cannot be read: every process needs the store's folder"

@@ -86,7 +86,11 @@ def shard(model: GPT, numerics: Numerics) -> None:
     low = LOW.get(numerics.precision)
     policy = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=torch.float32, cast_forward_inputs=False)
     if numerics.compile:
-        _allow_versions(len(model.blocks))
+        import torch._dynamo.config as dynamo  # slow to import, and only needed here
+
+        # 8 versions of each block, torch's own limit for a function: it counts those of a class together
+        dynamo.recompile_limit = max(dynamo.recompile_limit, 8 * len(model.blocks))
+        dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, dynamo.recompile_limit)
     for block in model.blocks:
         if numerics.compile:
             block.compile(dynamic=False, fullgraph=True)
@@ -115,47 +119,32 @@ def training_pass(model: GPT, *, last: bool, keeps: str | None) -> Iterator[None
     model.set_reshard_after_forward(True)
 
 
-def _allow_versions(blocks: int) -> None:
-    """Let torch compile 8 versions of each block, its own limit for a function: it counts those of a class together."""
-    import torch._dynamo.config as dynamo  # slow to import, and only needed here
-
-    limit = 8 * blocks
-    dynamo.recompile_limit = max(dynamo.recompile_limit, limit)
-    dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, limit)
-
-
 def local(tensor: Tensor) -> Tensor:
     """Return this process's shard of ``tensor``, or all of a tensor that is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """Return all of ``tensor``; every process must call this."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def keep(tensor: Tensor) -> Tensor:
     """Return a copy on the CPU; of a sharded tensor a copy of this process's shard."""
     if not isinstance(tensor, DTensor):
         return tensor.detach().to("cpu", copy=True)
-    return _as_share(tensor.to_local().detach().to("cpu", copy=True), tensor, _mesh_on_cpu(tensor.device_mesh))
+    mesh = tensor.device_mesh
+    if mesh.device_type != "cpu":  # torch moves a share to its mesh's device
+        mesh = init_device_mesh("cpu", tuple(mesh.shape))
+    return _as_share(tensor.to_local().detach().to("cpu", copy=True), tensor, mesh)
 
 
-def _as_share(share: Tensor, whole: DTensor, mesh: DeviceMesh) -> DTensor:
-    """Return this process's ``share`` of a tensor on ``mesh`` that is sharded as ``whole`` is."""
-    shape, stride = whole.shape, whole.stride()
-    return DTensor.from_local(share, mesh, whole.placements, run_check=False, shape=shape, stride=stride)
-
-
-def _mesh_on_cpu(mesh: DeviceMesh) -> DeviceMesh:
-    """Return the mesh of the same processes for tensors on the CPU: torch moves a share to its mesh's device."""
-    return mesh if mesh.device_type == "cpu" else init_device_mesh("cpu", tuple(mesh.shape))
+def _as_share(share: Tensor, of: DTensor, mesh: DeviceMesh) -> DTensor:
+    """Return this process's ``share`` of a tensor on ``mesh`` that is sharded as ``of`` is."""
+    shape, stride = of.shape, of.stride()
+    return DTensor.from_local(share, mesh, of.placements, run_check=False, shape=shape, stride=stride)
 
 
 def like(tensor: Tensor, parameter: Tensor) -> Tensor:
     """Return a kept ``tensor``, whole or sharded, distributed as ``parameter`` is; scalars stay whole."""
     if not isinstance(parameter, DTensor):
-        return whole(tensor).to(parameter.device, copy=True)
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor  # every process calls this
+        return whole.to(parameter.device, copy=True)
     if isinstance(tensor, DTensor):
         return _as_share(tensor.to_local().to(parameter.device, copy=True), parameter, parameter.device_mesh)
     if not tensor.dim():
@@ -163,16 +152,6 @@ def like(tensor: Tensor, parameter: Tensor) -> Tensor:
     return distribute_tensor(
         tensor.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
     )
-
-
-def in_shares(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return empty tensors on the CPU by name, each sharded as its parameter."""
-    empty: dict[str, Tensor] = {}
-    for name, parameter in parameters.items():
-        assert isinstance(parameter, DTensor)
-        share = torch.empty_like(parameter.to_local().detach(), device="cpu")
-        empty[name] = _as_share(share, parameter, _mesh_on_cpu(parameter.device_mesh))
-    return empty
 
 
 def write_shares(tensors: Mapping[str, Tensor], folder: Path) -> None:
@@ -262,19 +241,16 @@ class Ranks:
             dist.destroy_process_group()
             _joined.cache_clear()
 
-    def sum(self, tensor: Tensor) -> Tensor:
-        """Replace ``tensor`` by its sum over the processes; the same bits everywhere."""
+    def sum(self, tensor: Tensor, by: Any = dist.ReduceOp.SUM) -> Tensor:
+        """Replace ``tensor`` by its sum over the processes, or what ``by`` says; the same bits everywhere."""
         if self.size > 1:
             with self.watched():
-                dist.all_reduce(tensor)
+                dist.all_reduce(tensor, op=by)
         return tensor
 
     def largest(self, tensor: Tensor) -> Tensor:
         """Replace ``tensor`` by its largest value over the processes."""
-        if self.size > 1:
-            with self.watched():
-                dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-        return tensor
+        return self.sum(tensor, dist.ReduceOp.MAX)
 
     def any(self, here: bool) -> bool:
         """Return whether ``here`` is true on any process."""

@@ -239,7 +239,7 @@ class Trainer:
         self.own_parts = [part for part in (self.own_optimizer, self.intervention) if part is not None]
         self.optimizer = self.own_optimizer.optimizer if self.own_optimizer else build_optimizer(self.model, optim)
         self.gradient = Gradient(self.model, numerics, self.ranks, keeps=config.train.keeps)
-        self.batches = Batches(config, corpus, texts.sources)
+        self.batches = Batches(config, texts.sources)
         self.validation = {}
         for name, (validated, split) in {"": (corpus, "val"), **texts.validation}.items():
             tokens = validated.tokens(split)
