@@ -399,13 +399,13 @@ def save_checkpoint(
     return target
 
 
-def has_checkpoint(folder: str | Path) -> bool:
+def has_checkpoint(folder: Path) -> bool:
     """Return whether the run has a checkpoint that can be loaded; reads and checks its files.
 
     Raises:
         CheckpointUnreadable: nobody can tell at the moment.
     """
-    for _, _, path in _saved(Path(folder)):
+    for _, _, path in _saved(folder):
         with suppress(CheckpointError):
             _intact_manifest(path, Origin(None))
             return True
@@ -455,13 +455,12 @@ def load_checkpoint(
     raise CheckpointError(f"{missing} that is intact: {len(candidates)} damaged; steps there: {available}")
 
 
-def read_state(folder: str | Path, step: int, *, of: Origin | None = None) -> Checkpoint:
+def read_state(folder: Path, step: int, *, of: Origin | None = None) -> Checkpoint:
     """Return the checkpoint of ``step`` without its tensors, after a check that it can be loaded.
 
     Raises:
         CheckpointError: it is missing, damaged or of another run than ``of`` (see ``load_checkpoint``).
     """
-    folder = Path(folder)
     for _, at, path in _saved(folder):
         if at == step:
             try:
@@ -473,12 +472,11 @@ def read_state(folder: str | Path, step: int, *, of: Origin | None = None) -> Ch
     raise CheckpointError(f"no checkpoint of step {step} in {folder}; steps there: {available}")
 
 
-def damaged_checkpoints(folder: str | Path, *, of: Origin | None = None) -> list[str]:
+def damaged_checkpoints(folder: Path, *, of: Origin | None = None) -> list[str]:
     """Return one line for each checkpoint of ``folder`` that is damaged, unreadable or of another run than ``of``.
 
     Reads all checkpoints, newest first, and what kept weights say of their run.
     """
-    folder = Path(folder)
     problems = []
     for path in sorted(folder.glob("weights-*")):
         with suppress(OSError, ValueError, AttributeError):  # damage: their load says it
@@ -497,17 +495,16 @@ def damaged_checkpoints(folder: str | Path, *, of: Origin | None = None) -> list
     return problems
 
 
-def checkpoint_steps(folder: str | Path) -> list[int]:
+def checkpoint_steps(folder: Path) -> list[int]:
     """Return the steps of the run's checkpoints, newest first."""
-    return [step for _, step, _ in _saved(Path(folder))]
+    return [step for _, step, _ in _saved(folder)]
 
 
-def remove_checkpoints(folder: str | Path, keep_every: int = 0, keep_steps: Collection[int] = ()) -> None:
+def remove_checkpoints(folder: Path, keep_every: int = 0, keep_steps: Collection[int] = ()) -> None:
     """Remove the run's checkpoints except those of every ``keep_every``-th step and of ``keep_steps``.
 
     Kept weights stay. A checkpoint of another run stays, too.
     """
-    folder = Path(folder)
     if not is_folder(folder):  # a link points outside the store
         return
     for _, step, path in _saved(folder):
@@ -518,9 +515,7 @@ def remove_checkpoints(folder: str | Path, keep_every: int = 0, keep_steps: Coll
         folder.rmdir()
 
 
-def save_weights(
-    folder: str | Path, moment: str, tensors: Mapping[str, torch.Tensor], of: Origin | None = None
-) -> Path:
+def save_weights(folder: Path, moment: str, tensors: Mapping[str, torch.Tensor], of: Origin | None = None) -> Path:
     """Write the weights of a ``moment`` (``init``, ``final``) to the run's ``folder``; existing ones are replaced.
 
     ``of``: the run that they are of.
@@ -528,21 +523,21 @@ def save_weights(
     Raises:
         CheckpointError: the disk refuses, or ``moment`` is not a plain name.
     """
-    target = Path(folder) / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
+    target = folder / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
     _commit(target, {"": tensors}, {"moment": moment, **({} if of is None else of.known())})
     return target
 
 
-def load_weights(folder: str | Path, moment: str, *, of: Origin | None = None) -> dict[str, torch.Tensor]:
+def load_weights(folder: Path, moment: str, *, of: Origin | None = None) -> dict[str, torch.Tensor]:
     """Return the kept weights of a ``moment``, on the CPU; ``of``: see :func:`load_checkpoint`.
 
     Raises:
         OtherRunsCheckpoint: they are of another run.
         CheckpointError: they were not kept, or are damaged.
     """
-    path = Path(folder) / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
+    path = folder / f"weights-{plain_name(moment, 'moment', CheckpointError)}"
     if not path.is_dir():
-        kept = sorted(p.name.removeprefix("weights-") for p in Path(folder).glob("weights-*") if not is_unfinished(p))
+        kept = sorted(p.name.removeprefix("weights-") for p in folder.glob("weights-*") if not is_unfinished(p))
         raise CheckpointError(
             f"no weights of moment {moment!r} in {folder} (kept: {', '.join(kept) or 'none'}): "
             f"train with `save={moment}`"

@@ -214,11 +214,6 @@ def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
         )
     if not args.multirun and (sweeps := [word for word in args.overrides if word.startswith("sweep=")]):
         raise ConfigError(f"{sweeps[0]}: a named sweep is many runs, give -m to run all of them")
-    modes = [f"--{name}" for name in ("run", "multirun", "cfg", "shell_completion", "info") if getattr(args, name)]
-    if len(modes) > 1:
-        raise ConfigError(f"{' and '.join(modes)} exclude each other: give one of them")
-    if args.resolve and not (args.cfg or args.help):
-        raise ConfigError("--resolve goes with --cfg: give both")
     args.overrides = as_overrides(args.overrides)
     before = os.environ.get(FULL_ERROR)
     os.environ[FULL_ERROR] = "1"  # Hydra then raises instead of printing several lines and a traceback

@@ -447,7 +447,7 @@ def check_settings(checkpoint: Checkpoint, config: GptConfig, data_hash: str) ->
 # Averages the weights of a run's checkpoints into a new checkpoint.
 
 
-def abandoned_steps(folder: str | Path, steps: Sequence[int], of: checkpoints.Origin) -> list[int]:
+def abandoned_steps(folder: Path, steps: Sequence[int], of: checkpoints.Origin) -> list[int]:
     """Return those of ``steps`` whose checkpoint in ``folder`` is of a branch that a rollback of the run ``of`` left.
 
     Such a checkpoint stays until the new branch has passed its step.
@@ -463,7 +463,7 @@ def abandoned_steps(folder: str | Path, steps: Sequence[int], of: checkpoints.Or
     return [step for step in doubtful if not is_kept(checkpoints.read_state(folder, step, of=of), left)]
 
 
-def average(folder: str | Path, run_id: str, steps: Sequence[int], of: checkpoints.Origin) -> Checkpoint:
+def average(folder: Path, run_id: str, steps: Sequence[int], of: checkpoints.Origin) -> Checkpoint:
     """Return the checkpoint ``run_id``: the mean of the weights in ``folder`` of the run ``of`` at ``steps``.
 
     It has the settings and counters of the last of these, but no moments and no history. Sums are float64.
