@@ -14,16 +14,18 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
+import warnings
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from grok.commands.command import Parser, command, refuse_unwritable
+from grok.commands.trained import find_run
+from grok.config import load_config
 from grok.config.common import StoreConfig
-
-if TYPE_CHECKING:
-    from grok.config.gpt import GptConfig
-    from grok.gpt.model import GPT
-
+from grok.config.fields import canonical_json
+from grok.config.gpt import IN_EVERY_HASH, IN_NO_HASH, GptConfig
+from grok.text.corpus import open_corpus
 
 _EXAMPLES: Final = """\
 examples:
@@ -74,7 +76,6 @@ def parser() -> Parser:
 def _export(arguments: argparse.Namespace) -> str:
     import torch
 
-    from grok.commands.trained import find_run
     from grok.gpt.hf import form_of, save_hf_folder
 
     refuse_unwritable("--out", arguments.out, folder=True)
@@ -94,13 +95,10 @@ def _export(arguments: argparse.Namespace) -> str:
 
 def _export_for_torch(arguments: argparse.Namespace) -> str:
     """Write what a checkpoint trains on with. Torch's form has a pickle; so a store has safetensors instead."""
-    import warnings
-
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
     from grok.checkpoints import load_checkpoint
-    from grok.commands.trained import find_run
     from grok.gpt.training.checkpoint import from_checkpoint
 
     refuse_unwritable("--out", arguments.out, folder=True)
@@ -124,10 +122,17 @@ def _import(arguments: argparse.Namespace) -> str:
     from grok.gpt.training.trainer import Trainer
     from grok.runs import weights_hash
     from grok.store import StoreWriter
-    from grok.text.corpus import open_corpus
 
     model, corpus = load_hf_folder(arguments.folder), open_corpus(arguments.data)
-    config = _settings(model, arguments.data)
+    settings = {
+        "mode": "gpt",
+        "experiment": "gpt/imported",
+        "data": {"path": arguments.data},
+        "model": asdict(model.config) | {"vocab_size": model.vocab_size},
+        "numerics": {"compile": False},
+    }
+    config = load_config(settings)
+    assert isinstance(config, GptConfig)
     trainer = Trainer(config, corpus, Numerics.of(config, "cpu"))
     trainer.model.load_state_dict(model.state_dict())
     run_id = imported_run_id(weights_hash(copy_weights(model)), corpus.hash, config)
@@ -142,31 +147,10 @@ def _import(arguments: argparse.Namespace) -> str:
 
 def imported_run_id(weights: str, corpus: str, config: GptConfig) -> str:
     """Return the run_id of an import, from the hashes of its weights and its corpus and from its settings."""
-    from grok.config.fields import canonical_json
-    from grok.config.gpt import IN_EVERY_HASH, IN_NO_HASH
     from grok.gpt.training.checkpoint import deciding_settings
 
     deciding = {n: v for n, v in deciding_settings(config).items() if n not in _ADDED} | IN_EVERY_HASH | IN_NO_HASH
     return hashlib.sha256(f"{weights}{corpus}{canonical_json(deciding)}".encode()).hexdigest()[:20]
-
-
-def _settings(model: GPT, data: str) -> GptConfig:
-    from dataclasses import asdict
-
-    from grok.config import load_config
-    from grok.config.gpt import GptConfig
-
-    config = load_config(
-        {
-            "mode": "gpt",
-            "experiment": "gpt/imported",
-            "data": {"path": data},
-            "model": asdict(model.config) | {"vocab_size": model.vocab_size},
-            "numerics": {"compile": False},
-        }
-    )
-    assert isinstance(config, GptConfig)
-    return config
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Final
 
 import torch
@@ -244,19 +245,11 @@ def add_final_losses(
     a, b, inside = places(task, order, train_set)
     targets = torch.from_numpy(train_set.answer)[inside] + FIRST_NUMBER
     points = {point.step: point for point in curve}
-    last = max(points)
-
-    def measure(point: CurvePoint, waves: Waves) -> None:
-        training = replace(waves, a=a, b=b, targets=targets)
-        point.metrics |= {
-            "final_restricted_loss": waves.restricted(keys),
-            "final_excluded_loss": training.excluded(keys),
-        }
-
-    measure(points[last], of_final)
-    for step, weights in kept:
-        if step in points and step != last:
-            waves = waves_of(task, partial(logits, weights))
-            assert waves is not None
-            measure(points[step], waves)
+    for step, weights in chain([(max(points), final)], kept):
+        if step in points and (waves := waves_of(task, partial(logits, weights))) is not None:
+            training = replace(waves, a=a, b=b, targets=targets)
+            points[step].metrics |= {
+                "final_restricted_loss": waves.restricted(keys),
+                "final_excluded_loss": training.excluded(keys),
+            }
     return keys

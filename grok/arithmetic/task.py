@@ -56,19 +56,12 @@ def answers(operation: str, a: Integers, b: Integers, n: int) -> Integers:
 def _s5_table(operation: str) -> Integers:
     """Return the 120 × 120 table of a product; permutations act from the right: (ab)(i) = a(b(i))."""
     elements = np.array(S5)
-    number = {element: i for i, element in enumerate(S5)}
-    inverses = np.argsort(elements, axis=1)
-
-    def times(left: Integers, right: Integers) -> Integers:
-        return np.take_along_axis(left, right, axis=-1)
-
-    a, b = elements[:, None, :].repeat(120, 1), elements[None, :, :].repeat(120, 0)
-    product = times(a, b)
-    if operation == "aba^-1":
-        product = times(product, inverses[:, None, :].repeat(120, 1))
-    elif operation == "aba":
-        product = times(product, a)
-    return np.array([[number[tuple(e)] for e in row] for row in product.tolist()], dtype=np.int64)
+    a, b = elements[:, None, :], elements[None, :, :]
+    product = np.take_along_axis(a, b, axis=-1)
+    if operation != "ab":
+        product = np.take_along_axis(product, a.argsort(-1) if operation == "aba^-1" else a, axis=-1)
+    places = 5 ** np.arange(4, -1, -1)  # as digits, permutations in lexicographic order are rising numbers
+    return np.searchsorted(elements @ places, product @ places)
 
 
 # Token numbers: 0 is end of sequence, 1 equals; then follow nine operations and the task's numbers.

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from grok.commands.command import Parser
 from grok.config import MODES
 from grok.config.fields import settings_of, without_none
 from grok.config.values import NO_TEXT, NUMBER, literal
@@ -82,21 +83,14 @@ def store_as_setting(words: Sequence[str]) -> list[str]:
         ConfigError: it has no value.
 
     >>> store_as_setting(["-m", "--store", "results/a", "seed=1,2"])
-    ['-m', 'store.path=results/a', 'seed=1,2']
+    ['-m', 'seed=1,2', 'store.path=results/a']
     >>> store_as_setting(["--store=my, store"])
     ['store.path="my, store"']
     """
-    settings, rest = [], list(words)
-    while rest:
-        name, equals, value = (word := rest.pop(0)).partition("=")
-        if name != "--store":
-            settings.append(word)
-            continue
-        value = value if equals else rest.pop(0) if rest else ""
-        if not value or value.startswith("-"):
-            raise ConfigError("--store needs the folder of a store, for example --store results/store")
-        settings.append(f"store.path={literal(value)}")
-    return settings
+    parser = Parser(prog="grok run", add_help=False, allow_abbrev=False)
+    parser.add_argument("--store", type=Path)
+    given, rest = parser.parse_known_args(list(words))
+    return rest if given.store is None else [*rest, f"store.path={literal(given.store)}"]
 
 
 _MEANT: Final = {"seeds": "seed", "store": "store.path"}

@@ -14,7 +14,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar
 
@@ -47,6 +47,7 @@ class Rule:
     """
 
     doc: str
+    default: Any = None
     role: Role = "result"
     choices: tuple[Any, ...] | None = None
     minimum: float | None = None
@@ -74,7 +75,7 @@ ANY: Final = Rule(doc="")
 
 def setting(default: Any, doc: str, **rule: Any) -> Any:
     """Declare a setting with its default, one sentence of meaning and the bounds of :class:`Rule`."""
-    metadata = {"rule": Rule(doc=doc, **rule)}
+    metadata = {"rule": Rule(doc, default, **rule)}
     if isinstance(default, (dict, list)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -98,7 +99,7 @@ def defaults(**values: Any) -> Callable[[type[T]], type[T]]:
         for name, value in values.items():
             rule = inherited[name].metadata["rule"]
             cls.__annotations__[name] = inherited[name].type
-            setattr(cls, name, setting(value, **{f.name: getattr(rule, f.name) for f in fields(Rule)}))
+            setattr(cls, name, setting(**{f.name: getattr(rule, f.name) for f in fields(Rule)} | {"default": value}))
         return cls
 
     return change
@@ -140,14 +141,7 @@ def defaults_of(cls: Any) -> dict[str, Any]:
 
     A built config may have another value: it works out what a null leaves open.
     """
-    flat: dict[str, Any] = {}
-    for f in fields(cls):
-        hint, rule = _declared(cls)[f.name]
-        if rule is None:
-            flat |= {f"{f.name}.{below}": value for below, value in defaults_of(hint).items()}
-        else:
-            flat[f.name] = f.default if f.default_factory is MISSING else f.default_factory()
-    return flat
+    return {name: rule.default for name, (_, rule) in _settings(cls).items()}
 
 
 def build(cls: type[T], data: Any, prefix: str = "", root: Any = None, built: Built | None = None) -> T:

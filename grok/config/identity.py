@@ -51,14 +51,11 @@ def identify(config: RunConfig, data_hash: str | None = None, code: Mapping[str,
             by_role[rule.role][name] = value
     result, length, schedule = (canonical_json(by_role[role]) for role in ("result", "length", "schedule"))
     settings = {"version": canonical_json(NUMERICS_VERSION), "data": canonical_json(data_hash), "result": result}
-    measuring: dict[str, str] = {}
-    if code and (named := config.plugins()):
-        moving = {name: code[target_of(spec)] for name, spec in named.items() if name not in config.measuring_plugins()}
-        if moving:
-            settings["code"] = canonical_json(moving)
-        if len(moving) < len(named):
-            measured = {name: code[target_of(spec)] for name, spec in named.items() if name not in moving}
-            measuring = {"measuring": canonical_json(measured)}
+    prints = {name: code[target_of(spec)] for name, spec in config.plugins().items()} if code else {}
+    measured = {name: prints.pop(name) for name in config.measuring_plugins()} if prints else {}
+    if prints:
+        settings["code"] = canonical_json(prints)
+    measuring = {"measuring": canonical_json(measured)} if measured else {}
     if coupled := config.coupled_schedule():
         settings["coupled"] = canonical_json(coupled)
     # A stream that cannot change training is not part of the trajectory: evaluation and
