@@ -7,7 +7,6 @@ token depend on the tokeniser. Figures per word (counted in the source text by t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,7 @@ from grok.errors import DataError
 from grok.gpt.model import GPT, longest_context
 from grok.text.corpus import Corpus, check_vocabulary
 from grok.text.documents import FORMS
-from grok.text.windows import EvaluationWindows, sliding_windows
+from grok.text.windows import sliding_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +73,7 @@ def exp(x: float) -> float:
     return math.exp(x) if x < 709 else math.inf
 
 
+@torch.no_grad()
 def score_split(
     model: GPT,
     corpus: Corpus,
@@ -111,8 +111,20 @@ def score_split(
     length = len(tokens) + (first is not None)
     windows = sliding_windows(length, context, context if stride is None else stride)  # of fixed ones none overlap
     nats, correct, scored = 0.0, 0, 0
-    for losses, hits in _scored(model, tokens, first, windows, batch_size, autocast):
-        nats, correct, scored = nats + float(losses.sum()), correct + int(hits.sum()), scored + len(losses)
+    was_training = model.training
+    model.eval()
+    equally_long: list[Any] = np.split(windows, np.flatnonzero(np.diff(windows.lengths)) + 1)
+    for group in equally_long:
+        for chosen in (group[i : i + batch_size] for i in range(0, len(group), batch_size)):
+            inputs, targets = _gather(tokens, first, chosen.starts, int(chosen.lengths[0]))
+            x, y = torch.from_numpy(inputs).to(model.device), torch.from_numpy(targets).to(model.device)
+            with torch.autocast(model.device.type, dtype=autocast, enabled=autocast is not None):
+                losses, hits, _ = model.score(x, y)
+            rows = zip(losses.view_as(y).double().cpu().numpy(), hits.view_as(y).cpu().numpy(), strict=True)
+            for skipped, (row, hit) in zip(chosen.skipped, rows, strict=True):
+                nats, correct = nats + float(row[skipped:].sum()), correct + int(hit[skipped:].sum())
+                scored += len(row) - int(skipped)
+    model.train(was_training)
     return Score(nats=nats, scored=scored, correct=correct, bytes=n_bytes, words=words)
 
 
@@ -124,37 +136,6 @@ def _measure(corpus: Corpus, tokens: NDArray[np.unsignedinteger[Any]]) -> tuple[
     if corpus.manifest["detokenizer"] is not None:
         return None, n_bytes
     return sum(map(FORMS[corpus.manifest["form"]].words, texts)), n_bytes
-
-
-@torch.no_grad()
-def _scored(
-    model: GPT,
-    tokens: NDArray[np.unsignedinteger[Any]],
-    first: int | None,
-    windows: EvaluationWindows,
-    batch_size: int,
-    autocast: torch.dtype | None,
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
-    """Yield losses and hits of the scored targets, window by window."""
-    was_training = model.training
-    model.eval()
-    for chosen in _equal_lengths(windows, batch_size):
-        length = int(windows.lengths[chosen[0]])
-        inputs, targets = _gather(tokens, first, windows.starts[chosen], length)
-        x, y = torch.from_numpy(inputs).to(model.device), torch.from_numpy(targets).to(model.device)
-        with torch.autocast(model.device.type, dtype=autocast, enabled=autocast is not None):
-            losses, hits, _ = model.score(x, y)
-        rows = zip(losses.view_as(y).double().cpu().numpy(), hits.view_as(y).cpu().numpy(), strict=True)
-        for skipped, (row, hit) in zip(windows.skipped[chosen], rows, strict=True):
-            yield row[skipped:], hit[skipped:]
-    model.train(was_training)
-
-
-def _equal_lengths(windows: EvaluationWindows, batch_size: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the numbers of windows of equal length, up to ``batch_size`` at a time, in order."""
-    edges = np.flatnonzero(np.diff(windows.lengths)) + 1
-    for run in np.split(np.arange(len(windows)), edges):
-        yield from (run[i : i + batch_size] for i in range(0, len(run), batch_size))
 
 
 def _gather(

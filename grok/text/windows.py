@@ -101,26 +101,12 @@ def gather(
     return blocks[:, :-1], blocks[:, 1:]
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluationWindows:
-    """The windows of an evaluation; every target is scored exactly once.
-
-    Window ``i`` has ``lengths[i]`` inputs from offset ``starts[i]``; its first ``skipped[i]`` targets are not
-    scored. All three have shape ``[windows]``.
-    """
-
-    starts: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    skipped: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-
-def sliding_windows(n_tokens: int, context: int, stride: int) -> EvaluationWindows:
+def sliding_windows(n_tokens: int, context: int, stride: int) -> np.recarray[tuple[Any, ...], np.dtype[Any]]:
     """Return windows ``stride`` apart; with ``stride=context`` they do not overlap, and the last may be shorter.
 
-    Each target outside the first window is predicted from at least ``context - stride`` tokens.
+    Window ``i`` has ``lengths[i]`` inputs from offset ``starts[i]``; its first ``skipped[i]`` targets are not
+    scored, so that every target is scored exactly once. Each target outside the first window is predicted from at
+    least ``context - stride`` tokens.
 
     Raises:
         DataError: fewer than two tokens, or a stride outside 1 to ``context``.
@@ -134,7 +120,8 @@ def sliding_windows(n_tokens: int, context: int, stride: int) -> EvaluationWindo
     begins = np.append(np.int64(0), ends[:-1])  # first scored target of each window
     # The last sliding window also has a whole context. Fixed windows do not overlap, so the last may be shorter.
     starts = begins if stride == context else np.maximum(ends - context, 0)
-    return EvaluationWindows(starts=starts, lengths=ends - starts, skipped=begins - starts)
+    columns = [(name, np.int64) for name in ("starts", "lengths", "skipped")]
+    return np.rec.fromarrays([starts, ends - starts, begins - starts], dtype=columns)
 
 
 # Several corpora as one training set: the corpus and the block of each sequence. No torch.

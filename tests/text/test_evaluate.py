@@ -23,7 +23,7 @@ from grok.gpt.planning import published
 from grok.streams import Stream
 from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
-from grok.text.windows import BlockOrder, EvaluationWindows, gather, sliding_windows
+from grok.text.windows import BlockOrder, gather, sliding_windows
 from tests.text.conftest import ARTICLES
 
 
@@ -257,7 +257,7 @@ def test_a_text_shorter_than_a_block_is_refused() -> None:
         BlockOrder(8, 8, 0)
 
 
-def scored_once(windows: EvaluationWindows, n: int) -> None:
+def scored_once(windows: np.recarray, n: int) -> None:
     targets: list[int] = []
     for start, length, skipped in zip(windows.starts, windows.lengths, windows.skipped, strict=True):
         assert start >= 0 and length >= 1 and 0 <= skipped < length
