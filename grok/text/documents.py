@@ -368,18 +368,14 @@ class Filters:
             yield from pieces
             return
         counts, seen = Counter() if counts is None else counts, set[bytes]()
-        document: list[Piece] = []
-        changed = False
-        for piece in pieces:
-            text = piece.text.lower() if self.lower_case else piece.text
-            changed |= text != piece.text
-            document.append(Piece(text, piece.ends_document))
-            if piece.ends_document:
-                what = self._left_out(document, seen)
-                if what is None:
-                    yield from document
-                counts[what or ("lower-cased" if changed else "as they were")] += 1
-                document, changed = [], False
+        for document in by_document(pieces):
+            kept = (
+                [Piece(piece.text.lower(), piece.ends_document) for piece in document] if self.lower_case else document
+            )
+            what = self._left_out(kept, seen)
+            if what is None:
+                yield from kept
+            counts[what or ("lower-cased" if kept != document else "as they were")] += 1
 
     def _left_out(self, document: Sequence[Piece], seen: set[bytes]) -> str | None:
         """Return why a document is left out, or None; with ``without_duplicates`` a new one is added to ``seen``."""
@@ -400,14 +396,19 @@ class Filters:
         return None
 
 
+def by_document(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    """Yield the pieces of each document together."""
+    document: list[Piece] = []
+    for piece in pieces:
+        document.append(piece)
+        if piece.ends_document:
+            yield document
+            document = []
+
+
 def whole_documents(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Yield every document in one piece, for a tokeniser that is not ``piecewise``."""
-    parts: list[str] = []
-    for piece in pieces:
-        parts.append(piece.text)
-        if piece.ends_document:
-            yield Piece("".join(parts), True)
-            parts = []
+    return (Piece("".join(piece.text for piece in document), True) for document in by_document(pieces))
 
 
 def _last_safe_cut(text: str, limit: int) -> int:
