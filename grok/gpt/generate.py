@@ -42,10 +42,13 @@ class Sampler:
         if self.temperature == 0:
             return int(scores.argmax())
         scores = (scores - scores.max()) / self.temperature
-        kept = np.ones(len(scores), dtype=np.bool_) if self.top_k is None else _largest(scores, self.top_k)
-        weights = np.where(kept, np.exp(scores), 0.0)
+        weights = np.exp(scores)
+        if self.top_k is not None:
+            weights[~_largest(scores, self.top_k)] = 0.0
         if self.top_p is not None:
-            weights = np.where(_nucleus(weights, self.top_p), weights, 0.0)
+            order = np.argsort(-weights, kind="stable")
+            before = np.concatenate([[0.0], weights[order].cumsum()[:-1]])
+            weights[order[before >= self.top_p * weights.sum()]] = 0.0
         cumulative = weights.cumsum()
         # a token of weight 0 has the cumulative weight of the token before it, so it is never drawn
         return int(np.searchsorted(cumulative, chance * cumulative[-1], side="right"))
@@ -58,15 +61,6 @@ def _largest(scores: NDArray[np.float64], k: int) -> NDArray[np.bool_]:
     edge = np.partition(scores, len(scores) - k)[len(scores) - k]
     kept: NDArray[np.bool_] = scores > edge
     kept[np.flatnonzero(scores == edge)[: k - int(kept.sum())]] = True
-    return kept
-
-
-def _nucleus(weights: NDArray[np.float64], p: float) -> NDArray[np.bool_]:
-    """Return a mask of the fewest largest weights whose share is at least ``p``."""
-    order = np.argsort(-weights, kind="stable")
-    before = np.concatenate([[0.0], weights[order].cumsum()[:-1]])
-    kept = np.zeros(len(weights), dtype=np.bool_)
-    kept[order[before < p * weights.sum()]] = True
     return kept
 
 

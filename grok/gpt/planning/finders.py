@@ -127,7 +127,9 @@ def measure(trainer: Trainer, *, largest: int, repeats: int = 5) -> Iterator[Siz
         if size is None:
             return
         yield size
-        if not _next_fits(trainer.numerics.device, size):
+        # on a GPU the attempt decides; elsewhere twice the process must fit into the machine and its container or job
+        limit, room = memory_limit(), usable_memory() + size.process
+        if trainer.numerics.device.type != "cuda" and 2 * size.process >= FULL * min(limit or math.inf, room):
             return
         sequences *= 2
 
@@ -175,14 +177,3 @@ def _peak(trainer: Trainer, sequences: int) -> int:
         return int(layout(config, n, 1, how.parallel, how.recompute, sequences, on_cpu=True).bytes)
     moments = moment_bytes(config.optim.kind, config.precision) * elements
     return int(torch.cuda.max_memory_allocated(device)) + int(moments if not trainer.optimizer.state else 0)
-
-
-def _next_fits(device: torch.device, size: Size) -> bool:
-    """Return whether twice the process fits into the memory of the machine and of its container or job.
-
-    Always true for a GPU, where the attempt decides.
-    """
-    if device.type == "cuda":
-        return True
-    limit, room = memory_limit(), usable_memory() + size.process
-    return 2 * size.process < FULL * (room if limit is None else min(limit, room))

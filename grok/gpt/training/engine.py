@@ -220,13 +220,12 @@ class GptRun(TrainingRun):
         curve_point = self.trainer.evaluate()
         curve_point.train_loss, curve_point.train_acc, curve_point.lr = point.train_loss, train_acc, point.lr
         model, tokenizer = self.trainer.model, self.corpus.tokenizer
-        finite = math.isfinite(curve_point.val_loss)  # else no token can be drawn; the next step ends the run
-        if finite and self.config.eval.sample_tokens and (self.ranks.index == 0 or self.numerics.sharded):
-            stream = Stream("sample", self.trainer.seeds.sample).at(point.step)
-            with self.ranks.watched(), self.numerics.autocast():
-                curve_point.sample = sample_text(model, tokenizer, self.config.eval, stream=stream)
-        if finite:
+        if math.isfinite(curve_point.val_loss):  # else no token can be drawn; the next step ends the run
             with self.numerics.autocast():
+                if self.config.eval.sample_tokens and (self.ranks.index == 0 or self.numerics.sharded):
+                    stream = Stream("sample", self.trainer.seeds.sample).at(point.step)
+                    with self.ranks.watched():
+                        curve_point.sample = sample_text(model, tokenizer, self.config.eval, stream=stream)
                 say = partial(self.log.say, always=True)
                 curve_point.metrics |= self.tasks.at(point.step, model, tokenizer, say)
         self.history.observe(curve_point, self.trainer.model if self.keeps_weights else None)
