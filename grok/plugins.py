@@ -23,10 +23,10 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -420,26 +420,19 @@ def _of_sources(sources: Mapping[str, Source]) -> str:
 # Imports plugins in this process, from the source texts in ``Code``, and only those that the command names.
 
 
-class _Loader(InspectLoader):
+class _Loader(SourceLoader):
     """Makes a module from a source text; tracebacks and ``inspect`` show that text."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
 
-    def get_source(self, fullname: str) -> str:
-        return self.source.text
+    def get_filename(self, fullname: str) -> str:
+        return self.source.path
 
-    def is_package(self, fullname: str) -> bool:
-        return self.source.package
-
-    def get_code(self, fullname: str) -> CodeType | None:
-        path, text = self.source.path, self.source.text
+    def get_data(self, path: str) -> bytes:
+        text = self.source.text
         linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-        return self.source_to_code(text, path)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__file__ = self.source.path
-        super().exec_module(module)
+        return text.encode()
 
 
 class _Finder(MetaPathFinder):
@@ -451,10 +444,10 @@ class _Finder(MetaPathFinder):
         source = self.code.modules.get(fullname)
         if source is None:
             return None
-        spec = ModuleSpec(fullname, _Loader(source), origin=source.path, is_package=source.package)
-        if source.package:
-            spec.submodule_search_locations = [str(Path(source.path).parent)]
-        return spec
+        inside = [str(Path(source.path).parent)] if source.package else None
+        return importlib.util.spec_from_file_location(
+            fullname, source.path, loader=_Loader(source), submodule_search_locations=inside
+        )
 
 
 _FINDER = _Finder()

@@ -7,7 +7,6 @@ application. Both read the same files, take the same words and refuse in the sam
 from __future__ import annotations
 
 import copy
-import os
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -202,6 +201,7 @@ def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
     """
     from hydra import version
     from hydra._internal.utils import _run_hydra, get_args_parser
+    from hydra.core.utils import env_override
 
     version.setbase(VERSION_BASE)
     parser = get_args_parser()
@@ -215,19 +215,12 @@ def run_application(task: Callable[[Any], None], words: Sequence[str]) -> None:
     if not args.multirun and (sweeps := [word for word in args.overrides if word.startswith("sweep=")]):
         raise ConfigError(f"{sweeps[0]}: a named sweep is many runs, give -m to run all of them")
     args.overrides = as_overrides(args.overrides)
-    before = os.environ.get(FULL_ERROR)
-    os.environ[FULL_ERROR] = "1"  # Hydra then raises instead of printing several lines and a traceback
-    try:
-        with _refusals(
-            one_run=False, mode=chosen_mode(args.overrides), begun=lambda: bool(getattr(task, "begun", False))
-        ):
-            source = f"pkg://{CONF}"
-            _run_hydra(args=args, args_parser=parser, task_function=task, config_path=source, config_name=PRIMARY)
-    finally:
-        if before is None:
-            del os.environ[FULL_ERROR]
-        else:
-            os.environ[FULL_ERROR] = before
+    with (
+        env_override({FULL_ERROR: "1"}),  # Hydra then raises instead of printing several lines and a traceback
+        _refusals(one_run=False, mode=chosen_mode(args.overrides), begun=lambda: bool(getattr(task, "begun", False))),
+    ):
+        source = f"pkg://{CONF}"
+        _run_hydra(args=args, args_parser=parser, task_function=task, config_path=source, config_name=PRIMARY)
 
 
 def _refuse_option(message: str) -> NoReturn:

@@ -146,9 +146,8 @@ class TrainedRun:
         model = model.to(next(iter(weights.values())).dtype).to_empty(device=device)
         if config.tied:
             model.head.weight = model.token_embedding.weight
-        model.load_state_dict(
-            {**weights, **({"head.weight": weights["token_embedding.weight"]} if config.tied else {})}
-        )
+            weights = {**weights, "head.weight": weights["token_embedding.weight"]}
+        model.load_state_dict(weights)
         return model.eval()
 
 
@@ -178,12 +177,7 @@ def find_run(run: str, store: str | None) -> TrainedRun:
         home = folder.resolve().parent.parent
         is_home = folder.resolve().parent.name == "checkpoints" and (home / "runs").is_dir()
         return _of(folder, folder.resolve().name, home if is_home else None)
-    if store is None and Path(StoreConfig().path).is_dir():
-        store = StoreConfig().path
-    if store is None:
-        raise CheckpointError(
-            f"{run} is no folder: give the folder of a run's checkpoints, or --store STORE and a run_id"
-        )
+    store = store or StoreConfig().path
     if not re.fullmatch(r"[0-9A-Za-z._-]+", run):
         raise CheckpointError(f"{run!r} is neither a folder nor a run_id")
     stored = open_store(store).table("runs", None, ["run_id", "mode"]).to_pylist()

@@ -294,11 +294,8 @@ class DataConfig:
 
     def validation_sets(self) -> dict[str, tuple[str, str]]:
         """Return corpus and split of each further validation set, by its name."""
-        sets = {}
-        for entry in self.validation:
-            name, _, split = entry.partition("@")
-            sets[entry] = (name, split or "val")
-        return sets
+        parts = {entry: entry.partition("@") for entry in self.validation}
+        return {entry: (name, split or "val") for entry, (name, _, split) in parts.items()}
 
 
 @dataclass(kw_only=True)
