@@ -174,7 +174,8 @@ def _on_tasks(
         raise ConfigError(f"--tasks {arguments.tasks!r}: expected names of tasks, or YAML files")
     loaded = load_tasks(tasks, shots=arguments.shots)
     scores = {name: score_tasks(m, corpus.tokenizer, loaded, limit=arguments.documents) for name, m in models}
-    return record(run, scores), page(run, scores)
+    content = record(run, scores)
+    return content, page(content)
 
 
 def _shown(perplexity: float) -> str:
@@ -197,20 +198,17 @@ def record(run: TrainedRun, scores: Mapping[str, Sequence[TaskScore]]) -> dict[s
     return {"run_id": run.run_id, "computed_here": own, "published": published}
 
 
-def page(run: TrainedRun, scores: Mapping[str, Sequence[TaskScore]]) -> str:
-    """Return the scores as lines; those that others published say so."""
-    lines = [f"run {run.run_id} by lm-evaluation-harness, computed here", ""]
+def page(content: Mapping[str, Any]) -> str:
+    """Return the scores of a :func:`record` as lines; those that others published say so."""
+    lines = [f"run {content['run_id']} by lm-evaluation-harness, computed here", ""]
     lines.append(f"{'weights':<10}{'task':<24} {'metric':<18}{'value':>12}{'stderr':>12}{'documents':>11}{'shots':>7}")
-    for which, listed in scores.items():
-        for s in listed:
-            value, stderr = (
-                "" if x is None else f"{x:.4f}" if abs(x) < 1e6 else f"{x:.4g}" for x in (s.value, s.stderr)
-            )
-            lines.append(f"{which:<10}{s.task:<24} {s.metric:<18}{value:>12}{stderr:>12}{s.documents:>11,}{s.shots:>7}")
-    published = record(run, scores)["published"]
-    if published:
+    for s in content["computed_here"]:
+        numbers = ("" if x is None else f"{x:.4f}" if abs(x) < 1e6 else f"{x:.4g}" for x in (s["value"], s["stderr"]))
+        shown = "".join(f"{number:>12}" for number in numbers)
+        lines.append(f"{s['weights']:<10}{s['task']:<24} {s['metric']:<18}{shown}{s['documents']:>11,}{s['shots']:>7}")
+    if content["published"]:
         lines += ["", "published by others, not computed here (the 580M model's log; the Pile's paper)"]
-        lines += [f"{p['model']:<10}{p['task']:<24} {p['metric']:<18}{p['value']:>12.4f}" for p in published]
+        lines += [f"{p['model']:<10}{p['task']:<24} {p['metric']:<18}{p['value']:>12.4f}" for p in content["published"]]
     return "\n".join(lines)
 
 

@@ -483,7 +483,12 @@ def own_lines(error: BaseException) -> list[tuple[CodeType, int]]:
     return [(frame.f_code, line) for frame, line in walked if is_own(frame.f_globals)]
 
 
-def place_in_own_code(error: BaseException) -> str:
+def is_of(code: CodeType, spec: Spec) -> bool:
+    """Return whether ``code`` is the function that ``spec`` names, or a method of its class."""
+    return f"{code.co_qualname}.".startswith(f"{_FINDER.code.targets[target_of(spec)].attribute}.")
+
+
+def own_place(error: BaseException) -> str:
     """Return ``" at FILE:LINE"``, the innermost line of the user's own code that an error came through, or ``""``."""
     own = own_lines(error)
     return f" at {Path(own[-1][0].co_filename).name}:{own[-1][1]}" if own else ""
@@ -507,7 +512,7 @@ def exits_refused() -> Iterator[None]:
         if not ends_process(end):
             raise
         raise ConfigError(
-            f"your own code would end the process{place_in_own_code(end)} ({type(end).__name__}): expected it to "
+            f"your own code would end the process{own_place(end)} ({type(end).__name__}): expected it to "
             "return, or to raise another exception"
         ) from end
 
@@ -544,6 +549,15 @@ def load(spec: Spec | str) -> Any:
     return value
 
 
+def accepted(spec: Spec, offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of ``offered`` that the object that ``spec`` names has as parameters, by its signature."""
+    try:
+        taken = inspect.signature(load(spec)).parameters
+    except (TypeError, ValueError):
+        return {}
+    return {name: value for name, value in offered.items() if name in taken}
+
+
 def build(spec: Spec, *positional: Any, **further: Any) -> Any:
     """Call the object that ``spec`` names with the spec's arguments, and return the result.
 
@@ -559,4 +573,4 @@ def build(spec: Spec, *positional: Any, **further: Any) -> Any:
     try:
         return made(*positional, **{**further, **arguments_of(spec)})
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{label(spec)} refuses its arguments{place_in_own_code(error)}: {error}") from error
+        raise ConfigError(f"{label(spec)} refuses its arguments{own_place(error)}: {error}") from error

@@ -5,11 +5,9 @@ B examples (or tokens of text), V classes (or tokens of the vocabulary).
 
 from __future__ import annotations
 
-import inspect
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import CodeType, MappingProxyType
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -20,18 +18,7 @@ from grok.config import RunConfig
 from grok.config.common import AdamW
 from grok.errors import ConfigError, GrokError, in_words, one_line
 from grok.numerics import move_by_ulps
-from grok.plugins import (
-    Spec,
-    active,
-    arguments_of,
-    build,
-    ends_process,
-    label,
-    load,
-    own_lines,
-    place_in_own_code,
-    target_of,
-)
+from grok.plugins import Spec, accepted, arguments_of, build, ends_process, is_of, label, load, own_lines, own_place
 from grok.runs import is_device_error
 from grok.streams import Stream, layer_seeds
 
@@ -55,12 +42,8 @@ def make_module(spec: Spec, seed: int, shapes: Mapping[str, int]) -> nn.Module:
     Raises:
         ConfigError: the code refuses its arguments, or returns no module with parameters.
     """
-    try:
-        taken = inspect.signature(load(spec)).parameters
-    except (TypeError, ValueError):
-        taken = MappingProxyType({})
     with drawing(seed):
-        module = build(spec, **{name: size for name, size in shapes.items() if name in taken})
+        module = build(spec, **accepted(spec, shapes))
     if not isinstance(module, nn.Module) or not any(True for _ in module.parameters()):
         raise ConfigError(
             f"model.plugin={label(spec)} returned a {type(module).__name__}: expected a torch.nn.Module with parameters"
@@ -154,8 +137,7 @@ class OwnOptimizer:
             "betas": tuple(config.betas),
             "eps": config.eps,
         }
-        taken = inspect.signature(load(spec)).parameters
-        optimizer = build(spec, list(parameters.items()), **{n: v for n, v in known.items() if n in taken})
+        optimizer = build(spec, list(parameters.items()), **accepted(spec, known))
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ConfigError(
                 f"optim.plugin={label(spec)} returned a {type(optimizer).__name__}: expected a torch.optim.Optimizer"
@@ -330,13 +312,13 @@ def own_code_of(run: InFlight, *settings: str, ahead: int = 0) -> Iterator[None]
         own = own_lines(error)
         if not named or "allocate memory" in str(error) or (settings == STEP and not own):
             raise  # on a CPU torch has no MemoryError, but a RuntimeError with these words
-        by_place = [name for name, spec in named.items() if own and _is_of(own[0][0], target_of(spec))]
+        by_place = [name for name, spec in named.items() if own and is_of(own[0][0], spec)]
         setting = [*by_place, *named][0]
         modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
         traced = any(module.startswith("torch.fx") for module in modules)
         remedy = "; torch.compile traces this code: numerics.compile=false runs it untraced" if traced else ""
         raise ConfigError(
-            f"{setting}={label(named[setting])} fails{place_in_own_code(error)}, at step {run.step + ahead:,} of the "
+            f"{setting}={label(named[setting])} fails{own_place(error)}, at step {run.step + ahead:,} of the "
             f"run with seed {run.config.seed} ({type(error).__name__}: {one_line(error)}){remedy}"
         ) from error
 
@@ -355,9 +337,3 @@ def tried(config: RunConfig) -> Iterator[None]:
     shown = ", ".join(f"{name}={label(spec)}" for name, spec in named.items())
     with in_words(ConfigError, f"{shown}: a trial step fails"):
         yield
-
-
-def _is_of(code: CodeType, target: str) -> bool:
-    """Return whether ``code`` is the function of ``target``, or a method of its class."""
-    place = active().targets[target]
-    return f"{code.co_qualname}.".startswith(f"{place.attribute}.")

@@ -12,7 +12,7 @@ from typing import Any
 from grok.config import common
 from grok.config.fields import canonical_json, section, setting
 from grok.errors import ConfigError, GrokError, nearest
-from grok.plugins import Examples, Operation, Spec, Training, build, label, load, place_in_own_code
+from grok.plugins import Examples, Operation, Spec, Training, build, label, load, own_place
 from grok.streams import MAX_SEED
 
 MODULAR_OPERATIONS = (
@@ -416,7 +416,7 @@ def _table(text: str, code: Callable[..., Any]) -> Operation | Examples | Traini
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"task.plugin={label(spec)} fails{place_in_own_code(error)} ({reason})") from error
+        raise ConfigError(f"task.plugin={label(spec)} fails{own_place(error)} ({reason})") from error
     if not isinstance(made, (Operation, Examples)):
         raise ConfigError(
             f"task.plugin={label(spec)} returned a {type(made).__name__}: expected a grok.plugins.Operation or Examples"

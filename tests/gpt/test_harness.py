@@ -15,7 +15,7 @@ lm_eval = pytest.importorskip("lm_eval", reason="the extra `tasks` is not instal
 
 from grok.config.gpt import GptConfig  # noqa: E402
 from grok.errors import ConfigError  # noqa: E402
-from grok.evaluate import page  # noqa: E402
+from grok.evaluate import page, record  # noqa: E402
 from grok.execute.refusals import refuse_unusable_tasks  # noqa: E402
 from grok.gpt.evaluate import score_split  # noqa: E402
 from grok.gpt.generate import Sampler, generate  # noqa: E402
@@ -90,7 +90,7 @@ def test_bits_per_byte_and_word_perplexity_are_the_products_own(model: GPT, corp
 @pytest.mark.parametrize("value", [0.25, 999_999.0, 2.5e9])
 def test_a_value_and_its_error_are_columns_of_their_own(value: float) -> None:
     score = TaskScore("task", "metric", value, value, 10, 0)
-    row = page(SimpleNamespace(run_id="r"), {"final": [score]}).splitlines()[-1].split()
+    row = page(record(SimpleNamespace(run_id="r"), {"final": [score]})).splitlines()[-1].split()
     assert [float(cell) for cell in row[3:5]] == [value, value]
 
 
