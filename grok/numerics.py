@@ -257,7 +257,7 @@ def allow_uncompiled(error: Exception, *, auto_fallback: bool) -> None:
     """Warn that the step will run uncompiled after ``error``.
 
     Raises:
-        TrainingError: ``auto_fallback`` is False; the message names the settings that help.
+        TrainingError: ``auto_fallback`` is False, or the run has made compiled steps, which have other bits.
     """
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     if compiler() == "none":
@@ -265,7 +265,7 @@ def allow_uncompiled(error: Exception, *, auto_fallback: bool) -> None:
     if not auto_fallback:
         raise TrainingError(
             f"the training step could not be compiled ({reason}): set numerics.compile=false (another numerics tag), "
-            "or numerics.auto_fallback=true to do so automatically"
+            "or numerics.auto_fallback=true, which does so before the first step of a run"
         ) from error
     warnings.warn(f"the step could not be compiled and runs uncompiled: {reason}", RuntimeWarning, stacklevel=2)
 

@@ -12,22 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grok import numerics
 from grok.arithmetic.lanes import FusedModel, LaneModel, Noise, OneLane, no_noise
 from grok.arithmetic.rows import Batch, RowPlan, words_of
 from grok.arithmetic.task import Integers
 from grok.arithmetic.weights import Parameters, parameter_shapes
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.fields import canonical_json, walk
-from grok.errors import TrainingError, one_line
-from grok.numerics import (
-    OneGraph,
-    allow_uncompiled,
-    choose_path,
-    compiler,
-    is_compile_error,
-    processor_model,
-    product_tag,
-)
 from grok.records import numerics_tag
 from grok.streams import Stream
 from grok.user import losses_of
@@ -55,12 +46,12 @@ def cpu_tag(config: ArithmeticConfig, *, rows: str, products: str, compiled: boo
     return numerics_tag(
         {
             "device": "cpu",
-            "model": processor_model(),
+            "model": numerics.processor_model(),
             "isa": torch.backends.cpu.get_cpu_capability(),
             "rows": rows,
             "products": products,
             "compiled": "whole" if compiled else "no",
-            **({"compiler": compiler()} if compiled else {}),
+            **({"compiler": numerics.compiler()} if compiled else {}),
             "precision": config.precision,
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
@@ -85,7 +76,7 @@ class Program:
         self.config = config
         self.dtype = dtype_of(config)
         self.names = list(parameter_shapes(config))
-        self.path = choose_path(config.numerics.path, config.precision)
+        self.path = numerics.choose_path(config.numerics.path, config.precision)
         noisy = config.model.dropout > 0
         self.plan = RowPlan.of(config.task, shared=not noisy)
         # dropout masks are drawn on the host in each step, which a graph cannot contain
@@ -97,7 +88,7 @@ class Program:
         """Whether a compiled step was taken: then no run may fall back to uncompiled steps, which have other bits."""
         if self.compiled:
             self.model = FusedModel(config.model, self.plan, self.path)
-            self._step, self._score = OneGraph(self._whole_step), OneGraph(self._losses_and_hits)
+            self._step, self._score = numerics.OneGraph(self._whole_step), numerics.OneGraph(self._losses_and_hits)
         else:
             self._go_uncompiled()
 
@@ -109,7 +100,7 @@ class Program:
     def tag(self) -> str:
         """Return the numerics tag: everything outside the run's identity that decides the bits."""
         rows = "plain" if self.config.model.dropout > 0 else "shared"
-        return cpu_tag(self.config, rows=rows, products=product_tag(self.path), compiled=self.compiled)
+        return cpu_tag(self.config, rows=rows, products=numerics.product_tag(self.path), compiled=self.compiled)
 
     def _loss_and_gradients(self, *tensors: Tensor, noise: Noise = no_noise) -> list[Tensor]:
         """Return [loss, accuracy, a gradient per parameter]; ``tensors`` are the parameters and a batch's fields."""
@@ -137,7 +128,7 @@ class Program:
         """Return (loss, accuracy, gradient by name) of one mini-batch.
 
         Raises:
-            TrainingError: the step cannot be compiled on this machine and ``numerics.auto_fallback`` is off.
+            TrainingError: it cannot be compiled on this machine, see :func:`grok.numerics.allow_uncompiled`.
         """
         inputs = (batch.a, batch.b, batch.answer, batch.share)
         if self.compiled:
@@ -152,15 +143,9 @@ class Program:
         return loss.item(), accuracy.item(), dict(zip(self.names, rest, strict=False))  # then follow the kept values
 
     def _fall_back(self, error: Exception) -> None:
-        if not is_compile_error(error):
+        if not numerics.is_compile_error(error):
             raise error
-        if self._stepped and self.config.numerics.auto_fallback:
-            reason = one_line(error)
-            raise TrainingError(
-                f"the evaluation could not be compiled ({reason}), but steps before it were: a run may not change its "
-                "numerics; set numerics.compile=false"
-            ) from error
-        allow_uncompiled(error, auto_fallback=self.config.numerics.auto_fallback)
+        numerics.allow_uncompiled(error, auto_fallback=self.config.numerics.auto_fallback and not self._stepped)
         self._go_uncompiled()
 
     def _losses_and_hits(self, *tensors: Tensor) -> list[Tensor]:

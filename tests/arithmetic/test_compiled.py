@@ -148,7 +148,7 @@ def test_no_run_changes_its_numerics_on_the_way(monkeypatch: pytest.MonkeyPatch)
         return self.function(*tensors)
 
     monkeypatch.setattr(OneGraph, "__call__", fragile)
-    with pytest.raises(TrainingError, match="but steps before it were"):
+    with pytest.raises(TrainingError, match="before the first step of a run"):
         results(tiny(numerics={"compile": True, "auto_fallback": True}))
     assert stepped
 
