@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
-from grok.config.gpt import GptConfig
+from grok.config.gpt import GptConfig, OptimConfig
 from grok.errors import ConfigError
 
 
@@ -109,6 +110,46 @@ class Ramp:
     def steps(self, sequences: int) -> int:
         """Return the first step after which at least ``sequences`` are consumed."""
         return bisect_left(range(sequences + 1), sequences, key=self.consumed)
+
+
+# The batch size and the learning rate of a run.
+
+
+def batch_ramp(config: GptConfig) -> Ramp:
+    """Return the batch size as a function of the sequences consumed."""
+    return Ramp.of(config.train.batch_ramp, config.train.batch_size)
+
+
+def learning_rate(config: GptConfig, k: int) -> float:
+    """Return the learning rate of update ``k``, counted from 1."""
+    o = config.optim
+    end = o.decay_steps or config.train.steps
+    if o.schedule == "one_cycle":
+        return o.lr * one_cycle(k, end, o.cycle_rise, o.cycle_start, o.cycle_end)
+    if o.warmup_samples is None:
+        start, share = o.warmup_steps, warmup(k, o.warmup_steps)
+    else:
+        ramp = batch_ramp(config)
+        start = _step_of_sample(ramp, o.warmup_samples)
+        share = warmup(ramp.consumed(k), o.warmup_samples)
+    if start < end:  # else the warm-up fills the whole run
+        share *= _after_warmup(o, k, start, end)
+    return o.lr * share
+
+
+def _after_warmup(o: OptimConfig, k: int, start: int, end: int) -> float:
+    if o.schedule == "linear":
+        return linear(k, start, end, o.min_lr)
+    if o.schedule == "cosine":
+        return cosine(k, start, end, o.min_lr)
+    if o.schedule == "wsd":
+        return wsd(k, start, end, o.wsd_decay, o.min_lr)
+    return 1.0
+
+
+@lru_cache(maxsize=64)
+def _step_of_sample(ramp: Ramp, samples: int) -> int:
+    return ramp.steps(samples)
 
 
 # How a batch is cut into pieces that are computed at once. No torch: the plan asks whether all have one shape.

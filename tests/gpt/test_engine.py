@@ -12,9 +12,9 @@ from grok.config import identify
 from grok.config.gpt import EvalConfig, StabilityConfig
 from grok.errors import ConfigError, TrainingError
 from grok.gpt.initial import build_model
+from grok.gpt.schedules import learning_rate
 from grok.gpt.training import trainer as gradient
 from grok.gpt.training.numerics import Compiled, Numerics
-from grok.gpt.training.optimizer import learning_rate
 from grok.gpt.training.trainer import Trainer
 from grok.records import Progress
 from grok.text.corpus import Corpus

@@ -16,11 +16,10 @@ from grok.config.gpt import GptConfig, OptimConfig
 from grok.gpt import schedules
 from grok.gpt.costs import MACHINES, count_parameters, peak_of_device
 from grok.gpt.parts import attend, draw_masks, kernels_seeded
-from grok.gpt.schedules import Ramp
+from grok.gpt.schedules import Ramp, learning_rate
 from grok.gpt.training import trainer
 from grok.gpt.training.numerics import Numerics
-from grok.gpt.training.optimizer import build_optimizer, learning_rate, second_moments
-from grok.gpt.training.trainer import Usage
+from grok.gpt.training.trainer import Usage, build_optimizer, second_moments
 from grok.records import RunResult
 from grok.streams import Stream
 from tests.gpt.conftest import EIGHT_BITS, Build, result_of, run

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from grok.config.gpt import GptConfig
 from grok.errors import ConfigError, DataError
-from grok.gpt.schedules import Ramp
-from grok.gpt.training.optimizer import batch_ramp
+from grok.gpt.schedules import Ramp, batch_ramp
 from grok.gpt.training.stability import Branch
 from grok.streams import Stream
 from grok.text.corpus import Corpus, open_corpus, refuse_other_tokenizer

@@ -22,10 +22,9 @@ from grok.config.fields import canonical_json, walk
 from grok.config.gpt import GptConfig
 from grok.errors import CheckpointError, in_words, one_line
 from grok.gpt.model import GPT
-from grok.gpt.training.optimizer import state_of, state_tensors
 from grok.gpt.training.parallel import Ranks, keep, like, local, read_shares, write_shares
 from grok.gpt.training.stability import Branch
-from grok.gpt.training.trainer import Counters, Trainer
+from grok.gpt.training.trainer import Counters, Trainer, state_of, state_tensors
 from grok.records import Checkpoint, CurvePoint, KeptCheckpoints, StepPoint, finite_or_null
 
 # A run's history: its curve, its log of steps, its best and its averaged weights.
