@@ -141,7 +141,7 @@ def _trainer(config: GptConfig) -> Trainer:
     device = config.device if config.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     config.numerics.compile = False  # the shapes change, and compiling each takes longer than the trial
     texts = open_data(config)
-    return Trainer(config, texts.corpus, Numerics.of(config, device), texts=texts)
+    return Trainer(config, texts, Numerics.of(config, device))
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def _language_model_bytes(config: GptConfig) -> float:
     kept = (2 if "final" in config.save else 0) + (
         3 * config.stability.snapshots if config.stability.rolls_back() else 0
     )
-    step = layout(config, parameters, 1, "ddp", train.recompute, at_once, on_cpu=config.device != "cuda")
+    step = layout(config, parameters, 1, at_once, on_cpu=config.device != "cuda")
     return step.bytes + 4.0 * kept * parameters.total
 
 

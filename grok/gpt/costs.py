@@ -15,7 +15,7 @@ from typing import Final
 
 from grok.config.gpt import SHARDING, GptConfig, ModelConfig
 from grok.errors import ConfigError, nearest
-from grok.gpt.schedules import Ramp
+from grok.gpt.schedules import batch_ramp
 
 # A model's parameters and the FLOPs of its training, and the peak FLOP/s of devices.
 
@@ -171,15 +171,7 @@ def moment_bytes(kind: str, precision: str) -> float:
     return 2 * (1 + 4 / 256) if kind == "adamw8bit" else 2 * gradient_bytes(precision)
 
 
-def activation_bytes(
-    model: ModelConfig,
-    sequences: int,
-    precision: str,
-    recompute: str = "none",
-    *,
-    on_cpu: bool = False,
-    documents: bool = False,
-) -> float:
+def activation_bytes(config: GptConfig, model: ModelConfig, sequences: int, *, on_cpu: bool) -> float:
     """Return the approximate bytes that the blocks and the final norm keep for the backward pass of ``sequences``.
 
     For each token a block keeps 9 rows of the model width. They are the inputs of two norms (float32 also in half
@@ -189,18 +181,19 @@ def activation_bytes(
     This is also the case for attention dropout, and for ALiBi on a CPU. Dropout adds its masks (float32, drawn before
     the forward pass) and the attention weights after dropout.
 
-    ``recompute``: ``blocks`` keeps only the input of each block, ``attention`` only the input of attention. One block
-    at a time is then computed again. The masks are kept. ``on_cpu``: in half precision fused attention keeps float32
-    copies. ``documents``: ``data.document_mask`` is on. Its bias, with that of ALiBi, then goes to the fused kernel.
+    ``train.recompute``: ``blocks`` keeps only the input of each block, ``attention`` only the input of attention. One
+    block at a time is then computed again. The masks are kept. ``on_cpu``: in half precision fused attention keeps
+    float32 copies. The bias of ``data.document_mask``, with that of ALiBi, goes to the fused kernel. ``model``: the
+    settings' model, or one that drops nothing in attention.
     """
     assert model.d_ff is not None and model.dropout_attention is not None
-    d, full = model.d_model, 8 if precision == "float64" else 4
-    size = 2 if precision in ("bf16", "fp16") else full
+    d, full = model.d_model, 8 if config.precision == "float64" else 4
+    size = 2 if config.precision in ("bf16", "fp16") else full
     norms = 2 * d * full * (2 if model.norm_type == "rmsnorm" else 1)
     rest = norms + (2 * d + (4 if model.activation == "swiglu" else 2) * model.d_ff) * size
-    attention = _attention_bytes(model, full, size, on_cpu=on_cpu, documents=documents)
-    kept = {"none": rest + attention, "attention": rest, "blocks": d * full}[recompute]
-    at_once = {"none": 0.0, "attention": attention, "blocks": rest + attention}[recompute]
+    attention = _attention_bytes(model, full, size, on_cpu=on_cpu, documents=config.data.document_mask)
+    kept = {"none": rest + attention, "attention": rest, "blocks": d * full}[config.train.recompute]
+    at_once = {"none": 0.0, "attention": attention, "blocks": rest + attention}[config.train.recompute]
     rows = model.layers * kept + at_once + 2 * d * full
     return float(sequences * model.context * rows) + mask_bytes(model, sequences)
 
@@ -265,34 +258,26 @@ class Layout:
 
 
 def layout(
-    config: GptConfig,
-    parameters: Parameters,
-    devices: int,
-    parallel: str,
-    recompute: str,
-    micro_batch: int,
-    *,
-    on_cpu: bool = False,
+    config: GptConfig, parameters: Parameters, devices: int, micro_batch: int, *, on_cpu: bool = False
 ) -> Layout:
     """Return the cost of this layout for each of ``devices``.
 
     DDP sums gradients: a device sends 2 (N - 1) / N of their float32 bytes in a step. FSDP2 gathers the weights of a
     block for the forward and the backward pass of every micro-batch, or once in a step, and scatters the sums of its
-    gradients for every micro-batch, or once (``parallel``). In addition to its shards a
+    gradients for every micro-batch, or once (``train.parallel``). In addition to its shards a
     device has two gathered blocks, and the complete embedding and head with their gradients; and what it keeps.
     On one GPU without recomputation the fused kernel applies attention dropout, which then needs no masks.
     """
     model, n, low = config.model, parameters, config.precision in ("bf16", "fp16")
-    if devices == 1 and not on_cpu and model.drops_in_kernel(recompute):
+    if devices == 1 and not on_cpu and model.drops_in_kernel(config.train.recompute):
         model = copy.copy(model)
         model.dropout_attention = 0.0
     travels, others = 2 if low else 4, (devices - 1) / devices
     weight = {"float64": 8.0, "bf16": 6.0, "fp16": 6.0}.get(config.precision, 4.0)  # half precision has a copy
     state = (weight + moment_bytes(config.optim.kind, config.precision)) * n.total
     gradients = gradient_bytes(config.precision) * n.total
-    documents = config.data.document_mask
-    kept = activation_bytes(model, micro_batch, config.precision, recompute, on_cpu=on_cpu, documents=documents)
-    if documents:
+    kept = activation_bytes(config, model, micro_batch, on_cpu=on_cpu)
+    if config.data.document_mask:
         # the mask, and the bias of the scores for all blocks, as float32: in half precision a GPU keeps it in 2 bytes
         size = (8 if config.precision == "float64" else 4) * (model.heads if model.positions == "alibi" else 1)
         kept += float(micro_batch * model.context**2 * (1 + size))
@@ -300,7 +285,7 @@ def layout(
     logits = micro_batch * model.context * (n.embedding // model.d_model)
     kept += 3.0 * 4 * min(logits, LOGITS_ON_CPU if on_cpu else LOGITS_ON_GPU)
     rounds = -(-config.train.batch_size // (devices * micro_batch))
-    keeps, ends = SHARDING[parallel], n.total - n.blocks
+    keeps, ends = SHARDING[config.train.parallel], n.total - n.blocks
     if devices == 1 or keeps is None:
         traffic = 2 * others * 4.0 * n.total
         return Layout(state, gradients, kept, rounds > 1 or devices > 1, traffic)
@@ -346,8 +331,7 @@ class Plan:
     @property
     def tokens(self) -> int:
         """Tokens of all steps; with a context ramp at most these."""
-        ramp = Ramp.of(self.config.train.batch_ramp, self.config.train.batch_size)
-        return ramp.consumed(self.config.train.steps) * self.config.model.context
+        return batch_ramp(self.config).consumed(self.config.train.steps) * self.config.model.context
 
     @property
     def flops_per_token(self) -> float:
@@ -388,8 +372,7 @@ class Plan:
         """The layout of the settings."""
         train, on_cpu = self.config.train, self.machine.name == CPU_CORE
         at_once = min(train.micro_batch or train.batch_size, -(-train.batch_size // self.devices))
-        how = (self.devices, train.parallel, train.recompute, at_once)
-        return layout(self.config, self.parameters, *how, on_cpu=on_cpu)
+        return layout(self.config, self.parameters, self.devices, at_once, on_cpu=on_cpu)
 
 
 def chinchilla_loss(parameters: float, tokens: float) -> float:

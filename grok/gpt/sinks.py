@@ -172,9 +172,9 @@ class TensorBoard(Sink):
         # TensorBoard then hides what a killed process wrote beyond its last checkpoint.
         self.writer = self.open(str(where), purge_step=from_step + 1 if from_step else 0)
         known = {name: value for name, value in without_secrets(dict(settings)).items() if value is not None}
-        self.outcome = {name: value for name, value in known.items() if name.startswith("outcome.")}
+        self.outcome = {n.removeprefix("outcome."): value for n, value in known.items() if n.startswith("outcome.")}
         if not from_step and not branch:
-            described = {name: value for name, value in known.items() if name not in self.outcome}
+            described = {n: value for n, value in known.items() if not n.startswith("outcome.")}
             self.writer.add_text("run/settings", _as_table(described), 0)
 
     def step(self, point: StepPoint, used: dict[str, float]) -> None:
@@ -197,9 +197,8 @@ class TensorBoard(Sink):
 
     def finish(self, result: RunResult) -> None:
         ended = {"status": result.status, "stop_reason": result.stop_reason, "steps": result.steps}
-        outcome = {name.removeprefix("outcome."): value for name, value in self.outcome.items()}
-        self.write({f"outcome/{name}": float(value) for name, value in outcome.items()}, result.steps)
-        self.writer.add_text("run/outcome", _as_table(ended | outcome), result.steps)
+        self.write({f"outcome/{name}": float(value) for name, value in self.outcome.items()}, result.steps)
+        self.writer.add_text("run/outcome", _as_table(ended | self.outcome), result.steps)
         self.flush()
 
     def close(self) -> None:
@@ -256,8 +255,7 @@ class WeightsAndBiases(Sink):
         )
 
     def finish(self, result: RunResult) -> None:
-        self.run.summary["status"] = result.status
-        self.run.summary["stop_reason"] = result.stop_reason
+        self.run.summary.update({"status": result.status, "stop_reason": result.stop_reason})
 
     def close(self) -> None:
         self.run.finish()

@@ -64,9 +64,9 @@ def test_one_gpu_drops_attentions_weights_without_masks(settings: Build) -> None
     """Nothing of T x T is counted there; it is on a CPU, on two GPUs, with recomputation, in a softmax written out."""
 
     def counted(recompute: str = "none", devices: int = 1, *, on_cpu: bool = False, **changes: Any) -> float:
-        config = settings(**SHAPE, **changes)
+        config = settings(**SHAPE, train__recompute=recompute, **changes)
         n = count_parameters(config.model, 64)
-        return layout(config, n, devices, "ddp", recompute, 4, on_cpu=on_cpu).activations
+        return layout(config, n, devices, 4, on_cpu=on_cpu).activations
 
     def rest(**changes: Any) -> tuple[float, float]:
         with_masks = counted(model__dropout_attention=0.1, **changes)

@@ -208,7 +208,7 @@ def test_the_planner_knows_the_traffic_of_shares(more_results: dict[str, Any], b
     config = build(**COUNTED[name])
     vocab_size = open_corpus(str(config.data.path)).vocab_size
     micro_batch, n = config.train.micro_batch or 0, count_parameters(config.model, vocab_size)
-    planned = layout(config, n, 2, config.train.parallel, "none", micro_batch, on_cpu=True)
+    planned = layout(config, n, 2, micro_batch, on_cpu=True)
     made = more_results[name]
     assert made["sent"] == pytest.approx([planned.traffic] * 3, rel=0.01)  # an odd vocabulary is padded
     assert to_rounding(described(result_of(run(config))), made)

@@ -173,7 +173,6 @@ def _peak(trainer: Trainer, sequences: int) -> int:
     """Return the peak bytes of a step of several micro-batches; the moments count also before a run has made them."""
     config, elements, device = trainer.config, trainer.elements, trainer.numerics.device
     if device.type != "cuda":
-        n, how = trainer.usage.parameters, config.train
-        return int(layout(config, n, 1, how.parallel, how.recompute, sequences, on_cpu=True).bytes)
+        return int(layout(config, trainer.usage.parameters, 1, sequences, on_cpu=True).bytes)
     moments = moment_bytes(config.optim.kind, config.precision) * elements
     return int(torch.cuda.max_memory_allocated(device)) + int(moments if not trainer.optimizer.state else 0)

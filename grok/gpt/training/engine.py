@@ -114,7 +114,7 @@ class GptRun(TrainingRun):
         super().__init__(job, evaluation_steps(config.train.steps, every=config.eval.every))
         self.config, self.numerics, self.ranks = config, numerics, ranks
         self.texts, self.corpus = texts, texts.corpus
-        self.trainer = Trainer(config, self.corpus, numerics, ranks, texts)
+        self.trainer = Trainer(config, texts, numerics, ranks)
         self.history = saved.History()
         self.moments: list[saved.Moment] = []
         self.incident = Incident()

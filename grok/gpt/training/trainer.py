@@ -287,18 +287,13 @@ class Trainer:
     """The model of one run with its updates and evaluations."""
 
     def __init__(
-        self,
-        config: GptConfig,
-        corpus: Corpus,
-        numerics: Numerics,
-        ranks: Ranks | None = None,
-        texts: Texts | None = None,
+        self, config: GptConfig, corpus: Corpus | Texts, numerics: Numerics, ranks: Ranks | None = None
     ) -> None:
-        """``texts``: everything that the run reads; None: only ``corpus``."""
-        self.config, self.corpus, self.numerics, self.ranks = config, corpus, numerics, ranks or Ranks()
-        texts = texts or Texts.of(corpus)
+        """``corpus``: everything that the run reads, or the only corpus."""
+        texts = corpus if isinstance(corpus, Texts) else Texts.of(corpus)
+        self.config, self.corpus, self.numerics, self.ranks = config, texts.corpus, numerics, ranks or Ranks()
         self.seeds = config.stream_seeds()
-        vocab_size = model_vocabulary(config, corpus)
+        vocab_size = model_vocabulary(config, self.corpus)
         self.model: GPT = build_model(
             config,
             vocab_size=vocab_size,
@@ -309,7 +304,7 @@ class Trainer:
         self.model.use(
             products=numerics.products, recompute=config.train.recompute, fused_dropout=numerics.fused_dropout
         )
-        self.model.document_end = corpus.eot_id if config.data.document_mask else None
+        self.model.document_end = self.corpus.eot_id if config.data.document_mask else None
         named: dict[str, Tensor] = dict(self.model.named_parameters())
         self.by_name, optim = named, config.optim
         """The parameters by name."""
@@ -322,7 +317,7 @@ class Trainer:
         self.gradient = Gradient(self.model, numerics, self.ranks, keeps=config.train.keeps)
         self.batches = Batches(config, texts.sources)
         self.validation = {}
-        for name, (validated, split) in {"": (corpus, "val"), **texts.validation}.items():
+        for name, (validated, split) in {"": (self.corpus, "val"), **texts.validation}.items():
             tokens = validated.tokens(split)
             self.validation[name] = (tokens, validation_starts(len(tokens), config.model.context, config.eval.windows))
         """Tokens and window starts of each validation set; the name of the main one is ``""``."""
