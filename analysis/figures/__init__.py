@@ -59,15 +59,10 @@ def drawings(study: Study, for_page: bool = False) -> list[Drawing]:
     for draw in BESIDE.get(study.name, ()) if study.parts else own:
         drawn = draw(study)
         made += drawn if isinstance(drawn, list) else [drawn] if drawn else []
+    if study.name == "survival":  # one figure shows all its parts
+        return made
     for i, part in enumerate(study.parts[:MOST_PARTS], 1):
-        if study.name != "survival":  # one figure shows all its parts
-            made += [
-                replace(
-                    d,
-                    name=f"{d.name}_{i}",
-                    title=f"{d.title}: {part.about}",
-                    caption=f"{part.about}. {d.caption}",
-                )
-                for d in drawings(part)
-            ]
+        for d in drawings(part):
+            title, caption = f"{d.title}: {part.about}", f"{part.about}. {d.caption}"
+            made.append(replace(d, name=f"{d.name}_{i}", title=title, caption=caption))
     return made

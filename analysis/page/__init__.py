@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import itertools
 import json
 import math
 import re
@@ -207,31 +206,27 @@ def _curves(layer: style.Lines, runs: Runs, kept: set[str], most: int) -> dict[s
     columns = list(dict.fromkeys(["run_id", "step", layer.x, layer.y]))
     frame = layer.frame[columns].dropna()
     frame = frame[frame["run_id"].isin(kept)]
-    ids = frame["run_id"].to_numpy()
-    edges = np.flatnonzero(np.r_[True, ids[1:] != ids[:-1], True]) if len(ids) else np.array([0])
-    starts = edges[:-1]
-    rows = [thinned(int(i), int(j), most) for i, j in itertools.pairwise(edges)]
-    place = np.concatenate(rows) if rows else np.array([], dtype=int)
-    steps = frame["step"].to_numpy(dtype=np.int64)
-    grids: dict[bytes, int] = {}
-    grid = [grids.setdefault(steps[r].tobytes(), len(grids)) for r in rows]
+    every = dict(list(frame.groupby("run_id", sort=False)))
+    parts = {run: part.iloc[thinned(len(part), most)] for run, part in every.items()}
+    shown = pd.concat(parts.values()) if parts else frame
+    grids: dict[tuple[int, ...], int] = {}
     encoded = {
-        "runs": [runs.number(ids[i]) for i in starts],
-        "drawn": [int(ids[i] in layer.drawn) for i in starts],
-        "grid": grid,
-        "grids": [np.frombuffer(g, dtype=np.int64).tolist() for g in grids],
-        "y": quantised(frame[layer.y].to_numpy(dtype=float)[place]),
+        "runs": [runs.number(str(run)) for run in parts],
+        "drawn": [int(run in layer.drawn) for run in parts],
+        "grid": [grids.setdefault(tuple(part["step"].astype(int).tolist()), len(grids)) for part in parts.values()],
+        "grids": list(grids),
+        "y": quantised(shown[layer.y].to_numpy(dtype=float)),
     }
     if layer.x != "step":
-        encoded["x"] = quantised(frame[layer.x].to_numpy(dtype=float)[place])
+        encoded["x"] = quantised(shown[layer.x].to_numpy(dtype=float))
     return encoded
 
 
-def thinned(start: int, end: int, most: int) -> NDArray[np.int64]:
-    """Return at most ``most`` indices of ``range(start, end)``, evenly spaced, including the first and the last."""
-    if end - start <= most:
-        return np.arange(start, end)
-    return np.unique(np.linspace(start, end - 1, most).astype(np.int64))
+def thinned(length: int, most: int) -> NDArray[np.int64]:
+    """Return at most ``most`` indices below ``length``, evenly spaced, including the first and the last."""
+    if length <= most:
+        return np.arange(length)
+    return np.unique(np.linspace(0, length - 1, most).astype(np.int64))
 
 
 def encode_table(frame: pd.DataFrame, code: Sequence[str], runs: Runs) -> dict[str, Any]:
@@ -243,14 +238,10 @@ def encode_table(frame: pd.DataFrame, code: Sequence[str], runs: Runs) -> dict[s
             values = plain(column.astype("Float64").to_numpy(dtype=float, na_value=np.nan))
             columns.append({"name": str(name), "kind": "number", "values": values})
             continue
-        texts = [cell(v) for v in column]
-        known: dict[str, int] = {}
-        numbers = [known.setdefault(t, len(known)) for t in texts]
-        kind = "code" if name in code else "text"
-        if len(known) * 2 <= len(texts):
-            columns.append({"name": str(name), "kind": kind, "words": list(known), "values": numbers})
-        else:
-            columns.append({"name": str(name), "kind": kind, "values": texts})
+        codes, words = pd.factorize(np.array([cell(v) for v in column], dtype=object))
+        few = 2 * len(words) <= len(codes)
+        held = {"words": words.tolist(), "values": codes.tolist()} if few else {"values": words[codes].tolist()}
+        columns.append({"name": str(name), "kind": "code" if name in code else "text", **held})
     encoded: dict[str, Any] = {"columns": columns, "rows": len(frame)}
     key = run_column(frame)
     if key is not None:

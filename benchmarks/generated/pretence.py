@@ -26,36 +26,33 @@ PROPERTIES: Final = types.SimpleNamespace(
 )
 
 
+def always(value: Any) -> Callable[..., Any]:
+    """Return a function of any arguments that returns ``value``."""
+    return lambda *_, **__: value
+
+
 class Driver:
     """The part of Triton's driver that compilation uses."""
 
     capability = CAPABILITY
-
-    class utils:
-        @staticmethod
-        def get_device_properties(device: int) -> dict[str, int]:
-            return {
+    is_active = staticmethod(always(True))
+    get_current_device = get_current_stream = staticmethod(always(0))
+    utils = types.SimpleNamespace(
+        get_device_properties=always(
+            {
                 "max_shared_mem": 232448,
                 "multiprocessor_count": 132,
                 "sm_clock_rate": 1_980_000,
                 "mem_clock_rate": 3_201_000,
                 "mem_bus_width": 6144,
             }
-
-    @staticmethod
-    def is_active() -> bool:
-        return True
+        )
+    )
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
 
         return GPUTarget("cuda", self.capability, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
 
     def get_active_torch_device(self) -> Any:
         import torch
@@ -102,8 +99,3 @@ def pretend(*, interpreter: bool = False) -> None:
     vars(torch.utils._triton)["has_triton"] = always(True)
     vars(helpers)["set_driver_to_gpu"] = always(None)
     triton.runtime.driver.set_active(Driver())
-
-
-def always(value: Any) -> Callable[..., Any]:
-    """Return a function of any arguments that returns ``value``."""
-    return lambda *_, **__: value

@@ -167,14 +167,14 @@ class Search:
             for proposal in proposals[len(trials) - len(earlier) :]:
                 record.add(proposal)
 
-    def settings_of(self, params: dict[str, Value], seeds: Sequence[int]) -> list[Plain]:
-        """Return the runs of a setting with these seeds."""
-        return [apply(self.base, {**params, "seed": seed}) for seed in seeds]
+    def settings_of(self, params: dict[str, Value]) -> list[Plain]:
+        """Return the runs of a setting with all seeds."""
+        return [apply(self.base, {**params, "seed": seed}) for seed in self.study.all_seeds()]
 
     def _train(self, flying: Sequence[FrozenTrial]) -> bool:
         wanted: list[tuple[Plain, dict[str, Any]]] = []
         for trial in flying:
-            settings = self.settings_of(trial.params, self.study.all_seeds())
+            settings = self.settings_of(trial.params)
             if impossible(settings[0]) is None:
                 places = ({"trial": trial.number, "seed": seed} for seed in self.study.all_seeds())
                 wanted += zip(settings, places, strict=True)
@@ -194,7 +194,7 @@ class Search:
         from optuna.trial import TrialState
 
         number = trial.number
-        settings = self.settings_of(trial.params, self.study.all_seeds())
+        settings = self.settings_of(trial.params)
         refused = impossible(settings[0])
         if refused is not None:
             record.note(number, REASON, refused)
