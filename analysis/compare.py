@@ -153,7 +153,7 @@ def chosen(observations: Observations, path: Path, words: str) -> tuple[pd.DataF
 
 def compared(observations: Observations, sides: Sides) -> OwnStudy:
     """Return both sides and their differences, with 95% intervals, and their curves."""
-    from grok.analysis.figures.survival import compare
+    from grok.analysis.figures.seeds import compare
 
     (a, b), names = sides.rows, sides.names
     step = int(min(rows["config.train.steps"].min() for rows in sides.rows))

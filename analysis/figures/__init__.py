@@ -6,41 +6,41 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from grok.analysis.figures import causes, curves, evidence, language, search, survival
+from grok.analysis.figures import causes, language, search, seeds
 from grok.analysis.figures.style import Drawing
 from grok.analysis.studies.base import OwnStudy, Study
 
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
-    "census": (curves.seed_curves, evidence.accuracy_histogram, curves.time_histogram),
-    "survival": (survival.cumulative,),
-    "regimes": (curves.order_of_events,),
+    "census": (seeds.seed_curves, seeds.accuracy_histogram, seeds.time_histogram),
+    "survival": (seeds.cumulative,),
+    "regimes": (seeds.order_of_events,),
     "crossed": (causes.variance_bars, causes.heat_map),
     "language_crossed": (causes.variance_bars, causes.heat_map),
-    "branching": (evidence.branch_strips,),
+    "branching": (seeds.branch_strips,),
     "fate": (causes.fate_by_step,),
     "language_fate": (causes.fixed_by_step,),
     "repeatability": (causes.repeat_candidates, causes.repeat_kinds),
-    "weight_decay": (survival.family_curves,),
-    "interventions": (survival.family_curves,),
-    "val_shuffle": (survival.coupled_curves,),
+    "weight_decay": (seeds.family_curves,),
+    "interventions": (seeds.family_curves,),
+    "val_shuffle": (seeds.coupled_curves,),
     "search": (search.histories,),
     "gpt": (language.loss_curves, language.loss_by_use),
     "spikes": (language.spike_curves,),
     "prediction": (causes.prediction_curve,),
     "mechanism": (causes.aligned,),
-    "papers": (evidence.beside_papers,),
+    "papers": (seeds.beside_papers,),
 }
 """Figures by the study's name, each a function of the study that returns None if there is nothing to draw."""
 
 
 PAGES: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
-    "census": (evidence.census_iconic,),
+    "census": (seeds.census_iconic,),
 }
 """By the study's name: figures that only the pages of ``results/`` have."""
 
 
 BESIDE: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
-    "survival": (survival.cumulative_of_populations,),
+    "survival": (seeds.cumulative_of_populations,),
 }
 """By the study's name: figures of a study that has parts (populations, conditions)."""
 MOST_PARTS = 4

@@ -8,8 +8,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from grok.analysis.figures.curves import spread
 from grok.analysis.figures.render import draw
+from grok.analysis.figures.seeds import spread
 from grok.analysis.figures.style import SERIES, WIDTH, Chart, ChartAxis, Drawing, Lines, of_all
 from grok.analysis.studies.gpt import Gpt
 from grok.analysis.studies.spikes import Spikes

@@ -94,6 +94,11 @@ class Search:
         return Path(self.default.store.path)
 
     @property
+    def budget(self) -> int:
+        """The steps of every run."""
+        return int(str(self.flat["train.steps"]))
+
+    @property
     def folder(self) -> Path:
         """The folder of the study's journal."""
         return self.store_path / SEARCH_FOLDER
@@ -119,7 +124,7 @@ class Search:
         what = s.objective.replace("_", " ")
         return (
             f"study {s.name}: {s.trials} trials of {', '.join(self.space.declared)}; {s.seeds} "
-            f"seeds and {self.flat['train.steps']} steps each, {s.parallel} side by side; {what} by {s.sampler.name}"
+            f"seeds and {self.budget} steps each, {s.parallel} side by side; {what} by {s.sampler.name}"
         )
 
     def record(self) -> StudyRecord:
@@ -172,17 +177,14 @@ class Search:
         return [apply(self.base, {**params, "seed": seed}) for seed in self.study.all_seeds()]
 
     def _train(self, flying: Sequence[FrozenTrial]) -> bool:
-        wanted: list[tuple[Plain, dict[str, Any]]] = []
+        wanted, purposes, detail = [], [], {"study": self.study.name}
         for trial in flying:
-            settings = self.settings_of(trial.params)
-            if impossible(settings[0]) is None:
-                places = ({"trial": trial.number, "seed": seed} for seed in self.study.all_seeds())
-                wanted += zip(settings, places, strict=True)
-        if not wanted:
-            return True
-        detail = {"study": self.study.name}
-        purposes = [Purpose(role="trial", unit=unit, choice_detail=detail) for _, unit in wanted]
-        return self.train([settings for settings, _ in wanted], Purposes("search", purposes, design_id=self.design_id))
+            for seed, settings in zip(self.study.all_seeds(), self.settings_of(trial.params), strict=True):
+                if impossible(settings) is None:
+                    wanted.append(settings)
+                    unit = {"trial": trial.number, "seed": seed}
+                    purposes.append(Purpose(role="trial", unit=unit, choice_detail=detail))
+        return not wanted or self.train(wanted, Purposes("search", purposes, design_id=self.design_id))
 
     @property
     def design_id(self) -> str:
@@ -201,8 +203,7 @@ class Search:
             record.end(number, TrialState.PRUNED)
             self.tell(f"trial {number}: impossible ({refused})")
             return
-        configs = [load_config(one) for one in settings]
-        seeds = self.outcomes(configs)
+        seeds = self.outcomes(settings)
         scores = [score_of(self.study.objective, outcome) for outcome in seeds]
         runs = [[s, o.run_id, score] for s, o, score in zip(self.study.all_seeds(), seeds, scores, strict=True)]
         record.note(number, RUNS, runs)
@@ -215,18 +216,17 @@ class Search:
         value = value_of(self.study.objective, seeds)
         record.end(number, TrialState.COMPLETE, value)
         shown = [f"{name}={v:.4g}" if isinstance(v, float) else f"{name}={v}" for name, v in trial.params.items()]
-        what = f"{worded(self.study.objective, value, seeds[0].budget)} over {len(seeds)} seeds"
+        what = f"{worded(self.study.objective, value, self.budget)} over {len(seeds)} seeds"
         self.tell(f"trial {number}: {what}, {', '.join(shown)}")
 
-    def outcomes(self, configs: Sequence[RunConfig]) -> list[SeedOutcome]:
-        """Return the stored outcomes of ``configs``, which must all be stored.
+    def outcomes(self, settings: Sequence[Plain]) -> list[SeedOutcome]:
+        """Return the stored outcomes of these runs, which must all be stored.
 
         Raises:
             TrainingError: one is not stored, because code or data changed while it trained.
         """
-        run_ids = [run.run_id for run in prepare_runs(configs)]
-        budgets = {run_id: int(flatten(c)["train.steps"]) for run_id, c in zip(run_ids, configs, strict=True)}
-        outcomes = read_outcomes(open_store(self.store_path), run_ids, budgets)
+        run_ids = [run.run_id for run in prepare_runs(load_configs(settings))]
+        outcomes = read_outcomes(open_store(self.store_path), run_ids, self.budget)
         if missing := [run_id for run_id in run_ids if run_id not in outcomes]:
             raise TrainingError(
                 f"{len(missing)} of {len(run_ids)} runs of a trial are not in {self.store_path} under their present "
@@ -296,7 +296,7 @@ def _conclude(search: Search, trials: Sequence[Any], best: FrozenTrial | None, d
         params = " ".join(f"{name}={value}" for name, value in best.params.items())
         alike = sum(trial.state.name == "COMPLETE" and trial.value == best.value for trial in trials) - 1
         tied = f" (as good as {alike} others)" * bool(alike)
-        what = worded(search.study.objective, best.value, int(str(search.flat["train.steps"])))
+        what = worded(search.study.objective, best.value, search.budget)
         tell(f"best: trial {best.number}{tied}, {what} over {search.study.seeds} seeds: {params}")
     if failed:
         tell(f"{line} {len(failed)} failed (trial {failed[0].number}: {failed[0].user_attrs[REASON]}).")

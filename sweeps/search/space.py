@@ -214,12 +214,12 @@ def direction_of(objective: str) -> Literal["minimize", "maximize"]:
     return "minimize" if objective in MINIMISED else "maximize"
 
 
-def read_outcomes(store: Store, run_ids: Sequence[str], budgets: Mapping[str, int]) -> dict[str, SeedOutcome]:
+def read_outcomes(store: Store, run_ids: Sequence[str], budget: int) -> dict[str, SeedOutcome]:
     """Return the stored outcomes of ``run_ids``."""
     outcomes = {}
     results = ["grokked_step", "val_loss", "val_acc"]
     for row in store.table("runs", run_ids, ["run_id", "status", "error", *results]).to_pylist():
         run_id, finished = row["run_id"], row["status"] == "completed"
         values = {name: row[name] for name in results if finished and row[name] is not None}
-        outcomes[run_id] = SeedOutcome(run_id, row["status"], row["error"], budgets[run_id], **values)
+        outcomes[run_id] = SeedOutcome(run_id, row["status"], row["error"], budget, **values)
     return outcomes

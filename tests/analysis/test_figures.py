@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from grok.analysis.figures import drawings, evidence
-from grok.analysis.figures.curves import seed_curves, time_histogram
+from grok.analysis.figures import drawings, seeds
+from grok.analysis.figures.seeds import seed_curves, time_histogram
 from grok.analysis.figures.style import LIGHT, PALETTE, Drawing
 from grok.analysis.observations import Observations, as_text, differing_settings
 from grok.analysis.statistics.estimate import generator
@@ -58,7 +58,7 @@ def titled(drawing: Drawing | None) -> int:
 def test_a_figure_says_how_many_seeds_it_draws() -> None:
     store = simulate([Truth({"seed": seed, "eval.every": 500}, 900 + 20 * seed) for seed in range(240)])
     census = ask("census", store)
-    for drawing in (evidence.census_iconic(census), seed_curves(census)):
+    for drawing in (seeds.census_iconic(census), seed_curves(census)):
         assert drawing is not None
         assert titled(drawing) == drawing.data["run_id"].nunique() < 240, drawing.name
         assert "var(" not in drawing.standalone_svg(), "programs without CSS variables draw it black"
@@ -89,7 +89,7 @@ def test_seeds_that_diverged_stand_where_they_ended_and_no_seed_is_late_without_
 
 
 def test_the_iconic_figure_picks_out_the_chosen_and_keeps_all_others() -> None:
-    drawing = evidence.census_iconic(ask("census", simulate(census_of_seeds(24, np.random.default_rng(1)))))
+    drawing = seeds.census_iconic(ask("census", simulate(census_of_seeds(24, np.random.default_rng(1)))))
     assert drawing is not None and drawing.data["run_id"].nunique() == 24
     names = drawing.data.groupby("name")["run_id"].nunique()
     assert len(names) == 3 and names["other"] == 22
@@ -104,7 +104,7 @@ def test_the_histogram_counts_every_seed_in_its_class() -> None:
     task = {"config.task.modulus": 223, "config.task.train_fraction": 0.5}
     rows = pd.DataFrame({"accuracy": accuracy, "label": label}).assign(**task)
     census: Any = SimpleNamespace(rows=rows, population=SimpleNamespace(has_diary_task=True), horizon=3000)
-    drawing = evidence.accuracy_histogram(census)
+    drawing = seeds.accuracy_histogram(census)
     assert drawing is not None
     data = drawing.data
     assert data["super"].sum() == (accuracy > 0.98).sum()
