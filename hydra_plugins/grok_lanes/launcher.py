@@ -30,10 +30,8 @@ class PlanTask(Protocol):
 
 def _returned(overrides: Sequence[str], result: str | Exception) -> JobReturn:
     """Return what Hydra keeps of a job, without its config: nobody asks for those of thousands of jobs."""
-    made = JobReturn(overrides=[str(o) for o in overrides], task_name="run")
-    made.status = JobStatus.FAILED if isinstance(result, Exception) else JobStatus.COMPLETED
-    made.return_value = result
-    return made
+    status = JobStatus.FAILED if isinstance(result, Exception) else JobStatus.COMPLETED
+    return JobReturn(overrides=[str(o) for o in overrides], task_name="run", status=status, _return_value=result)
 
 
 def _callbacks_of_jobs(callbacks: Callbacks) -> list[str]:

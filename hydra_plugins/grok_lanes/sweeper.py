@@ -6,13 +6,14 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import ChoiceSweep, Override, OverrideType, RangeSweep, Sweep, ValueType
+from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep, Sweep, ValueType
 from hydra.errors import HydraException
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf
@@ -105,15 +106,12 @@ def number_of(sweep: RangeSweep, index: int) -> float:
     Hydra adds in binary, where 0.8 is more than 0.3 + 5 * 0.1: range(0.3,0.8,0.1) would reach its end.
     """
     exact = _exact(sweep.start or 0) + index * _exact(sweep.step)
-    return int(exact) if _is_whole(sweep) else float(exact)
+    whole = all(isinstance(number, int) for number in (sweep.start, sweep.stop, sweep.step))
+    return int(exact) if whole else float(exact)
 
 
 def _exact(number: float) -> Fraction:
     return Fraction(repr(number))
-
-
-def _is_whole(sweep: RangeSweep) -> bool:
-    return all(isinstance(number, int) for number in (sweep.start, sweep.stop, sweep.step))
 
 
 def _values(key: str, override: Override, parser: OverridesParser) -> Iterator[ParsedOverride]:
@@ -126,31 +124,17 @@ def _values(key: str, override: Override, parser: OverridesParser) -> Iterator[P
             f"{override.input_line}: an interval cannot be swept over, expected values, range() or choice()"
         )
     sweep = override.value()
-    try:
-        if isinstance(sweep, RangeSweep) and not _is_whole(sweep):
-            values: list[Any] = [number_of(sweep, index) for index in range(count(override))]
-            if sweep.shuffle:
-                random.shuffle(values)
-        else:
-            values = list(override.sweep_iterator())
-    except ValueError as error:  # range(0,5,0)
-        raise HydraException(f"{override.input_line}: {error}") from error
+    if isinstance(sweep, RangeSweep):
+        values: list[Any] = [number_of(sweep, index) for index in range(count(override))]
+        if sweep.shuffle:
+            random.shuffle(values)
+    else:
+        values = list(override.sweep_iterator())
     for value in values:
         text = f"{key}={Override._get_value_element_as_str(value)}"
         if isinstance(value, (int, float)):  # a number's text is that number: no need to parse thousands of them
-            yield ParsedOverride.of(text, _element(override, value, text))
+            yield ParsedOverride.of(
+                text, replace(override, value_type=ValueType.ELEMENT, _value=value, input_line=text)
+            )
         else:
             yield ParsedOverride.of(text, parser.parse_override(text))
-
-
-def _element(sweep: Override, value: Any, text: str) -> Override:
-    """Return what parsing ``text``, one value of ``sweep``, would give."""
-    kind: OverrideType = sweep.type
-    return Override(
-        type=kind,
-        key_or_group=sweep.key_or_group,
-        value_type=ValueType.ELEMENT,
-        _value=value,
-        package=sweep.package,
-        input_line=text,
-    )
