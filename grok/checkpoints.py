@@ -399,19 +399,6 @@ def save_checkpoint(
     return target
 
 
-def has_checkpoint(folder: Path) -> bool:
-    """Return whether the run has a checkpoint that can be loaded; reads and checks its files.
-
-    Raises:
-        CheckpointUnreadable: nobody can tell at the moment.
-    """
-    for _, _, path in _saved(folder):
-        with suppress(CheckpointError):
-            _intact_manifest(path, Origin(None))
-            return True
-    return False
-
-
 def load_checkpoint(
     folder: str | Path, step: int | None = None, *, whole: bool = True, of: Origin | None = None
 ) -> Checkpoint:

@@ -68,10 +68,10 @@ class CurvePoint:
     val_acc: float = NAN
     weight_norm: float = NAN
     """L2 norm of all parameters but token and position embeddings."""
-    weight_norm_all: float = NAN
-    """L2 norm of all parameters."""
     lr: float = NAN
     """Learning rate of update ``step``."""
+    weight_norm_all: float = NAN
+    """L2 norm of all parameters."""
     block_norms: dict[str, float] = field(default_factory=dict)
     """L2 norm per component, named as ``grok.runs.component`` does: ``token_embedding``, ``blocks.0`` ..., ``head``."""
     metrics: dict[str, float] = field(default_factory=dict)

@@ -3,26 +3,20 @@
 Nothing here imports torch. ``docs/store.md`` lists the guarantees and how they are kept.
 """
 
-from grok.store.designs import Design, Purpose, Purposes
+from grok.store.designs import Purpose, Purposes
 from grok.store.layout import StoreGone, check_path
-from grok.store.leases import Claim
 from grok.store.provenance import Provenance
 from grok.store.reader import DamagedShardWarning, Store, open_store
-from grok.store.recovery import ForeignFileWarning, Recovered
-from grok.store.rows import Conflict, Row
-from grok.store.writer import CommitReport, StoreWriter
+from grok.store.recovery import ForeignFileWarning
+from grok.store.rows import Row
+from grok.store.writer import StoreWriter
 
 __all__ = [
-    "Claim",
-    "CommitReport",
-    "Conflict",
     "DamagedShardWarning",
-    "Design",
     "ForeignFileWarning",
     "Provenance",
     "Purpose",
     "Purposes",
-    "Recovered",
     "Row",
     "Store",
     "StoreGone",

@@ -11,7 +11,7 @@ import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -66,10 +66,6 @@ class Purpose:
     line: str | None = None
     """The first ancestor of the parent, or the parent itself if it has none."""
 
-    def __post_init__(self) -> None:
-        _one_of("role", self.role, ROLES)
-        _one_of("choice", self.choice, CHOICES)
-
 
 @dataclass(frozen=True, slots=True)
 class Purposes:
@@ -83,13 +79,11 @@ class Purposes:
     design_id: str | None = None
     """Given for a search, whose rows are written batch by batch; None: the hash of the design."""
 
-    def __post_init__(self) -> None:
-        _one_of("kind", self.kind, KINDS_OF_DESIGN)
-
     def named(self, run_ids: Sequence[str]) -> Design:
         """Return the design of the runs that the plan named ``run_ids``."""
         rows = [*zip(run_ids, self.of_each, strict=True), *self.beside]
-        return Design(self.kind, list({(run_id, *_values(purpose)): None for run_id, purpose in rows}), self.design_id)
+        values = ((run_id, *(_value(getattr(purpose, name)) for name in COLUMNS[1:])) for run_id, purpose in rows)
+        return Design(self.kind, list(dict.fromkeys(values)), self.design_id)
 
 
 @dataclass(frozen=True)
@@ -146,32 +140,15 @@ class Design:
         return table
 
 
-COLUMNS: Final = (
-    "run_id", "role", "unit", "parent_run_id", "donor_run_id", "redrawn", "choice", "choice_detail", "from_step",
-    "line",
-)  # fmt: skip
+COLUMNS: Final = ("run_id", *(f.name for f in fields(Purpose)))
 _ASKED: Final = itemgetter(*map(COLUMNS.index, ("run_id", "role", "unit", "redrawn", "choice", "from_step")))
 
 
-def _values(purpose: Purpose) -> tuple[Any, ...]:
-    """Return the values of ``COLUMNS`` after the first."""
-    detail = purpose.choice_detail
-    return (
-        purpose.role,
-        canonical_json(dict(purpose.unit)),
-        purpose.parent_run_id,
-        purpose.donor_run_id,
-        None if purpose.redrawn is None else canonical_json(sorted(purpose.redrawn)),
-        purpose.choice,
-        None if detail is None else canonical_json(dict(detail)),
-        purpose.from_step,
-        purpose.line,
-    )
-
-
-def _one_of(what: str, value: object, known: Sequence[str]) -> None:
-    if value not in known:
-        raise StoreError(f"{what}={value!r} of a design: expected one of {', '.join(known)}")
+def _value(value: Any) -> Any:
+    """Return a value of a purpose as it is stored: maps and lists as JSON."""
+    if isinstance(value, Mapping):
+        return canonical_json(dict(value))
+    return canonical_json(sorted(value)) if isinstance(value, (tuple, list)) else value
 
 
 def keys_of(table: pa.Table) -> list[tuple[str, ...]]:
@@ -199,13 +176,14 @@ def settled(table: pa.Table) -> tuple[pa.Table, list[list[dict[str, Any]]]]:
     retired = table.filter(table["retired"].is_valid())
     why = dict(reversed(list(zip(keys_of(retired), retired["retired"].to_pylist(), strict=True))))
     once = table.filter(pc.invert(again))
-    return with_retired(once, [why.get(key) for key in keys_of(once)]) if why else once, list(groups.values())
+    once = with_values(once, "retired", [why.get(key) for key in keys_of(once)]) if why else once
+    return once, list(groups.values())
 
 
-def with_retired(table: pa.Table, why: Sequence[str | None]) -> pa.Table:
-    """Return the rows with these texts in ``retired``."""
-    field = schema("designs").field("retired")
-    return table.set_column(table.column_names.index("retired"), field, pa.array(why, pa.string()))
+def with_values(table: pa.Table, column: str, values: Sequence[Any]) -> pa.Table:
+    """Return the rows with these values in a column."""
+    field = schema("designs").field(column)
+    return table.set_column(table.column_names.index(column), field, pa.array(values, field.type))
 
 
 def unsound(table: pa.Table) -> dict[int, str]:

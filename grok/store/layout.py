@@ -19,7 +19,6 @@ STORE/
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from typing import Any, ClassVar, Final
 
 from grok.errors import StoreError
 from grok.files import disk_errors, flush_folder, locked, unique, write_json
-from grok.store.schema import KINDS, SCHEMA_VERSION, TABLES, columns_of, newer
+from grok.store.schema import SCHEMA_VERSION, TABLES, columns_of, newer
 from grok.untrusted import is_folder, read_json_object, refuse_links, without_passwords
 
 PRODUCT: Final = "grok-lab"
@@ -86,20 +85,8 @@ class Layout:
         return self.root / kind / f"{name}.parquet"
 
     def names(self, kind: str) -> set[str]:
-        """Return the names of the table's shards, without the empty one.
-
-        Raises:
-            StoreError: a file has the folder's name.
-            FileNotFoundError: the folder does not exist.
-        """
-        try:
-            return shard_names(self.table(kind)) - {EMPTY}
-        except FileNotFoundError:
-            if _lacks_folders_yet(self):
-                return set()
-            raise
-        except NotADirectoryError:
-            raise StoreError(f"{self.table(kind)} is not a folder: move it away") from None
+        """Return the names of the table's shards, without the empty one."""
+        return shard_names(self.table(kind)) - {EMPTY}
 
     def folders(self) -> tuple[Path, ...]:
         """Return the folders that every store has, apart from ``tmp/``."""
@@ -108,14 +95,8 @@ class Layout:
 
 
 def missing_tables(layout: Layout) -> list[str]:
-    """Return the names of the tables' folders that do not exist; a store that never had ``designs/`` lacks nothing."""
-    if _lacks_folders_yet(layout):
-        return []
-    return [f"{kind}/" for kind in _tables_of(read_marker(layout)) if not layout.table(kind).is_dir()]
-
-
-def _tables_of(marker: dict[str, Any]) -> list[str]:
-    return [kind for kind in TABLES if kind in KINDS or kind in marker["columns"]]
+    """Return the names of the tables' folders that do not exist."""
+    return [f"{kind}/" for kind in TABLES if not layout.table(kind).is_dir()]
 
 
 def shard_names(folder: Path) -> set[str]:
@@ -172,16 +153,12 @@ def check_path(path: str | Path, *, to_write: bool = True) -> bool:
 def refuse_unusable_name(path: Path) -> None:
     """Raise StoreError where ``path`` itself cannot name a store: no UTF-8, an address, or a null character."""
     text = str(path)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
+    unusable = any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text)
+    if unusable or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
         raise StoreError(
-            f"store.path={os.fsencode(path)!r} is not UTF-8, so parquet files in it cannot be opened: rename the folder"
-        ) from None
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text):
-        raise StoreError(f"store.path={without_passwords(text)} is an address: a store is a folder, give its path")
-    if "\0" in text:
-        raise StoreError(f"store.path={text!r} has a null character, which no path can have: choose another name")
+            f"store.path={without_passwords(text)!r} is an address, has a null character or is not UTF-8, so parquet "
+            "files in it cannot be opened: a store is a folder, give its path"
+        )
 
 
 def _check_place(layout: Layout, to_write: bool) -> bool:
@@ -198,17 +175,15 @@ def _check_place(layout: Layout, to_write: bool) -> bool:
         refuse_links([*layout.folders(), layout.tmp, layout.search, layout.live], [layout.marker, layout.lock])
         refuse_missing(layout)
         return True
-    if layout.root.exists():
-        if not layout.root.is_dir():
-            raise StoreError(f"store.path={layout.root} is a file: choose a folder for the store")
-        foreign = sorted(e.name for e in layout.root.iterdir() if not _is_half_made(e))
+    if layout.root.is_dir():
+        foreign = sorted(e.name for e in layout.root.iterdir() if not _is_half_made(layout, e))
         if layout.marker.is_file():  # another process has made the store meanwhile
             return _check_place(layout, to_write)
         if foreign:
             raise StoreError(
                 f"store.path={layout.root} has other files ({', '.join(foreign[:3])}"
-                f"{', ...' if foreign[3:] else ''}) and no store.json: choose an empty or a new folder"
-                f"{_lost_marker(layout)}"
+                f"{', ...' if foreign[3:] else ''}) and no store.json: choose an empty or a new folder; if it is a "
+                "store without its marker, copy store.json from any other store of the same version"
             )
     _refuse_inside(layout.root)
     _refuse_unwritable(layout)
@@ -227,25 +202,18 @@ def _refuse_inside(root: Path) -> None:
 
 
 def refuse_missing(layout: Layout) -> None:
-    """Raise StoreError where a table's folder is missing while another has rows: they would count as unfinished."""
-    missing = missing_tables(layout)
-    if missing and _has_rows(layout):
+    """Raise StoreError where a table's folder is missing: the others' rows would count as unfinished."""
+    if missing := missing_tables(layout):
         raise StoreError(
             f"{layout.root} lacks its folders {', '.join(missing)}, and all rows in them: put them back, or create "
             "empty ones if they are lost"
         )
 
 
-def _lost_marker(layout: Layout) -> str:
-    """Return the remedy for a store that lacks only its marker, for any other folder an empty text."""
-    if not all(layout.table(kind).is_dir() for kind in KINDS):
-        return ""
-    return "; or, if it is a store that lost its marker, copy store.json from any other store of the same version"
-
-
-def _is_half_made(entry: Path) -> bool:
+def _is_half_made(layout: Layout, entry: Path) -> bool:
     """Return whether ``entry`` was left by a process that was killed while it made a store."""
-    return entry.name == "tmp" and is_folder(entry) and all(e.name.startswith("store.json.") for e in entry.iterdir())
+    own = entry in (layout.tmp, *layout.folders()) and is_folder(entry)
+    return own and all(e.name.startswith("store.json.") for e in entry.iterdir())
 
 
 def _refuse_unwritable(layout: Layout) -> None:
@@ -253,7 +221,7 @@ def _refuse_unwritable(layout: Layout) -> None:
     while not nearest.exists():
         nearest = nearest.parent
     if not nearest.is_dir():
-        raise StoreError(f"store.path={layout.root}: {nearest} is a file, not a folder")
+        raise StoreError(f"store.path={layout.root}: {nearest} is a file: choose a folder for the store")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise StoreError(
             f"store.path={layout.root}: {nearest} is not writable: choose another store.path or change its owner"
@@ -278,10 +246,10 @@ def read_marker(layout: Layout) -> dict[str, Any]:
         exists = layout.root.exists()
         reason = "it is a file" if layout.root.is_file() else "it has no store.json" if exists else "it does not exist"
         raise StoreError(f"no store at {layout.root} ({reason}): give the folder of a store") from None
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
-            with disk_errors(f"reading {layout.marker}"):
-                raise
+    except OSError:
+        with disk_errors(f"reading {layout.marker}"):
+            raise
+    except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"{layout.marker} cannot be read as a store's marker ({error}): copy store.json from any other store of "
             "the same version; it is the same file in all"
@@ -297,12 +265,9 @@ def read_marker(layout: Layout) -> dict[str, Any]:
 
 
 def is_current(marker: dict[str, Any]) -> bool:
-    """Return whether the marker names exactly the columns of this version, in their order.
-
-    A store that never had ``designs/`` is current: the next writer adds the folder.
-    """
+    """Return whether the marker names exactly the columns of this version, in their order."""
     return bool(marker["schema_version"] == SCHEMA_VERSION) and all(
-        list(marker["columns"].get(kind, {}).items()) == list(columns_of(kind).items()) for kind in _tables_of(marker)
+        list(marker["columns"].get(kind, {}).items()) == list(columns_of(kind).items()) for kind in TABLES
     )
 
 
@@ -323,55 +288,31 @@ def make_store(path: str | Path) -> Layout:
     """
     layout = Layout(Path(path))
     with disk_errors(f"store.path={path}"):
-        if not _check_place(layout, to_write=True):
-            missing = [folder for folder in (layout.tmp, *layout.tmp.parents) if not folder.exists()]
-            for made in reversed(missing):
-                made.mkdir(exist_ok=True)
-                flush_folder(made.parent)
-            try:
-                write_json(layout.marker, current_marker(), layout.tmp)  # first: it makes the folder a store
-            except FileNotFoundError:
-                if not layout.marker.is_file():  # else another process made the store and cleared tmp/
-                    raise
+        exists = _check_place(layout, to_write=True)
+        for folder in reversed([folder for folder in (layout.root, *layout.root.parents) if not folder.exists()]):
+            folder.mkdir(exist_ok=True)
+            flush_folder(folder.parent)
         for folder in (layout.tmp, *layout.folders()):
             folder.mkdir(exist_ok=True)
         flush_folder(layout.root)
+        if not exists:
+            try:
+                write_json(layout.marker, current_marker(), layout.tmp)  # last: it makes the folder a store
+            except FileNotFoundError:
+                if not layout.marker.is_file():  # else another process made the store and cleared tmp/
+                    raise
         with locked(layout.lock):
             pass  # a file system without locks is refused here, before any training
     return layout
 
 
 def refuse_older(layout: Layout) -> None:
-    """Raise StoreError where the store has rows with the columns of an older version. Writes nothing."""
-    if not is_current(read_marker(layout)) and _has_rows(layout):
+    """Raise StoreError where the store has the columns of an older version. Writes nothing."""
+    if not is_current(read_marker(layout)):
         raise StoreError(
             f"{layout.root} was written by an older version (its columns differ): "
             f"run `grok store migrate {layout.root}` first"
         )
-
-
-def renew_empty(layout: Layout) -> None:
-    """Give a store without rows this version's columns. The caller holds the lock."""
-    if is_current(read_marker(layout)) or _has_rows(layout):
-        return
-    for kind in TABLES:
-        layout.shard(kind, EMPTY).unlink(missing_ok=True)
-    write_json(layout.marker, current_marker(), layout.tmp)
-
-
-def list_tables(layout: Layout) -> None:
-    """Name every table in the marker of a current store, whose folders are all there. The caller holds the lock."""
-    if len(_tables_of(read_marker(layout))) < len(TABLES):
-        write_json(layout.marker, current_marker(), layout.tmp)
-
-
-def _lacks_folders_yet(layout: Layout) -> bool:
-    """Return whether a kill interrupted the making of this store: its lock, which is made last, is not there."""
-    return layout.marker.exists() and not layout.lock.exists() and not _has_rows(layout)
-
-
-def _has_rows(layout: Layout) -> bool:
-    return any(layout.table(kind).is_dir() and layout.names(kind) for kind in TABLES)
 
 
 def staged(layout: Layout, name: str) -> Path:

@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from grok.files import disk_errors, locked, replace_text
 from grok.processes import Owner, alive_here, is_stopped
 from grok.store.layout import Layout
-from grok.untrusted import is_file, is_plain, plain_name, read_json_object
+from grok.untrusted import is_plain, plain_name, read_json_object
 
 STALE_AFTER: Final = 120.0
 """Seconds without a heartbeat after which a sweep counts as dead."""
@@ -49,10 +49,10 @@ class Leases:
 
     def __init__(self, layout: Layout) -> None:
         self._folder = layout.leases
-        self._me: Owner | None = None
+        self._me = Owner.this_process()
         self._held: set[str] = set()
         self._beats = 0
-        self._watched: dict[str, tuple[str, float]] = {}
+        self._watched: dict[str, tuple[object, float]] = {}
         """For each other owner: its last heartbeat, and when it changed by this machine's clock."""
 
     @contextmanager
@@ -81,24 +81,19 @@ class Leases:
         """
         return set(self._living())
 
-    def heartbeat(self) -> bool:
-        """Raise the heartbeat counter; return False when another sweep has taken the leases over."""
-        if self._me is None or not self._held:
-            return True
+    def heartbeat(self) -> None:
+        """Raise the heartbeat counter, unless another sweep has taken the leases over."""
         with disk_errors(f"leases ({self._folder})"):
             if not self._lease(self._me.name).exists():
                 self._held.clear()
-                return False
-            self._beats += 1
-            replace_text(self._beat(self._me.name), str(self._beats))
-        return True
+            if self._held:
+                self._write()
 
     def release(self) -> None:
-        """Release all leases."""
-        if self._me is not None:
-            with suppress(OSError):  # read-only disk, reported elsewhere: the leases end with this process
-                self._forget(self._me.name)
-            self._me = None
+        """Release all leases. Later ones get another name, as none is used again."""
+        with suppress(OSError):  # read-only disk, reported elsewhere: the leases end with this process
+            self._lease(self._me.name).unlink(missing_ok=True)
+        self._me = Owner.this_process()
         self._held.clear()
 
     def owners(self) -> list[tuple[Owner, int, bool | None]]:
@@ -106,66 +101,57 @@ class Leases:
 
         None: it is on another machine, or was before a reboot; only its heartbeat tells.
         """
-        return [(owner, len(runs), alive_here(owner)) for owner, runs in self._all()]
+        return [(owner, len(lease["run_ids"]), alive_here(owner)) for owner, lease in self._all()]
 
     def _living(self) -> dict[str, Owner]:
         living: dict[str, Owner] = {}
-        for owner, runs in self._all():
-            if self._me is not None and owner.name == self._me.name:
+        for owner, lease in self._all():
+            if owner.name == self._me.name:
                 continue
-            if self._is_dead(owner):
+            if self._is_dead(owner, lease):
                 with suppress(OSError):  # read-only disk, reported when this sweep writes a lease of its own
-                    self._forget(owner.name)
+                    self._lease(owner.name).unlink(missing_ok=True)
                 continue
-            living |= dict.fromkeys(runs, owner)
+            living |= dict.fromkeys(lease["run_ids"], owner)
         return living
 
-    def _is_dead(self, owner: Owner) -> bool:
+    def _is_dead(self, owner: Owner, lease: Mapping[str, Any]) -> bool:
         here = alive_here(owner)
-        if here is False or (here and self._is_of_another_store(owner)):
+        if here is False or (here and self._is_of_another_store(lease.get("folder"))):
             return True
-        beat = ""
-        with suppress(OSError):
-            beat = self._beat(owner.name).read_text(errors="replace") if is_file(self._beat(owner.name)) else ""
         now = time.monotonic()
         last, since = self._watched.get(owner.name, (None, now))
-        if beat != last:
-            self._watched[owner.name] = (beat, now)
+        if owner.name not in self._watched or lease.get("beat") != last:
+            self._watched[owner.name] = (lease.get("beat"), now)
             return False
         return now - since > STALE_AFTER
 
-    def _is_of_another_store(self, owner: Owner) -> bool:
+    def _is_of_another_store(self, folder: object) -> bool:
         """Return whether an owner on this machine made its lease in another folder that is still there."""
         with suppress(OSError, ValueError):
-            named = read_json_object(self._lease(owner.name)).get("folder")
-            return isinstance(named, str) and not self._folder.samefile(named)
+            return isinstance(folder, str) and not self._folder.samefile(folder)
         return False
 
-    def _all(self) -> list[tuple[Owner, list[str]]]:
+    def _all(self) -> list[tuple[Owner, dict[str, Any]]]:
         leases = []
         for path in sorted(self._folder.glob("*.json")):
             with suppress(ValueError, OSError):  # it ended meanwhile, or is not a lease: it protects no run
                 content = read_json_object(path)
                 owner, runs = Owner.from_json(content.get("owner")), content.get("run_ids")
                 if owner.name == path.stem and isinstance(runs, list) and all(map(is_plain, runs)):
-                    leases.append((owner, runs))
+                    leases.append((owner, content))
         return leases
 
     def _write(self) -> None:
-        if self._me is None:
-            self._me = Owner.this_process()
-        content = {"owner": asdict(self._me), "run_ids": sorted(self._held), "folder": str(self._folder.resolve())}
         self._beats += 1
+        content = {
+            "owner": asdict(self._me),
+            "run_ids": sorted(self._held),
+            "folder": str(self._folder.resolve()),
+            "beat": self._beats,
+        }
         # not flushed to disk: what a power failure leaves is a dead owner's lease, or none
-        replace_text(self._beat(self._me.name), str(self._beats))
         replace_text(self._lease(self._me.name), json.dumps(content))
 
     def _lease(self, owner: str) -> Path:
         return self._folder / f"{plain_name(owner, 'owner')}.json"
-
-    def _beat(self, owner: str) -> Path:
-        return self._folder / f"{plain_name(owner, 'owner')}.beat"
-
-    def _forget(self, owner: str) -> None:
-        self._lease(owner).unlink(missing_ok=True)
-        self._beat(owner).unlink(missing_ok=True)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from grok import files
 from grok.errors import StoreError
-from grok.store.designs import keys_of
+from grok.store.designs import keys_of, with_values
 from grok.store.layout import Layout, check_path, read_marker, shard_names
 from grok.store.reader import Store, open_store
 from grok.store.recovery import Recovered, origin, record_conflict
@@ -34,8 +34,8 @@ from grok.store.rows import (
     repeats,
     traces,
 )
-from grok.store.schema import KEYS, SHARDS, TABLES, schema
-from grok.store.shards import NotAShard, check_shard, concat, partners, read_shard, without_runs
+from grok.store.schema import KEYS, POINTS_OF, SHARDS, TABLES, schema
+from grok.store.shards import NotAShard, check_shard, concat, joined, partners, read_shard, without_runs
 from grok.store.writer import StoreWriter
 from grok.untrusted import is_file, is_folder, is_plain, plain_name
 
@@ -163,8 +163,7 @@ def _with_results(stores: list[Store]) -> list[pa.Table]:
                 end <= planned and not any(run in here for here in knowing)
                 for end, run in results.get(trajectories.get(run_id, ""), ())
             )
-        column = table.schema.get_field_index("results_seen")
-        tables[at] = table.set_column(column, table.schema.field(column), pa.array(seen, pa.bool_()))
+        tables[at] = with_values(table, "results_seen", seen)
     return tables
 
 
@@ -181,12 +180,10 @@ def _merge_one(writer: StoreWriter, source: Store, left_out: set[str], report: M
             _commit(writer, source, waiting, report)
             waiting = []
     _commit(writer, source, waiting, report)
-    sweeps = source.layout.sweeps
-    for path in sorted(sweeps.glob("*.json")) if is_folder(sweeps) else []:
-        if is_file(path) and is_plain(path.name) and not os.path.lexists(writer.layout.sweeps / path.name):
-            with files.disk_errors(f"copying {path}"):
-                _copy_file(path, writer.layout.sweeps)
-    _copy_studies(source.layout, writer.layout, report)
+    _copy_files(source.layout.sweeps, writer.layout.sweeps, "*.json")
+    studies, left = _copy_files(source.layout.search, writer.layout.search, "*.journal")
+    report.studies += studies
+    report.studies_left += left  # two journals of one name cannot be joined
 
 
 def _commit(writer: StoreWriter, source: Store, shards: list[Shard], report: MergeReport) -> None:
@@ -242,21 +239,18 @@ def find_conflicts(a: Store, b: Store) -> list[Conflict]:
     Only runs that may have to agree are read: of equal trajectory and numerics tag, or a run and its trunk.
     """
     facts_a, facts_b = a.table("runs", None, FACTS), b.table("runs", None, FACTS)
-    mine, theirs = _traces_of(a, facts_a, facts_b), _traces_of(b, facts_b, facts_a)
-    return [conflict for pair in pairs_to_compare(mine, theirs) if (conflict := difference(*pair)) is not None]
+    no_curves = schema("curves").empty_table()
+    runs_a, runs_b = traces(facts_a, no_curves).values(), traces(facts_b, no_curves).values()
+    pairs = [(mine.run_id, theirs.run_id) for mine, theirs in pairs_to_compare(runs_a, runs_b)]
+    in_a = _traces_of(a, facts_a, {mine for mine, _ in pairs})
+    in_b = _traces_of(b, facts_b, {theirs for _, theirs in pairs})
+    found = (difference(in_a[mine], in_b[theirs]) for mine, theirs in pairs)
+    return [conflict for conflict in found if conflict is not None]
 
 
-def _traces_of(store: Store, facts: pa.Table, others: pa.Table) -> list[Trace]:
-    """Return the traces of the runs in ``facts`` that may have to agree with one of the ``others``."""
-    keys = set(zip(*_columns(others, "trajectory_id", "numerics"), strict=True))
-    named: set[str] = set(*_columns(others, "run_id"))
-    switched = others.filter(pc.equal(others["mode"], "arithmetic"))
-    trunks: set[str] = set(*_columns(switched, "parent_run_id"))
-    rows = zip(*_columns(facts, "trajectory_id", "numerics", "run_id", "parent_run_id"), strict=True)
-    wanted = [(t, n) in keys or run_id in trunks or parent in named for t, n, run_id, parent in rows]
-    runs = facts.filter(pa.array(wanted, pa.bool_()))
-    curves = store.table("curves", runs["run_id"].to_pylist(), ["run_id", "step", *MEASUREMENTS])
-    return list(traces(runs, curves).values())
+def _traces_of(store: Store, facts: pa.Table, run_ids: set[str]) -> dict[str, Trace]:
+    curves = store.table("curves", run_ids, ["run_id", "step", *MEASUREMENTS])
+    return traces(filter_runs(facts, pa.array(sorted(run_ids), pa.string())), curves)
 
 
 def _columns(table: pa.Table, *names: str) -> list[list[Any]]:
@@ -288,30 +282,26 @@ def _copy_folder(source: Path, target: Path) -> None:
         files.write_folder(target, write)
 
 
-def _copy_studies(source: Layout, target: Layout, report: MergeReport) -> None:
-    """Copy the searches whose names are free in the target: two journals of one name cannot be joined."""
-    for journal in sorted(source.search.glob("*.journal")) if is_folder(source.search) else []:
-        taken = target.search / journal.name
-        if not is_file(journal) or not is_plain(journal.name):
+def _copy_files(source: Path, target: Path, pattern: str) -> tuple[list[str], list[str]]:
+    """Copy the files whose names are free in the target; return their stems, and those of files that differ there."""
+    copied, left = [], []
+    for path in sorted(source.glob(pattern)) if is_folder(source) else []:
+        place, copy = target / path.name, target / f".{path.name}.{files.unique()}"
+        if not is_file(path) or not is_plain(path.name):
             continue
-        if os.path.lexists(taken):
-            same = is_file(taken) and filecmp.cmp(journal, taken, shallow=False)
-            report.studies_left += [] if same else [journal.stem]
+        if os.path.lexists(place):
+            left += [] if is_file(place) and filecmp.cmp(path, place, shallow=False) else [path.stem]
             continue
-        with files.disk_errors(f"copying the search {journal.stem}"):
-            target.search.mkdir(exist_ok=True)
-            _copy_file(journal, target.search)
-        report.studies.append(journal.stem)
-
-
-def _copy_file(path: Path, folder: Path) -> None:
-    copy = folder / f".{path.name}.{files.unique()}"
-    try:
-        shutil.copy(path, copy, follow_symlinks=False)
-        files.flush_file(copy)
-        files.move(copy, folder / path.name)
-    finally:
-        copy.unlink(missing_ok=True)
+        with files.disk_errors(f"copying {path}"):
+            target.mkdir(exist_ok=True)
+            try:
+                shutil.copy(path, copy, follow_symlinks=False)
+                files.flush_file(copy)
+                files.move(copy, place)
+            finally:
+                copy.unlink(missing_ok=True)
+        copied.append(path.stem)
+    return copied, left
 
 
 # Restores the runs of whole files in ``quarantine/``.
@@ -319,8 +309,6 @@ def _copy_file(path: Path, folder: Path) -> None:
 # A shard goes to quarantine when its bytes differ from those that were written, or when one
 # of its tables is missing. The file may be whole again (from a backup, for example), or the
 # missing table may also be in quarantine. Rows are matched by ``run_id``, not by file name.
-
-POINTS = ("curves", "steps")
 
 
 @dataclass(slots=True)
@@ -353,27 +341,27 @@ def restore(path: str | Path) -> Restoration:
     with StoreWriter(path) as writer:
         done = Restoration(recovered=writer.recovered)
         tables = _whole_tables(writer.layout, done)
-        points = {kind: _joined(kind, tables[kind]) for kind in POINTS}
+        points = {kind: _joined(kind, tables[kind]) for kind in POINTS_OF}
         for file, runs in tables["runs"].items():
-            shard, incomplete = _with_points(file, runs, points)
-            report = writer.commit_shard(shard)
+            report = writer.commit_shard(_with_points(file, runs, points))
             done.runs += report.written + report.replaced
             done.stored += len(report.duplicates)
             done.conflicts += report.conflicts
-            if incomplete:
-                done.left.append(f"{file}: the points of {len(incomplete)} of its runs are missing")
-            elif not report.conflicts:
-                _remove(writer.layout, file)
         for file, rows in tables["designs"].items():
             added, unequal = writer.merge_designs({str(file): rows})
             done.designs += added
             done.conflicts += unequal
-            if not unequal:
-                _remove(writer.layout, file)
-        _remove_used_points(writer.layout, tables)
-        for kind in POINTS:
-            left = [file for file in tables[kind] if file.exists()]
-            done.left += [f"{file}: {kind} of runs that have no row" for file in left]
+        store = open_store(path)
+        unequal_runs = {conflict.run_id for conflict in done.conflicts}
+        for kind in TABLES:
+            for file, table in tables[kind].items():
+                run_ids = set(table["run_id"].to_pylist())
+                stored = _columns(store.table(kind, run_ids, []), *KEYS[kind])
+                lacking = set(zip(*_columns(table, *KEYS[kind]), strict=True)).difference(zip(*stored, strict=True))
+                if lacking:
+                    done.left.append(f"{file}: {len(lacking)} of its rows cannot be restored without others")
+                elif not run_ids & unequal_runs:
+                    _remove(writer.layout, file)
     return done
 
 
@@ -400,36 +388,23 @@ def _whole_tables(layout: Layout, done: Restoration) -> dict[str, dict[Path, pa.
 
 def _joined(kind: str, tables: dict[Path, pa.Table]) -> pa.Table:
     """Return the points of all tables; of equal (``run_id``, ``step``) only one."""
-    whole = pa.concat_tables(
-        [schema(kind).empty_table(), *(t.replace_schema_metadata(schema(kind).metadata) for t in tables.values())]
-    ).sort_by([(name, "ascending") for name in KEYS[kind]])
+    whole = joined(kind, tables.values())
     return whole.filter(pc.invert(repeats(whole, KEYS[kind])))
 
 
-def _with_points(file: Path, runs: pa.Table, points: dict[str, pa.Table]) -> tuple[Shard, list[str]]:
-    """Return the runs that have all their points, as a shard, and the ``run_id`` of the others."""
+def _with_points(file: Path, runs: pa.Table, points: dict[str, pa.Table]) -> Shard:
+    """Return the runs that have all their points."""
     wanted = runs["run_id"].combine_chunks()
-    shard = Shard(runs, *(filter_runs(points[kind], wanted) for kind in POINTS))
+    shard = Shard(runs, *(filter_runs(points[kind], wanted) for kind in POINTS_OF))
     if any(not shard.table(kind).num_rows for kind in partners(file)):
-        return shard.only(set()), wanted.to_pylist()
+        return shard.only(set())
     last: dict[str, int] = defaultdict(lambda: -1)
     for run_id, step in zip(shard.curves["run_id"].to_pylist(), shard.curves["step"].to_pylist(), strict=True):
         last[run_id] = max(last[run_id], step)
     rows = runs.select(["run_id", "status", "steps"]).to_pylist()
-    incomplete = [row["run_id"] for row in rows if row["status"] == "completed" and last[row["run_id"]] != row["steps"]]
-    return shard.only(set(wanted.to_pylist()) - set(incomplete)), incomplete
-
-
-def _remove_used_points(layout: Layout, tables: dict[str, dict[Path, pa.Table]]) -> None:
-    """Remove the files whose points are all in the store."""
-    store = open_store(layout.root)
-    for kind in POINTS:
-        for file, table in tables[kind].items():
-            run_ids = table["run_id"].unique().to_pylist()
-            held = store.table(kind, run_ids, ["run_id", "step"])
-            stored = set(zip(held["run_id"].to_pylist(), held["step"].to_pylist(), strict=True))
-            if set(zip(table["run_id"].to_pylist(), table["step"].to_pylist(), strict=True)) <= stored:
-                _remove(layout, file)
+    return shard.only(
+        {row["run_id"] for row in rows if row["status"] != "completed" or last[row["run_id"]] == row["steps"]}
+    )
 
 
 def _remove(layout: Layout, file: Path) -> None:

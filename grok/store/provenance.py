@@ -132,9 +132,7 @@ def _git(folder: Path, *words: str) -> str | None:
 #
 # The command is quoted for Hydra's grammar and for the shell.
 
-_ABOUT_THE_COMMAND: Final = frozenset(
-    {"workers", "lanes", "executor", "dry_run", "retry_failed", "force", "require_clean"}
-)
+ABOUT_THE_COMMAND: Final = ("workers", "lanes", "executor", "dry_run", "retry_failed", "force", "require_clean")
 _ONLY_BY_THE_USER: Final = frozenset({"log.plugin"})
 """Settings that name code and are in no run's identity: a store must not choose what is imported."""
 
@@ -164,7 +162,7 @@ def overrides(config: RunConfig) -> list[str]:
     for name, value, rule in walk(config):
         if rule.planned or name in {"mode", "experiment", "seed"} or name.startswith("seeds."):
             continue
-        if name in _ABOUT_THE_COMMAND or name in _LENGTHS or name.startswith(_ABOUT_THE_PLACE):
+        if name in ABOUT_THE_COMMAND or name in _LENGTHS or name.startswith(_ABOUT_THE_PLACE):
             continue
         if value != defaults[name] or (preset is not None and rule.role != "none"):
             words.append(f"{name}={literal(value)}")

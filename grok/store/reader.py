@@ -16,7 +16,7 @@ from grok.files import disk_errors
 from grok.processes import Owner, alive_here
 from grok.store import shards
 from grok.store.designs import KEY, unsound
-from grok.store.layout import Layout, StoreGone, is_current, missing_tables, read_marker, refuse_missing, strangers
+from grok.store.layout import Layout, StoreGone, read_marker, refuse_missing, strangers
 from grok.store.recovery import unfinished_compaction
 from grok.store.rows import Shard, filter_runs, repeats
 from grok.store.schema import KEYS, TABLES, schema
@@ -39,6 +39,8 @@ def is_owner_alive(folder: Path) -> bool | None:
 
 T = TypeVar("T")
 
+TOGETHER: Final = 200
+"""Most shards in memory before their rows are joined: until then each column of a shard takes some kilobytes."""
 _TRIES: Final = 200
 """Number of attempts, 10 ms apart, to list and read the shards while compactions move them."""
 
@@ -112,14 +114,8 @@ class Store:
     def designs_table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the Arrow table behind :meth:`designs`, or its key and ``columns``; odd rows are not left out.
 
-        A store that never had the folder has no rows; neither has one that lost it, with a warning.
+        A store that lost the folder has no rows, with a warning.
         """
-        if not self.layout.table("designs").is_dir():
-            if "designs/" in missing_tables(self.layout):
-                lost = f"{self.layout.table('designs')} is missing: nobody knows what the runs were for"
-                warnings.warn(lost, DamagedShardWarning, stacklevel=2)
-            table = schema("designs").empty_table()
-            return table if columns is None else table.select([*KEY, *columns])
         table = self.table("designs", None, columns)
         return table if columns is not None else table.sort_by([(name, "ascending") for name in ("planned_at", *KEY)])
 
@@ -216,21 +212,31 @@ class Store:
                 _warn(self.layout.shard("runs", name), problem)
 
     def _read(self, kind: str, wanted: pa.Array | None, columns: list[str]) -> pa.Table:
+        """Read shard by shard, upgrading older ones and leaving damaged ones out."""
+
         def once() -> pa.Table:
-            paths = [str(self.layout.shard(kind, name)) for name in sorted(self._visible(kind))]
-            if is_current(read_marker(self.layout)):
+            tables = [pa.schema([schema(kind).field(name) for name in columns]).empty_table()]
+            for name in sorted(self._visible(kind)):
+                path = self.layout.shard(kind, name)
                 try:
-                    return _read_together(kind, paths, wanted, columns)
-                except FileNotFoundError:
-                    raise
-                except (pa.ArrowException, OSError, ValueError, shards.NotAShard):
-                    pass  # a shard is damaged or foreign: read them one by one
-            return _read_one_by_one(kind, paths, wanted, columns)
+                    table = shards.read_shard(path, kind, columns).replace_schema_metadata(None)
+                except shards.NotAShard as problem:
+                    _warn(path, problem)
+                    continue
+                table = table if wanted is None else filter_runs(table, wanted)
+                tables.append(table.cast(tables[0].schema))
+                if len(tables) > TOGETHER:
+                    tables = [pa.concat_tables(tables).combine_chunks()]
+            return pa.concat_tables(tables)
 
         return self._consistent(once)
 
     def _visible(self, kind: str) -> set[str]:
         """Return the names of the table's shards whose runs are committed."""
+        if kind == "designs" and not self.layout.table(kind).is_dir():
+            lost = f"{self.layout.table(kind)} is missing: nobody knows what the runs were for"
+            warnings.warn(lost, DamagedShardWarning, stacklevel=2)
+            return set()
         if kind in ("runs", "designs") or unfinished_compaction(self.layout) is not None:
             # During an unfinished compaction each table is complete, but the tables may
             # have different shards, so a missing runs shard does not mean an orphan.
@@ -257,42 +263,6 @@ class Store:
                     raise
         refuse_missing(self.layout)
         raise StoreError(f"{self.layout.root} changes faster than it can be read: try again")
-
-
-TOGETHER: Final = 200
-"""Most shards that are in memory before their rows are joined."""
-
-
-def _read_together(kind: str, paths: list[str], wanted: pa.Array | None, columns: list[str]) -> pa.Table:
-    """Read all shards in parallel; statistics rule out row groups without wanted runs."""
-    import pyarrow.dataset as ds  # here, because it imports pandas, which planning does not need
-
-    if len(paths) > TOGETHER:  # a column of a shard takes some kilobytes in memory until it is joined with others
-        parts = [paths[i : i + TOGETHER] for i in range(0, len(paths), TOGETHER)]
-        return pa.concat_tables(_read_together(kind, part, wanted, columns).combine_chunks() for part in parts)
-    for path in paths:  # before Arrow reads it: a damaged footer may hide rows or crash this process
-        shards.check_seal(Path(path), thorough=False)
-    options = ds.ParquetFragmentScanOptions(page_checksum_verification=True, pre_buffer=True)
-    dataset = ds.dataset(paths, schema=schema(kind), format=ds.ParquetFileFormat(default_fragment_scan_options=options))
-    for fragment in dataset.get_fragments():
-        if not fragment.physical_schema.equals(schema(kind)):
-            raise shards.ForeignFile("it has the columns of another version or table")
-        shards.refuse_bomb(Path(fragment.path), fragment.metadata)
-    return dataset.to_table(columns=columns, filter=None if wanted is None else ds.field("run_id").isin(wanted))
-
-
-def _read_one_by_one(kind: str, paths: list[str], wanted: pa.Array | None, columns: list[str]) -> pa.Table:
-    """Read shard by shard, upgrading older ones and leaving damaged ones out."""
-    tables = [pa.schema([schema(kind).field(name) for name in columns]).empty_table()]
-    for path in paths:
-        try:
-            table = shards.read_shard(Path(path), kind, columns).replace_schema_metadata(None)
-        except shards.NotAShard as problem:
-            _warn(Path(path), problem)
-            continue
-        table = table if wanted is None else filter_runs(table, wanted)
-        tables.append(table.cast(tables[0].schema))
-    return pa.concat_tables(tables)
 
 
 def _warn(path: Path, problem: shards.NotAShard) -> None:

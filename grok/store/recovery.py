@@ -13,7 +13,7 @@ import os
 import shutil
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,20 +25,22 @@ import pyarrow.compute as pc
 from grok.errors import StoreError
 from grok.files import exchange, flush_folder, write_json
 from grok.store.designs import FACTS, keys_of, settled
-from grok.store.layout import EMPTY, Layout, list_tables, orphans, shard_names, strangers
+from grok.store.layout import EMPTY, Layout, orphans, shard_names, strangers
 from grok.store.rows import Conflict, Shard, as_json, difference, traces
-from grok.store.schema import KINDS, SHARDS, TABLES, schema
+from grok.store.schema import KEYS, KINDS, OF_KINDS, SHARDS, TABLES, schema
 from grok.store.shards import (
     ForeignFile,
     NotAShard,
     ShardDamaged,
     check_shard,
     ensure_readable,
+    joined,
     partners,
     read_shard,
     read_whole,
-    remove_runs,
+    remove_staged,
     replace_table,
+    stage_removal,
 )
 from grok.untrusted import is_file, is_folder, is_plain
 
@@ -52,60 +54,49 @@ class Recovered:
     name: str
     """Name of the shard, without table and suffix."""
     reason: str
-    orphan: bool = False
-    """The shard was part of a commit that a kill interrupted: its runs were not stored, and no stored run is lost."""
-    copy: bool = False
-    """The shard's rows are also in another shard: none is lost."""
-    of: str = "runs"
-    """``runs``, or ``designs``: the table that the shard is counted by."""
+    lost: str = ""
+    """What the store lacks now; empty: nothing, as the shard was never committed, or its rows are in another one."""
 
     def __str__(self) -> str:
-        if self.orphan:
-            return f"moved an unfinished commit ({self.name}) to quarantine: {self.reason}"
-        if self.copy:
-            return f"moved shard {self.name} to quarantine: {self.reason}"
-        if self.of == "designs":
-            return (
-                f"moved shard {self.name} of designs to quarantine: {self.reason}; nobody knows what its runs were for"
-            )
-        return f"moved shard {self.name} to quarantine: {self.reason}; its runs count as not stored"
+        return f"moved shard {self.name} to quarantine: {self.reason}{self.lost and '; '}{self.lost}"
 
 
-def quarantine(
-    layout: Layout, name: str, reason: str, *, orphan: bool = False, copy: bool = False, of: str = "runs"
-) -> Recovered:
+LOST: Final = {"runs": "its runs count as not stored", "designs": "nobody knows what its runs were for"}
+"""By the table that a damaged shard is counted by."""
+
+
+def quarantine(layout: Layout, name: str, reason: str, *, of: str = "runs", lossless: bool = False) -> Recovered:
     """Move the shard's tables to ``quarantine/`` with the reason in a JSON file.
 
     The runs move first: readers count a shard by its runs.
     """
-    _set_aside(layout, name, reason, of, Path.replace)
-    return Recovered(name, reason, orphan, copy, of)
+    tables = {kind: layout.table(kind) for kind in SHARDS[of]}
+    return _set_aside(layout, name, reason, tables, Path.replace, "" if lossless else LOST[of])
 
 
-def put_aside(layout: Layout, kind: str, path: Path, reason: str) -> str:
-    """Move one file of table ``kind`` to ``quarantine/``; return its name in that folder."""
-    layout.quarantine.mkdir(exist_ok=True)
-    target = _free(layout.quarantine / f"{kind}-{path.name}")
-    path.replace(target)
-    flush_folder(layout.quarantine)
-    write_json(_free(target.with_suffix(".json")), {"shard": path.stem, "reason": reason}, layout.tmp)
-    return target.name
-
-
-def keep_copy(layout: Layout, name: str, reason: str, of: str = "runs") -> None:
+def keep_copy(layout: Layout, name: str, reason: str, of: str = "runs") -> Recovered:
     """Link the shard's tables into ``quarantine/``, before rows are removed from the shard."""
-    _set_aside(layout, name, reason, of, os.link)
+    return _set_aside(layout, name, reason, {kind: layout.table(kind) for kind in SHARDS[of]}, os.link)
 
 
-def _set_aside(layout: Layout, name: str, reason: str, of: str, into: Callable[[Path, Path], object]) -> None:
+def _set_aside(
+    layout: Layout,
+    name: str,
+    reason: str,
+    tables: Mapping[str, Path],
+    into: Callable[[Path, Path], object],
+    lost: str = "",
+) -> Recovered:
+    """Put a shard in these folders ``into`` the quarantine."""
     layout.quarantine.mkdir(exist_ok=True)
-    for kind in SHARDS[of]:
-        source = layout.shard(kind, name)
+    for kind, table in tables.items():
+        source = table / f"{name}.parquet"
         if os.path.lexists(source):
             into(source, _free(layout.quarantine / f"{kind}-{name}.parquet"))
-            flush_folder(layout.table(kind))
+            flush_folder(table)
     flush_folder(layout.quarantine)
     write_json(_free(layout.quarantine / f"{name}.json"), {"shard": name, "reason": reason}, layout.tmp)
+    return Recovered(name, reason, lost)
 
 
 def _free(path: Path) -> Path:
@@ -195,17 +186,14 @@ def finish_compaction(layout: Layout) -> list[Recovered]:
         tables = {kind: layout.table(kind) for kind in KINDS}
         waiting = {kind: folder / kind for kind in KINDS if is_folder(folder / kind)}
         in_step = _in_step(tables)
-        if not in_step or not all(_is_sound(kind, table) for kind, table in tables.items()):
+        # where a table is damaged, tmp/ may have the only whole rows
+        if not in_step or any(_keys(kind, table) is None for kind, table in tables.items()):
             kinds = [] if in_step else _to_exchange(tables, waiting)
             for kind in kinds:
                 exchange(folder / kind, layout.table(kind))
             if not kinds:  # the folder may hold the only whole rows of some runs
-                quarantined += [
-                    Recovered(put_aside(layout, kind, folder / kind / f"{name}.parquet", LEFT), LEFT)
-                    for kind in KINDS
-                    if is_folder(folder / kind)
-                    for name in sorted(shard_names(folder / kind) - {EMPTY})
-                ]
+                left = set().union(*map(shard_names, waiting.values())) - {EMPTY}
+                quarantined += [_set_aside(layout, name, LEFT, waiting, Path.replace) for name in sorted(left)]
         remove_compaction(folder)
     return quarantined
 
@@ -234,19 +222,10 @@ def _in_step(tables: Mapping[str, Path]) -> bool:
     return True
 
 
-def _is_sound(kind: str, table: Path) -> bool:
-    """Return whether no shard in the folder is damaged; otherwise ``tmp/`` may have the only whole rows."""
-    for name in sorted(shard_names(table) - {EMPTY}):
-        try:
-            check_shard(table / f"{name}.parquet", kind, thorough=True)
-        except NotAShard:
-            return False
-    return True
-
-
 def _to_exchange(tables: Mapping[str, Path], waiting: Mapping[str, Path]) -> list[str]:
     """Return the smallest set of tables that must be exchanged so that all are in step; none where that fails."""
-    same = [kind for kind in waiting if _same_rows(kind, tables[kind], waiting[kind])]
+    rows = {kind: _keys(kind, table) for kind, table in waiting.items() if is_folder(tables[kind])}
+    same = [kind for kind, keys in rows.items() if keys is not None and keys == _keys(kind, tables[kind])]
     for count in range(1, len(same) + 1):
         for kinds in itertools.combinations(same, count):
             if _in_step({**tables, **{kind: waiting[kind] for kind in kinds}}):
@@ -254,25 +233,17 @@ def _to_exchange(tables: Mapping[str, Path], waiting: Mapping[str, Path]) -> lis
     return []
 
 
-def _same_rows(kind: str, table: Path, waiting: Path) -> bool:
-    """Return whether both folders hold only undamaged shards, with rows of the same keys."""
-    if not is_folder(table):
-        return False
-    try:
-        return _keys(kind, table) == _keys(kind, waiting)
-    except (NotAShard, FileNotFoundError):
-        return False
-
-
-def _keys(kind: str, folder: Path) -> list[tuple[str, str]]:
-    """Return the sorted keys of the folder's rows: ``run_id``, and ``step`` where the table has it."""
-    keys = []
+def _keys(kind: str, folder: Path) -> list[tuple[Any, ...]] | None:
+    """Return the sorted keys of the folder's rows; None where a file in it is damaged or no shard."""
+    keys: list[tuple[Any, ...]] = []
     for name in sorted(shard_names(folder) - {EMPTY}):
         path = folder / f"{name}.parquet"
-        check_shard(path, kind, thorough=True)
-        columns = ["run_id"] if kind == "runs" else ["run_id", "step"]
-        rows = read_shard(path, kind, columns)
-        keys += list(zip(*(pc.cast(rows[c], "string").to_pylist() for c in columns), strict=True))
+        try:
+            check_shard(path, kind, thorough=True)
+            rows = read_shard(path, kind, KEYS[kind])
+        except NotAShard:
+            return None
+        keys += zip(*(rows[column].to_pylist() for column in KEYS[kind]), strict=True)
     return sorted(keys)
 
 
@@ -287,7 +258,7 @@ def recover(layout: Layout, *, thorough: bool) -> list[Recovered]:
     """Repair the store and return the repairs.
 
     Finishes an interrupted compaction, moves damaged shards, orphans and copies to
-    quarantine, empties ``tmp/``, and adds ``designs/`` to a store that never had it. The caller holds the lock.
+    quarantine and empties ``tmp/``. The caller holds the lock.
 
     Args:
         layout: the store.
@@ -299,36 +270,24 @@ def recover(layout: Layout, *, thorough: bool) -> list[Recovered]:
             that cannot be read at the moment; nothing was moved.
     """
     done = finish_compaction(layout)
-    survey = survey_tables(layout, thorough=thorough)
-    done += [quarantine(layout, name, reason, of=of) for (of, name), reason in sorted(survey.damaged.items())]
+    reasons, run_ids = _survey(layout, thorough)
+    done += [quarantine(layout, name, "; ".join(why), of=of) for (of, name), why in sorted(reasons.items())]
     done += retire_orphans(layout)
     if thorough:
-        for line in survey.foreign:
-            warnings.warn(f"left alone {line}", ForeignFileWarning, stacklevel=2)
-        done += drop_copies(
-            layout, {n: runs for n, runs in survey.run_ids.items() if ("runs", n) not in survey.damaged}
-        )
+        done += drop_copies(layout, {name: runs for name, runs in run_ids.items() if ("runs", name) not in reasons})
         done += drop_copied_designs(layout)
-    _empty_tmp(layout)
+    # Files in tmp/ are written under the lock, which this process holds: those in it are left from dead processes.
+    shutil.rmtree(layout.tmp, ignore_errors=True)
+    layout.tmp.mkdir(exist_ok=True)
     ensure_readable(layout)
-    list_tables(layout)
     return done
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """The files in the tables' folders, checked."""
+def _survey(layout: Layout, thorough: bool) -> tuple[dict[tuple[str, str], list[str]], dict[str, list[str]]]:
+    """Check every file in the tables' folders; moves no shard, and with ``thorough`` warns of foreign files.
 
-    damaged: dict[tuple[str, str], str]
-    """Damaged shards, by the table that they are counted by and name: the reasons."""
-    foreign: list[str]
-    """Files that are not shards of this store, one line each."""
-    run_ids: dict[str, list[str]]
-    """The runs of every shard; empty lists if the check was not thorough."""
-
-
-def survey_tables(layout: Layout, *, thorough: bool) -> Survey:
-    """Check every file in the tables' folders; moves no shard.
+    Returns what is wrong with damaged shards, by the table that they are counted by and name, and the runs of every
+    shard (empty lists if the check was not thorough).
 
     Raises:
         StoreError: a shard has the columns of another version, or cannot be read at the moment.
@@ -336,7 +295,7 @@ def survey_tables(layout: Layout, *, thorough: bool) -> Survey:
     reasons: dict[tuple[str, str], list[str]] = defaultdict(list)
     run_ids: dict[str, list[str]] = {}
     foreign = [f"{path}: not a parquet file" for kind in TABLES for path in strangers(layout.table(kind))]
-    for of, kind in ((of, kind) for of, kinds in SHARDS.items() for kind in kinds):
+    for of, kind in OF_KINDS:
         for name in sorted(shard_names(layout.table(kind))):
             path = layout.shard(kind, name)
             try:
@@ -361,16 +320,18 @@ def survey_tables(layout: Layout, *, thorough: bool) -> Survey:
                     foreign.append(f"{path}: {stranger}")
                 continue
             if kind == "runs" and name != EMPTY:
-                missing = [k for k in facts.partners if not os.path.lexists(layout.shard(k, name))]
-                reasons[of, name] += [f"its {k} are missing" for k in missing]
+                if missing := [k for k in facts.partners if not os.path.lexists(layout.shard(k, name))]:
+                    reasons[of, name].append(f"its {' and '.join(missing)} are missing")
                 run_ids[name] = facts.run_ids
-    return Survey({shard: "; ".join(why) for shard, why in reasons.items() if why}, foreign, run_ids)
+    for line in foreign if thorough else ():
+        warnings.warn(f"left alone {line}", ForeignFileWarning, stacklevel=3)
+    return reasons, run_ids
 
 
 def retire_orphans(layout: Layout) -> list[Recovered]:
     """Move orphans (curves or steps without runs) to quarantine. The caller holds the lock."""
     reason = "its runs were never committed and are trained again"
-    return [quarantine(layout, name, reason, orphan=True) for name in orphans(layout) if _is_ours(layout, name)]
+    return [quarantine(layout, name, reason, lossless=True) for name in orphans(layout) if _is_ours(layout, name)]
 
 
 def _is_ours(layout: Layout, name: str) -> bool:
@@ -384,7 +345,7 @@ def _is_ours(layout: Layout, name: str) -> bool:
     return False
 
 
-def drop_copies(layout: Layout, by_shard: Mapping[str, list[str]]) -> list[Recovered]:
+def drop_copies(layout: Layout, by_shard: Mapping[str, Collection[str]]) -> list[Recovered]:
     """Remove runs that several shards hold from all shards but one; ``quarantine/`` keeps the removed rows.
 
     A row that did not fail is preferred to a failed one; otherwise the row of the first shard
@@ -412,7 +373,7 @@ def drop_copies(layout: Layout, by_shard: Mapping[str, list[str]]) -> list[Recov
             if name == keep:
                 continue
             gone[name][run_id] = keep
-            a, b = (traces(*rows[side].for_comparison())[run_id] for side in (keep, name))
+            a, b = (traces(rows[side].runs, rows[side].curves)[run_id] for side in (keep, name))
             if (conflict := difference(a, b)) is not None:
                 sides = {side: origin(rows[side].runs, run_id) for side in (keep, name)}
                 record_conflict(layout, conflict, sides)
@@ -420,18 +381,17 @@ def drop_copies(layout: Layout, by_shard: Mapping[str, list[str]]) -> list[Recov
     for name, runs in sorted(gone.items()):
         reason = f"{len(runs)} of its runs are in shard {', '.join(sorted(set(runs.values())))}, too"
         if len(runs) == len(set(by_shard[name])):
-            done.append(quarantine(layout, name, reason, copy=True))
+            done.append(quarantine(layout, name, reason, lossless=True))
         else:
-            keep_copy(layout, name, reason)
-            remove_runs(layout, name, shards[name], set(runs))
-            done.append(Recovered(name, reason, copy=True))
+            done.append(keep_copy(layout, name, reason))
+            remove_staged(stage_removal(layout, name, shards[name], set(runs)))
     return done
 
 
 def drop_copied_designs(layout: Layout) -> list[Recovered]:
     """Remove rows of designs that several shards hold from all but one; as :func:`drop_copies`."""
     held = read_designs(layout)
-    whole = pa.concat_tables([schema("designs").empty_table(), *held.values()])
+    whole = joined("designs", held.values())
     rows, unequal = settled(whole)
     if rows.num_rows == whole.num_rows:
         return []
@@ -463,10 +423,9 @@ def place_designs(layout: Layout, held: Mapping[str, pa.Table], rows: pa.Table) 
         if len(keys) < table.num_rows:
             reason = f"{table.num_rows - len(keys)} of its rows are in other shards, too"
             if not keys:
-                done.append(quarantine(layout, name, reason, copy=True, of="designs"))
+                done.append(quarantine(layout, name, reason, of="designs", lossless=True))
                 continue
-            keep_copy(layout, name, reason, of="designs")
-            done.append(Recovered(name, reason, copy=True, of="designs"))
+            done.append(keep_copy(layout, name, reason, of="designs"))
         elif not place.keys() & set(keys):
             continue
         own = {key: at for at, key in reversed(list(enumerate(keys_of(table))))}
@@ -475,12 +434,3 @@ def place_designs(layout: Layout, held: Mapping[str, pa.Table], rows: pa.Table) 
         if not new.equals(table):
             replace_table(layout, "designs", name, new)
     return done
-
-
-def _empty_tmp(layout: Layout) -> None:
-    # Files in tmp/ are written under the lock, which this process holds: those in it are left from dead processes.
-    for entry in layout.tmp.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from grok.config.fields import canonical_json
 from grok.errors import StoreError
 from grok.records import STATUSES, CurvePoint, RunResult, StepPoint, finite_or_null, tags_of
 from grok.store.provenance import Provenance, rerun_command
-from grok.store.schema import CONFIG, PARTNERS_KEY, schema, to_table
+from grok.store.schema import CONFIG, PARTNERS_KEY, POINTS_OF, schema, to_table
 from grok.untrusted import plain_name, without_passwords, without_secrets
 
 # Compares two runs that must have equal bits.
@@ -217,7 +217,7 @@ class Shard:
 
     def written(self) -> dict[str, pa.Table]:
         """Return the tables as they are written: those with rows, and last the runs, which name the others."""
-        points = {kind: self.table(kind) for kind in ("curves", "steps") if self.table(kind).num_rows}
+        points = {kind: self.table(kind) for kind in POINTS_OF if self.table(kind).num_rows}
         return {**points, "runs": with_partners(self.runs, self)}
 
     def only(self, run_ids: set[str]) -> Shard:
@@ -226,10 +226,6 @@ class Shard:
             return self
         wanted = pa.array(sorted(run_ids), pa.string())
         return Shard(*(filter_runs(table, wanted) for table in (self.runs, self.curves, self.steps)))
-
-    def for_comparison(self) -> tuple[pa.Table, pa.Table]:
-        """Return the columns of runs and curves that a comparison of bits needs (see ``compare``)."""
-        return self.runs.select(list(FACTS)), self.curves.select(["run_id", "step", *MEASUREMENTS])
 
 
 def filter_runs(table: pa.Table, run_ids: pa.Array) -> pa.Table:
@@ -259,8 +255,9 @@ def to_shard(rows: Sequence[Row]) -> Shard:
         _check(row.result)
     run_rows = list(map(run_row, rows))
     runs = to_table("runs", {name: [r[name] for r in run_rows] for name in schema("runs").names})
-    results = [row.result for row in rows]
-    return Shard(runs, curves_table(results), steps_table(results))
+    curves = [(row.result.run_id, row.result.curve) for row in rows]
+    steps = [(row.result.run_id, row.result.step_log) for row in rows]
+    return Shard(runs, points_table("curves", curves), points_table("steps", steps))
 
 
 def _check(result: RunResult) -> None:
@@ -269,10 +266,9 @@ def _check(result: RunResult) -> None:
         raise StoreError(f"run {result.run_id}: status {result.status!r}, expected one of {', '.join(STATUSES)}")
     points: Sequence[Sequence[CurvePoint | StepPoint]] = (result.curve, result.step_log)
     for name, log in zip(("curve", "step log"), points, strict=True):
-        steps = [point.step for point in log]
-        if len(set(steps)) < len(steps):
-            twice = next(s for s in steps if steps.count(s) > 1)
-            raise StoreError(f"run {result.run_id}: its {name} has step {twice} twice")
+        for step, count in Counter(point.step for point in log).items():
+            if count > 1:
+                raise StoreError(f"run {result.run_id}: its {name} has step {step} twice")
 
 
 def run_row(finished: Row) -> dict[str, Any]:
@@ -306,32 +302,24 @@ def run_row(finished: Row) -> dict[str, Any]:
     return row
 
 
-def curves_table(results: Sequence[RunResult]) -> pa.Table:
-    """Return the evaluations of ``results``, ordered by run and step."""
-    points = [point for r in results for point in sorted(r.curve, key=attrgetter("step"))]
-    columns: dict[str, list[Any]] = {"run_id": [r.run_id for r in results for _ in r.curve]}
-    for f in fields(CurvePoint):
-        values = list(map(attrgetter(f.name), points))
-        if f.name in {"block_norms", "metrics"}:
-            # null for an empty map, and in it for a value that is not finite
-            values = [json.dumps(finite_or_null(v), separators=(",", ":")) if v else None for v in values]
-        elif f.name == "sample":
-            values = [None if value is None else _storable(value) for value in values]
-        columns[f.name] = values
-    return to_table("curves", columns)
+def points_table(kind: str, logs: Sequence[tuple[str, Sequence[CurvePoint | StepPoint]]]) -> pa.Table:
+    """Return the evaluations or the per-step logs, each of one ``run_id``, ordered by run and step."""
+    points = [point for _, log in logs for point in sorted(log, key=attrgetter("step"))]
+    columns: dict[str, list[Any]] = {"run_id": [run_id for run_id, log in logs for _ in log]}
+    columns |= {f.name: [_stored(getattr(p, f.name)) for p in points] for f in fields(POINTS_OF[kind])}
+    return to_table(kind, columns)
 
 
-def steps_table(results: Sequence[RunResult]) -> pa.Table:
-    """Return the per-step logs of ``results``, ordered by run and step."""
-    points = [(r.run_id, p) for r in results for p in sorted(r.step_log, key=lambda p: p.step)]
-    columns: dict[str, list[Any]] = {"run_id": [run_id for run_id, _ in points]}
-    columns |= {f.name: [getattr(point, f.name) for _, point in points] for f in fields(StepPoint)}
-    return to_table("steps", columns)
+def _stored(value: Any) -> Any:
+    """Return a number as it is, and a map as JSON: null if it is empty, and in it for what is not finite."""
+    if isinstance(value, dict):
+        return json.dumps(finite_or_null(value), separators=(",", ":")) if value else None
+    return _storable(value) if isinstance(value, str) else value
 
 
 def with_partners(runs: pa.Table, shard: Shard) -> pa.Table:
     """Return ``runs`` with metadata that names the other tables with rows in this shard."""
-    partners = [kind for kind in ("curves", "steps") if shard.table(kind).num_rows]
+    partners = [kind for kind in POINTS_OF if shard.table(kind).num_rows]
     return runs.replace_schema_metadata({**runs.schema.metadata, PARTNERS_KEY: ",".join(partners).encode()})
 
 

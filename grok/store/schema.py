@@ -24,7 +24,7 @@ from grok.config import MODES, config_columns
 from grok.config.fields import NEVER, recorded_of, takes_null
 from grok.config.gpt import EVENTS
 from grok.errors import StoreError
-from grok.records import StepPoint
+from grok.records import CurvePoint, StepPoint
 
 SCHEMA_VERSION: Final = 2
 """Raised when a column changes its name, type or meaning, together with a step in ``grok.store.schema``.
@@ -40,6 +40,10 @@ TABLES: Final = (*KINDS, "designs")
 """All tables: ``designs`` has shards of its own, which are written when a plan is made."""
 SHARDS: Final = {"runs": KINDS, "designs": ("designs",)}
 """The tables of a shard, by the table that a shard is counted by."""
+OF_KINDS: Final = tuple((of, kind) for of, kinds in SHARDS.items() for kind in kinds)
+"""Every table, with the table that its shards are counted by."""
+POINTS_OF: Final = {"curves": CurvePoint, "steps": StepPoint}
+"""The records whose fields, in their order, are the columns of a table of points after ``run_id``."""
 POINTS: Final = ("run_id", "step")
 KEYS: Final = {
     "runs": ("run_id",),
@@ -112,20 +116,6 @@ _PROVENANCE: Final = (
     ("rerun", TEXT, True),
     ("own_code", TEXT, False),
 )
-_CURVES: Final = (
-    ("run_id", TEXT, True),
-    ("step", INT, True),
-    ("train_loss", FLOAT, False),
-    ("train_acc", FLOAT, False),
-    ("val_loss", FLOAT, False),
-    ("val_acc", FLOAT, False),
-    ("weight_norm", FLOAT, False),
-    ("lr", FLOAT, False),
-    ("weight_norm_all", FLOAT, False),
-    ("block_norms", TEXT, False),
-    ("metrics", TEXT, False),
-    ("sample", TEXT, False),
-)
 _DESIGNS: Final = (
     ("design_id", TEXT, True),
     ("kind", TEXT, True),
@@ -152,14 +142,12 @@ def schema(kind: str) -> pa.Schema:
     if kind == "runs":
         settings = [(CONFIG + name, arrow_type(hint), False) for name, hint in config_columns().items()]
         columns = [*_RUNS, *settings, *_PROVENANCE]
-    elif kind == "curves":
-        columns = list(_CURVES)
     elif kind == "designs":
         columns = list(_DESIGNS)
     else:
-        hints = typing.get_type_hints(StepPoint)
+        hints = typing.get_type_hints(POINTS_OF[kind])
         columns = [("run_id", TEXT, True)]
-        columns += [(f.name, arrow_type(hints[f.name]), f.name == "step") for f in fields(StepPoint)]
+        columns += [(f.name, arrow_type(hints[f.name]), f.name == "step") for f in fields(POINTS_OF[kind])]
     arrow_fields = [pa.field(name, type_, not required) for name, type_, required in columns]
     metadata = {
         VERSION_KEY: str(SCHEMA_VERSION).encode(),

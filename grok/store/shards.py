@@ -9,7 +9,8 @@ import os
 import re
 import threading
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from grok.errors import StoreError, disk_remedy, one_line
 from grok.files import disk_errors, flush_folder, move, write_flushed
 from grok.store.layout import EMPTY, Layout, staged
 from grok.store.rows import Shard, with_partners
-from grok.store.schema import KIND_KEY, KINDS, PARTNERS_KEY, TABLES, TEXT, schema, schema_version, upgrade
+from grok.store.schema import KEYS, KIND_KEY, KINDS, PARTNERS_KEY, TABLES, TEXT, schema, schema_version, upgrade
 from grok.untrusted import open_file, read_json_text
 
 # A shard's seal: checksums of all its bytes, stored in its own footer.
@@ -169,21 +170,24 @@ def reading(path: Path) -> Iterator[None]:
         FileNotFoundError: the file was removed after it was listed.
     """
     try:
-        yield
-    except (FileNotFoundError, StoreError, NotAShard):
-        raise
-    except MemoryError as error:  # before ArrowException: Arrow's memory error is both
+        try:
+            yield
+        except (
+            FileNotFoundError,
+            StoreError,
+            NotAShard,
+            MemoryError,
+        ):  # Arrow's memory error is an ArrowException, too
+            raise
+        except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
+            _judge(path, error)
+    except MemoryError as error:
         raise StoreError(f"reading {path}: not enough memory; nothing was changed") from error
-    except (pa.ArrowException, OSError, ValueError, RuntimeError) as error:
-        _judge(path, error)
 
 
 def _judge(path: Path, error: Exception) -> NoReturn:
     """Read the file's bytes after an ``error`` of unknown cause; raise NotAShard if they prove it, else StoreError."""
-    try:
-        first, second = _examined(path), _examined(path)
-    except MemoryError as short:
-        raise StoreError(f"reading {path}: not enough memory; nothing was changed") from short
+    first, second = _examined(path), _examined(path)
     if first is not None and second is not None and str(first) == str(second):
         raise first from error
     number = error.errno if isinstance(error, OSError) else None
@@ -269,19 +273,15 @@ def threads_refused() -> str | None:
 
     Arrow waits forever for a thread that the system refuses.
     """
-    release = threading.Event()
-    threads = [threading.Thread(target=release.wait) for _ in range(pa.cpu_count() + pa.io_thread_count())]
-    started: list[threading.Thread] = []
-    try:
-        for thread in threads:
-            thread.start()
-            started.append(thread)
-    except RuntimeError as error:
-        return str(error)
-    finally:
-        release.set()
-        for thread in started:
-            thread.join()
+    release, needed = threading.Event(), pa.cpu_count() + pa.io_thread_count()
+    with ThreadPoolExecutor(needed) as pool:
+        try:
+            for _ in range(needed):
+                pool.submit(release.wait)
+        except RuntimeError as error:
+            return str(error)
+        finally:
+            release.set()
     return None
 
 
@@ -315,11 +315,11 @@ def odd_texts(kind: str, table: pa.Table) -> dict[str, tuple[pa.Array, str]]:
     for name, hint in json_columns(kind).items():
         if name not in table.column_names:
             continue
-        texts = pc.unique(table[name].drop_null()) if kind != "curves" else table[name].drop_null()
+        texts = table[name].drop_null()
         if kind == "curves":
             plain = pc.and_(pc.match_substring_regex(texts, _PLAIN_MAP), pc.less(pc.binary_length(texts), _SHORT))
-            texts = pc.unique(texts.filter(pc.invert(plain)))
-        reasons = {text: reason for text in texts.to_pylist() if (reason := _oddness(text, hint))}
+            texts = texts.filter(pc.invert(plain))
+        reasons = {text: reason for text in pc.unique(texts).to_pylist() if (reason := _oddness(text, hint))}
         if reasons:
             odd[name] = (pa.array(reasons, pa.string()), next(iter(reasons.values())))
     return odd
@@ -363,6 +363,11 @@ def write_parquet(table: pa.Table, file: IO[bytes]) -> None:
     seal(file)
 
 
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write ``table`` as a new file, and flush it."""
+    write_flushed(path, lambda file: write_parquet(table, file))
+
+
 def write_shard(layout: Layout, name: str, shard: Shard) -> None:
     """Add a shard to the store; the last rename, of its runs table, is the commit.
 
@@ -374,7 +379,7 @@ def write_shard(layout: Layout, name: str, shard: Shard) -> None:
     moved: list[Path] = []
     try:
         for kind, table in parts.items():
-            write_flushed(paths[kind], lambda file, table=table: write_parquet(table, file))  # type: ignore[misc]
+            write_table(paths[kind], table)
         for kind in parts:
             target = layout.shard(kind, name)
             moved.append(target)
@@ -388,7 +393,7 @@ def write_shard(layout: Layout, name: str, shard: Shard) -> None:
 def replace_table(layout: Layout, kind: str, name: str, table: pa.Table) -> None:
     """Replace the shard's table of this kind by ``table``, with one rename."""
     path = staged(layout, f"{kind}-{name}")
-    write_flushed(path, lambda file: write_parquet(table, file))
+    write_table(path, table)
     move(path, layout.shard(kind, name))
 
 
@@ -411,7 +416,7 @@ def stage_removal(layout: Layout, name: str, whole: Shard, gone: Collection[str]
     for kind, table in tables.items():
         if kind == "runs" or whole.table(kind).num_rows > table.num_rows:
             path = staged(layout, f"{kind}-{name}")
-            write_flushed(path, lambda file, table=table: write_parquet(table, file))  # type: ignore[misc]
+            write_table(path, table)
             removal.append((path, layout.shard(kind, name)))
     return removal
 
@@ -424,11 +429,6 @@ def remove_staged(removal: Removal) -> None:
         else:
             target.unlink(missing_ok=True)
             flush_folder(target.parent)
-
-
-def remove_runs(layout: Layout, name: str, whole: Shard, gone: Collection[str]) -> None:
-    """Remove runs from a shard (read as ``whole``)."""
-    remove_staged(stage_removal(layout, name, whole, gone))
 
 
 def ensure_readable(layout: Layout) -> None:
@@ -498,6 +498,7 @@ class Facts:
 
     current: bool
     """Whether it has this version's columns."""
+    rows: int
     partners: tuple[str, ...]
     """Of a runs shard: the tables that must have a shard of the same name."""
     run_ids: list[str]
@@ -516,7 +517,7 @@ def check_shard(path: Path, kind: str, thorough: bool) -> Facts:
                 file.read_row_group(group)
         if thorough and kind == "runs" and "run_id" in file.schema_arrow.names:
             run_ids = file.read(columns=["run_id"])["run_id"].to_pylist()
-        return Facts(bool(file.schema_arrow.equals(schema(kind))), _partners(file), run_ids)
+        return Facts(bool(file.schema_arrow.equals(schema(kind))), file.metadata.num_rows, _partners(file), run_ids)
 
 
 def _partners(file: pq.ParquetFile) -> tuple[str, ...]:
@@ -547,14 +548,16 @@ def read_whole(layout: Layout, name: str) -> Shard:
     return Shard(**tables)
 
 
+def joined(kind: str, tables: Iterable[pa.Table]) -> pa.Table:
+    """Return the rows of all these tables of a kind, ordered by their key."""
+    full = schema(kind)
+    whole = pa.concat_tables([full.empty_table(), *(t.replace_schema_metadata(full.metadata) for t in tables)])
+    return whole.combine_chunks().sort_by([(name, "ascending") for name in KEYS[kind]])
+
+
 def concat(shards: Sequence[Shard]) -> Shard:
     """Return one shard with the rows of all, ordered by run and step."""
-
-    def joined(kind: str, order: list[Any]) -> pa.Table:
-        return pa.concat_tables([s.table(kind) for s in shards]).combine_chunks().sort_by(order)
-
-    by_step = [("run_id", "ascending"), ("step", "ascending")]
-    return Shard(joined("runs", [("run_id", "ascending")]), joined("curves", by_step), joined("steps", by_step))
+    return Shard(*(joined(kind, [shard.table(kind) for shard in shards]) for kind in KINDS))
 
 
 def without_runs(shard: Shard, run_ids: Collection[str]) -> Shard:

@@ -14,8 +14,7 @@ import json
 import os
 import shutil
 import time
-from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grok.errors import StoreError, one_line
-from grok.files import disk_errors, exchange, flush_folder, locked, unique, write_flushed, write_json
+from grok.files import disk_errors, exchange, flush_folder, locked, unique, write_json
 from grok.store import recovery
 from grok.store.designs import CHOSEN, unsound
 from grok.store.layout import (
@@ -35,19 +34,22 @@ from grok.store.layout import (
     is_current,
     make_store,
     missing_tables,
+    orphans,
     read_marker,
+    refuse_missing,
     refuse_older,
     shard_names,
     strangers,
 )
-from grok.store.rows import FACTS, MEASUREMENTS, Trace, bits, difference, traces
-from grok.store.schema import KEYS, SHARDS, TABLES, schema, upgrade
+from grok.store.rows import FACTS, MEASUREMENTS, Trace, bits, difference, pairs_to_compare, traces
+from grok.store.schema import KEYS, OF_KINDS, SHARDS, TABLES, schema, upgrade
 from grok.store.shards import (
     ForeignFile,
     NotAShard,
     ShardDamaged,
     check_shard,
     concat,
+    joined,
     json_columns,
     odd_texts,
     open_shard,
@@ -56,7 +58,7 @@ from grok.store.shards import (
     read_whole,
     refuse_without_threads,
     replace_table,
-    write_parquet,
+    write_table,
 )
 from grok.untrusted import is_folder, open_file, read_json_object
 
@@ -116,8 +118,10 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
         return Compaction(len(before), len(own_shards(layout)), recovered, fewer)
 
 
-def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD_ROWS, of: str = "runs") -> None:
+def merge_shards(layout: Layout, sizes: Mapping[str, int], shard_rows: int = SHARD_ROWS, of: str = "runs") -> None:
     """Merge these shards of an intact store into shards of up to ``shard_rows`` rows. The caller holds the lock.
+
+    ``sizes``: their names, with the number of rows.
 
     Shards of designs are one table, so one exchange is all: a kill leaves nothing to finish.
 
@@ -125,7 +129,7 @@ def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD
         ShardDamaged: one of them is damaged; nothing has changed.
         OSError: the disk refuses; nothing has changed.
     """
-    groups = [group for group in _groups(layout, of, names, shard_rows) if len(group) > 1]
+    groups = [group for group in _groups(sizes, shard_rows) if len(group) > 1]
     if not groups:
         return
     folder = layout.tmp / f"{recovery.COMPACTION if of == 'runs' else f'{of}.'}{unique()}"
@@ -139,23 +143,26 @@ def merge_shards(layout: Layout, names: Collection[str], shard_rows: int = SHARD
     recovery.remove_compaction(folder)
 
 
-def own_shards(layout: Layout, of: str = "runs") -> set[str]:
-    """Return the names of the store's own shards; foreign files are left out and not touched."""
-    own = set()
+def own_shards(layout: Layout, of: str = "runs") -> dict[str, int]:
+    """Return the number of rows in all tables of each of the store's own shards, by name; foreign files are left out.
+
+    Raises:
+        ShardDamaged: a shard is damaged.
+    """
+    own = {}
     for name in layout.names(of):
+        tables = {kind: path for kind in SHARDS[of] if (path := layout.shard(kind, name)).exists()}
         with suppress(ForeignFile):
-            for kind in SHARDS[of]:
-                if layout.shard(kind, name).exists() and not check_shard(layout.shard(kind, name), kind, False).current:
-                    raise ForeignFile("its columns are not this version's")
-            own.add(name)
+            facts = [check_shard(path, kind, thorough=False) for kind, path in tables.items()]
+            if all(table.current for table in facts):
+                own[name] = sum(table.rows for table in facts)
     return own
 
 
-def _groups(layout: Layout, of: str, names: Collection[str], shard_rows: int) -> Iterator[list[str]]:
+def _groups(sizes: Mapping[str, int], shard_rows: int) -> Iterator[list[str]]:
     """Yield the names of shards to merge into one, the smallest first."""
     group: list[str] = []
     rows = 0
-    sizes = {name: rows_of(layout, name, of) for name in names}
     for name, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
         if group and rows + size > shard_rows:
             yield group
@@ -166,21 +173,6 @@ def _groups(layout: Layout, of: str, names: Collection[str], shard_rows: int) ->
         yield group
 
 
-def rows_of(layout: Layout, name: str, of: str = "runs") -> int:
-    """Return the number of rows in all tables of a shard; reads footers.
-
-    Raises:
-        NotAShard: a table is damaged, or no table of this store.
-    """
-    total = 0
-    for kind in SHARDS[of]:
-        path = layout.shard(kind, name)
-        if path.exists():
-            with open_shard(path, kind) as file:
-                total += file.metadata.num_rows
-    return total
-
-
 def _make_ready(layout: Layout, folder: Path, of: str, groups: list[list[str]]) -> None:
     kinds = SHARDS[of]
     for kind in kinds:
@@ -189,11 +181,10 @@ def _make_ready(layout: Layout, folder: Path, of: str, groups: list[list[str]]) 
         if of == "runs":
             name = unique()
             for kind, table in concat([read_whole(layout, one) for one in group]).written().items():
-                _write_table(folder, kind, name, table)
+                write_table(folder / kind / f"{name}.parquet", table)
         else:
-            tables = [read_shard(layout.shard(of, name), of) for name in group]
-            rows = pa.concat_tables([table.replace_schema_metadata(schema(of).metadata) for table in tables])
-            _write_table(folder, of, unique(), rows.sort_by([(name, "ascending") for name in KEYS[of]]))
+            rows = joined(of, [read_shard(layout.shard(of, name), of) for name in group])
+            write_table(folder / of / f"{unique()}.parquet", rows)
     merged = {EMPTY, *(name for group in groups for name in group)}
     for kind in kinds:
         with os.scandir(layout.table(kind)) as entries:  # large shards and foreign files: linked into the new table
@@ -202,19 +193,13 @@ def _make_ready(layout: Layout, folder: Path, of: str, groups: list[list[str]]) 
                     os.link(entry.path, folder / kind / entry.name, follow_symlinks=False)
     for kind in kinds:
         if not shard_names(folder / kind):
-            _write_table(folder, kind, EMPTY, schema(kind).empty_table())
+            write_table(folder / kind / f"{EMPTY}.parquet", schema(kind).empty_table())
         flush_folder(folder / kind)
     if of != "runs":
         return
-    contents = {kind: sorted(shard_names(folder / kind)) for kind in kinds}
-    write_flushed(folder / f"{recovery.READY}.new", lambda file: file.write(json.dumps(contents).encode()))
-    (folder / f"{recovery.READY}.new").rename(folder / recovery.READY)
+    (folder / recovery.READY).touch()
     flush_folder(folder)
     flush_folder(layout.tmp)
-
-
-def _write_table(folder: Path, kind: str, name: str, table: pa.Table) -> None:
-    write_flushed(folder / kind / f"{name}.parquet", lambda file: write_parquet(table, file))
 
 
 def can_exchange(layout: Layout) -> bool:
@@ -263,11 +248,12 @@ def migrate(path: str | Path) -> Migration:
     marker = read_marker(layout)
     done = Migration(marker["schema_version"])
     refuse_without_threads(layout.root)
+    refuse_missing(layout)
     _refuse_unknown(layout)
     make_store(path)
     with disk_errors(f"migrating {path}"), locked(layout.lock):
         recovery.finish_compaction(layout)
-        for of, kind in ((of, kind) for of, kinds in SHARDS.items() for kind in kinds):
+        for of, kind in OF_KINDS:
             for name in sorted(shard_names(layout.table(kind))):
                 shard = layout.shard(kind, name)
                 try:
@@ -291,7 +277,7 @@ def migrate(path: str | Path) -> Migration:
 def _refuse_unknown(layout: Layout) -> None:
     """Raise StoreError where a shard cannot be migrated; tries the upgrade on every shard's columns without rows."""
     for kind in TABLES:
-        for name in sorted(shard_names(layout.table(kind))) if layout.table(kind).is_dir() else []:
+        for name in sorted(shard_names(layout.table(kind))):
             try:
                 with open_shard(layout.shard(kind, name), kind) as file:
                     columns = file.schema_arrow.with_metadata(file.metadata.metadata)
@@ -337,11 +323,10 @@ def verify(path: str | Path) -> list[str]:
         return [f"{path}: its folders {', '.join(missing)} are missing, and all rows in them"]
     for _ in range(LOOKS):
         # listed once: a sweep may commit while this goes on; designs first, because they name runs that are stored
-        designs = layout.names("designs") if layout.table("designs").is_dir() else set()
-        names = layout.names("runs")
+        designs, names = layout.names("designs"), layout.names("runs")
         problems = _problems(layout, names, designs)
-        stayed = names <= layout.names("runs") and (not designs or designs <= layout.names("designs"))
-        if not problems or stayed:  # else a sweep merged or replaced shards meanwhile
+        # else a sweep merged or replaced shards meanwhile
+        if not problems or (names <= layout.names("runs") and designs <= layout.names("designs")):
             break
     return problems
 
@@ -361,7 +346,7 @@ def _problems(layout: Layout, names: set[str], designs: set[str]) -> list[str]:
     problems += _uniqueness(tables)
     problems += _belonging(tables)
     problems += _purposes(tables)
-    points = traces(tables["runs"].select(list(FACTS)), tables["curves"])
+    points = traces(tables["runs"], tables["curves"])
     problems += _last_points(tables["runs"], points)
     problems += _disagreements(points)
     problems += [f"{path}: {reason}" for path, reason in unreadable_records(layout)]
@@ -372,7 +357,7 @@ def _problems(layout: Layout, names: set[str], designs: set[str]) -> list[str]:
 
 
 def _damage(layout: Layout) -> Iterator[str]:
-    for kind in [kind for kind in TABLES if layout.table(kind).is_dir()]:
+    for kind in TABLES:
         for path in strangers(layout.table(kind)):
             yield f"{path}: not a parquet file; it is not read, but other readers of the folder may fail at it"
         for name in sorted(shard_names(layout.table(kind))):
@@ -388,21 +373,12 @@ def _damage(layout: Layout) -> Iterator[str]:
                 yield f"{path}: removed while verifying; verify again when no sweep is writing"
 
 
-def _orphans(layout: Layout) -> list[tuple[str, str]]:
-    """Return table and name of every shard of points without a shard of runs, which a commit writes last."""
-    kinds = ("curves", "steps")
-    return [(kind, name) for kind in kinds for name in sorted(layout.names(kind) - layout.names("runs"))]
-
-
 def _partners(layout: Layout, names: set[str]) -> Iterator[str]:
-    if orphans := _orphans(layout):
+    if left := orphans(layout):
         time.sleep(MOMENT)
-        orphans = [orphan for orphan in _orphans(layout) if orphan in orphans]
-    for kind, name in orphans:
-        reason = "an orphan: its runs were never committed; the next writer moves it to quarantine"
-        if os.path.lexists(layout.shard("runs", name)):
-            reason = f"its runs cannot be read: {layout.shard('runs', name)} is not a file"
-        yield f"{layout.shard(kind, name)}: {reason}"
+        left = [name for name in orphans(layout) if name in left]
+    for name in left:
+        yield f"{name}: an orphan: its runs were never committed; the next writer moves it to quarantine"
     for name in sorted(names):
         try:
             missing = [kind for kind in partners(layout.shard("runs", name)) if not layout.shard(kind, name).exists()]
@@ -438,7 +414,7 @@ def _read_raw(layout: Layout, kind: str, names: set[str]) -> pa.Table:
         "designs": schema("designs").names,
     }[kind] + list(json_columns(kind))
     tables = [pa.table({name: pa.array([], schema(kind).field(name).type) for name in needed})]
-    for name in sorted(names & layout.names(kind)) if names else ():
+    for name in sorted(names & layout.names(kind)):
         try:
             table = read_shard(layout.shard(kind, name), kind, needed)
         except (NotAShard, FileNotFoundError):
@@ -504,16 +480,7 @@ def _last_points(runs: pa.Table, points: dict[str, Trace]) -> Iterator[str]:
 
 
 def _disagreements(points: dict[str, Trace]) -> Iterator[str]:
-    groups: dict[tuple[str, str | None], list[Trace]] = defaultdict(list)
-    for trace in points.values():
-        groups[trace.trajectory_id, trace.numerics].append(trace)
-    for group in groups.values():
-        group.sort(key=lambda trace: (-len(trace.at), trace.run_id))
-        for i, a in enumerate(group):
-            for b in group[i + 1 :]:
-                conflict = difference(a, b)
-                if conflict is not None:
-                    yield f"equal trajectory and numerics, different bits: {conflict}"
-    for trace in points.values():
-        if (trunk := trace.trunk()) in points and (conflict := difference(trace, points[str(trunk)])) is not None:
-            yield f"a run and its trunk, different bits before the switch: {conflict}"
+    for a, b in pairs_to_compare(points.values(), points.values()):
+        if a.run_id < b.run_id and (conflict := difference(a, b)) is not None:
+            both = "equal trajectory and numerics" if a.trajectory_id == b.trajectory_id else "a run and its trunk"
+            yield f"{both}, different bits: {conflict}"

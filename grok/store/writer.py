@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,14 @@ import pyarrow.compute as pc
 from grok.errors import StoreError
 from grok.files import disk_errors, file_identity, locked, unique, write_json
 from grok.store import recovery, shards
-from grok.store.designs import KEY, LONGEST, Design, keys_of, settled, with_retired
-from grok.store.layout import Layout, StoreGone, check_path, make_store, refuse_older, renew_empty
+from grok.store.designs import KEY, LONGEST, Design, keys_of, settled, with_values
+from grok.store.layout import Layout, StoreGone, check_path, make_store, refuse_older
 from grok.store.leases import Claim, Leases
 from grok.store.reader import Store
 from grok.store.recovery import origin
 from grok.store.rows import Conflict, Row, Shard, difference, to_shard, traces
 from grok.store.schema import schema
-from grok.store.upkeep import SMALL, can_exchange, merge_shards, own_shards, rows_of
+from grok.store.upkeep import SMALL, can_exchange, merge_shards, own_shards
 from grok.untrusted import plain_name, without_passwords, without_secrets
 
 
@@ -80,7 +82,6 @@ class StoreWriter:
         self._keeps_replaced = False
         with self._writing("opening the store"):
             refuse_older(self.layout)
-            renew_empty(self.layout)
             self.recovered += recovery.recover(self.layout, thorough=thorough)
 
     def __enter__(self) -> StoreWriter:
@@ -113,17 +114,12 @@ class StoreWriter:
             StoreError: the disk refuses (no part of the commit is left, and the same rows
                 may be committed again), or a row does not fit the schema.
         """
-        report, waiting = CommitReport(), list(rows)
-        while waiting:
-            now: dict[str, Row] = {}
-            later: list[Row] = []  # further rows of a run are committed afterwards, so that they are compared
-            for row in waiting:
-                if row.result.run_id in now:
-                    later.append(row)
-                else:
-                    now[row.result.run_id] = row
-            report += self.commit_shard(to_shard(list(now.values())))
-            waiting = later
+        report = CommitReport()
+        of_each: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            of_each[row.result.run_id].append(row)
+        for batch in zip_longest(*of_each.values()):  # further rows of a run come later, so that they are compared
+            report += self.commit_shard(to_shard([row for row in batch if row is not None]))
         return report
 
     def commit_shard(self, incoming: Shard) -> CommitReport:
@@ -153,47 +149,42 @@ class StoreWriter:
                 shards.remove_staged(removal)
             self._keeps_replaced = False
             shards.ensure_readable(self.layout)
-            self._merge_small_shards()
+            self._merge_small({name for name, runs in self._index.runs.items() if 0 < len(runs) < SMALL})
 
     def _accept(self, incoming: Shard, report: CommitReport) -> Shard:
         """Sort the incoming runs into ``report``; return the shard of those that must be written."""
         stored = self._stored(report.recovered)
         arriving = dict(zip(incoming.runs["run_id"].to_pylist(), incoming.runs["status"].to_pylist(), strict=True))
         compared = self._compare(incoming, {run_id for run_id in arriving if run_id in stored})
-        keep = set()
         for run_id, status in arriving.items():
             if run_id not in stored:
                 report.written.append(run_id)
-                keep.add(run_id)
             elif stored[run_id] == "failed":
                 report.replaced.append(run_id)
-                keep.add(run_id)
             elif status == "failed" or run_id not in compared:
                 report.duplicates.append(run_id)
             else:
                 report.conflicts.append(compared[run_id])
-        return incoming.only(keep)
+        return incoming.only({*report.written, *report.replaced})
 
     def _stored(self, recovered: list[recovery.Recovered]) -> dict[str, str]:
         """Return the status of every stored run, after damaged shards and copies went to quarantine."""
         while True:
-            try:
-                statuses = self._index.statuses()
-            except DamagedShard as damage:
-                recovered.append(recovery.quarantine(self.layout, damage.name, damage.reason))
-                continue
-            if not self._index.doubled:
+            recovered += self._index.refresh()
+            statuses = {run_id: status for runs in self._index.runs.values() for run_id, status in runs.items()}
+            if len(statuses) == sum(map(len, self._index.runs.values())):
                 return statuses
-            recovered += recovery.drop_copies(self.layout, self._index.by_shard())
+            recovered += recovery.drop_copies(self.layout, self._index.runs)
 
     def _compare(self, incoming: Shard, run_ids: set[str]) -> dict[str, Conflict]:
         """Return the conflicts of incoming runs with the stored ones of the same name; record each."""
         conflicts: dict[str, Conflict] = {}
         by_shard = self._by_shard(run_ids)
-        arrived = traces(*incoming.only(run_ids).for_comparison()) if by_shard else {}
+        wanted = incoming.only(run_ids)
+        arrived = traces(wanted.runs, wanted.curves)
         for name, in_shard in by_shard.items():
             shard = self._read(name).only(in_shard)
-            stored = traces(*shard.for_comparison())
+            stored = traces(shard.runs, shard.curves)
             for run_id in sorted(in_shard):
                 conflict = difference(stored[run_id], arrived[run_id])
                 if conflict is not None:
@@ -203,10 +194,9 @@ class StoreWriter:
         return conflicts
 
     def _by_shard(self, run_ids: set[str]) -> dict[str, set[str]]:
-        by_shard: dict[str, set[str]] = {}
-        for run_id in sorted(run_ids):
-            by_shard.setdefault(self._index.shard_of(run_id), set()).add(run_id)
-        return by_shard
+        """Return the shards that hold some of these stored runs, each with those."""
+        held = {name: run_ids & runs.keys() for name, runs in self._index.runs.items()}
+        return {name: runs for name, runs in held.items() if runs}
 
     def _read(self, name: str) -> Shard:
         try:
@@ -218,14 +208,12 @@ class StoreWriter:
                 "run the command again"
             ) from damage
 
-    def _merge_small_shards(self) -> None:
-        """Merge small shards if there are many: they make reading slow."""
-        small = self._index.small(SMALL)
-        if len(small) < SMALL or not self._may_compact:
-            return
-        self._may_compact = can_exchange(self.layout)
-        if self._may_compact:
-            merge_shards(self.layout, small)
+    def _merge_small(self, small: set[str], of: str = "runs") -> None:
+        """Merge these small shards if they are many: they make reading slow."""
+        if len(small) >= SMALL and self._may_compact:
+            self._may_compact = can_exchange(self.layout)
+            sizes = own_shards(self.layout, of) if self._may_compact else {}
+            merge_shards(self.layout, {name: rows for name, rows in sizes.items() if name in small}, of=of)
 
     def claim(self, run_ids: Sequence[str], retry_failed: bool = False) -> Claim:
         """Lease the runs that this sweep may train now: not stored, and not leased by a living sweep.
@@ -254,13 +242,9 @@ class StoreWriter:
         """
         return self._leases.of_others()
 
-    def heartbeat(self) -> bool:
-        """Renew this sweep's leases; return False when another sweep has taken them over."""
-        return self._leases.heartbeat()
-
-    def release(self) -> None:
-        """Release all leases."""
-        self._leases.release()
+    def heartbeat(self) -> None:
+        """Renew this sweep's leases, unless another sweep has taken them over."""
+        self._leases.heartbeat()
 
     def record_sweep(self, sweep_id: str, argv: Sequence[str], config: dict[str, Any]) -> Path:
         """Write a sweep's command and effective settings to ``sweeps/<sweep_id>.json``; return the file."""
@@ -302,7 +286,7 @@ class StoreWriter:
             return 0, []
         with self._writing("merging designs"):
             held = recovery.read_designs(self.layout)
-            stored = pa.concat_tables([schema("designs").empty_table(), *held.values()])
+            stored = shards.joined("designs", held.values())
             keys = {key for table in arriving for key in keys_of(table)}
             mine = stored.filter(pa.array([key in keys for key in keys_of(stored)], pa.bool_()))
             rows, unequal = settled(pa.concat_tables([_from(str(self.layout.root), mine), *arriving]))
@@ -334,36 +318,29 @@ class StoreWriter:
 
     def mark_results(self, keys: Collection[tuple[str, ...]]) -> int:
         """Set ``results_seen`` of the rows of designs with these keys; return the number of rows that lacked it."""
-
-        def marked(table: pa.Table) -> tuple[pa.Table, int]:
-            mine = pc.or_(table["results_seen"], pa.array([key in keys for key in keys_of(table)], pa.bool_()))
-            at = table.schema.get_field_index("results_seen")
-            new = table.set_column(at, table.schema.field(at), mine)
-            return new, pc.sum(pc.xor(mine, table["results_seen"])).as_py() or 0
-
         with self._writing("merging designs"):
-            return self._rewrite(marked)
+            return self._rewrite("results_seen", lambda row, seen: seen or tuple(row[name] for name in KEY) in keys)
 
     def _mark(self, design_id: str, why: str | None) -> int:
         """Mark the rows of a design that are not as abandoned, or with None remove its marks; return their number."""
 
-        def marked(table: pa.Table) -> tuple[pa.Table, int]:
-            other = table["retired"].is_valid() if why is None else table["retired"].is_null()
-            mine = pc.and_(pc.equal(table["design_id"], design_id), other)
-            texts = pc.if_else(mine, pa.scalar(why, pa.string()), table["retired"]).to_pylist()
-            return with_retired(table, texts), pc.sum(mine).as_py() or 0
+        def marked(row: Mapping[str, Any], mark: str | None) -> str | None:
+            if row["design_id"] != design_id:
+                return mark
+            return None if why is None else mark or why
 
-        return self._rewrite(marked)
+        return self._rewrite("retired", marked)
 
-    def _rewrite(self, change: Callable[[pa.Table], tuple[pa.Table, int]]) -> int:
-        """Replace each shard of designs in which ``change`` marks rows, by one rename; return their number."""
-        marks = 0
+    def _rewrite(self, column: str, change: Callable[[Mapping[str, Any], Any], Any]) -> int:
+        """Change a column of the designs by key and value, each shard by one rename; return the number of changes."""
+        changes = 0
         for name, table in recovery.read_designs(self.layout).items():
-            new, count = change(table)
-            if count:
-                shards.replace_table(self.layout, "designs", name, new)
-                marks += count
-        return marks
+            before = table[column].to_pylist()
+            after = [change(row, value) for row, value in zip(table.select(KEY).to_pylist(), before, strict=True)]
+            if before != after:
+                shards.replace_table(self.layout, "designs", name, with_values(table, column, after))
+                changes += sum(old != new for old, new in zip(before, after, strict=True))
+        return changes
 
     def _add_designs(self, table: pa.Table) -> int:
         """Write these rows as one shard; merge small shards if there are many. The caller holds the lock."""
@@ -371,13 +348,10 @@ class StoreWriter:
             return 0
         shards.replace_table(self.layout, "designs", unique(), table)
         shards.ensure_readable(self.layout)
-        if len(self.layout.names("designs")) >= SMALL and self._may_compact:
+        if len(self.layout.names("designs")) >= SMALL:
             with suppress(shards.NotAShard, OSError):  # the rows are on the disk: nothing undoes it
                 own = own_shards(self.layout, "designs")
-                small = [name for name in own if rows_of(self.layout, name, "designs") < shards.FEW_ROWS]
-                self._may_compact = can_exchange(self.layout)
-                if self._may_compact and len(small) >= SMALL:
-                    merge_shards(self.layout, small, of="designs")
+                self._merge_small({name for name, rows in own.items() if rows < shards.FEW_ROWS}, "designs")
         return int(table.num_rows)
 
     @contextmanager
@@ -408,63 +382,32 @@ def _from(source: str, table: pa.Table) -> pa.Table:
     return table.replace_schema_metadata(None).append_column("source", column)
 
 
-class DamagedShard(Exception):
-    """A runs shard that could not be read while the store was in use."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(reason)
-        self.name, self.reason = name, reason
-
-
 class Index:
-    """The stored runs and their shards; a shard is read again only when its file has changed."""
+    """The stored runs by shard; a shard is read again only when its file has changed."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._seen: dict[str, tuple[tuple[int, int, int], dict[str, str]]] = {}
-        self._shard_of: dict[str, str] = {}
-        self.doubled = False
-        """Whether some run is in more than one shard, as of the last :meth:`statuses`."""
+        self._files: dict[str, tuple[int, int, int]] = {}
+        self.runs: dict[str, dict[str, str]] = {}
+        """Of every shard of runs, as of the last :meth:`refresh`, the status of each run; empty: a foreign file."""
 
-    def statuses(self) -> dict[str, str]:
-        """Return the status of every stored run. The caller holds the lock.
-
-        Raises:
-            DamagedShard: a shard that cannot be read.
-        """
-        names = self._layout.names("runs")
-        for gone in self._seen.keys() - names:
-            del self._seen[gone]
-        for name in names:
+    def refresh(self) -> list[recovery.Recovered]:
+        """Read what has changed; return the damaged shards that went to quarantine. The caller holds the lock."""
+        recovered = []
+        for name in sorted(self._layout.names("runs")):
             path = self._layout.shard("runs", name)
             identity = file_identity(path)
-            if name in self._seen and self._seen[name][0] == identity:
+            if self._files.get(name) == identity:
                 continue
             try:
                 table = shards.read_shard(path, "runs", ["run_id", "status"])
             except shards.ShardDamaged as damage:
-                raise DamagedShard(name, f"runs: {damage}") from damage
-            except shards.ForeignFile:  # reported when the store was opened
-                self._seen[name] = (identity, {})
+                recovered.append(recovery.quarantine(self._layout, name, f"runs: {damage}"))
                 continue
-            pairs = zip(table["run_id"].to_pylist(), table["status"].to_pylist(), strict=True)
-            self._seen[name] = (identity, dict(pairs))
-        statuses: dict[str, str] = {}
-        self._shard_of = {}
-        for name, (_, runs) in self._seen.items():
-            statuses |= runs
-            self._shard_of |= dict.fromkeys(runs, name)
-        self.doubled = len(statuses) < sum(len(runs) for _, runs in self._seen.values())
-        return statuses
-
-    def by_shard(self) -> dict[str, list[str]]:
-        """Return the runs of every shard, as of the last :meth:`statuses`."""
-        return {name: list(runs) for name, (_, runs) in self._seen.items() if runs}
-
-    def small(self, runs: int) -> list[str]:
-        """Return the shards with fewer than ``runs`` runs, as of the last :meth:`statuses`."""
-        return sorted(name for name, (_, held) in self._seen.items() if 0 < len(held) < runs)
-
-    def shard_of(self, run_id: str) -> str:
-        """Return the name of the shard that holds a run, as of the last :meth:`statuses`."""
-        return self._shard_of[run_id]
+            except shards.ForeignFile:  # reported when the store was opened
+                table = pa.table({"run_id": [], "status": []})
+            self._files[name] = identity
+            self.runs[name] = dict(zip(table["run_id"].to_pylist(), table["status"].to_pylist(), strict=True))
+        for gone in self.runs.keys() - self._layout.names("runs"):
+            del self.runs[gone], self._files[gone]
+        return recovered

@@ -62,9 +62,9 @@ class TestPlanning:
     @pytest.mark.parametrize("wrong", [{"role": "guest"}, {"choice": "lucky"}])
     def test_a_purpose_that_nobody_would_understand_is_refused(self, wrong: dict[str, str]) -> None:
         with pytest.raises(StoreError, match="expected one of"):
-            Purpose(**wrong)  # type: ignore[arg-type]
-        with pytest.raises(StoreError, match="kind='guess' of a design: expected one of sweep"):
-            Purposes("guess", [])
+            Purposes("sweep", [Purpose(**wrong)]).named(["a"]).table(set())  # type: ignore[arg-type]
+        with pytest.raises(StoreError, match="kind is 'guess', expected one of sweep"):
+            Purposes("guess", [Purpose()]).named(["a"]).table(set())
 
     @pytest.mark.parametrize(
         "wrong",
@@ -94,28 +94,7 @@ class TestPlanning:
         assert_contract(tmp_path / "S")
 
 
-def without_designs(path: Path) -> None:
-    """Make a store one of a version that had no designs."""
-    shutil.rmtree(path / "designs")
-    marker = json.loads((path / "store.json").read_text())
-    del marker["columns"]["designs"]
-    (path / "store.json").write_text(json.dumps(marker))
-
-
-class TestStoresOfBefore:
-    def test_it_is_read_as_it_is_and_gets_the_folder_from_a_writer(self, store: Path) -> None:
-        whole = {path: path.read_bytes() for path in store.rglob("*.parquet") if "designs" not in path.parts}
-        without_designs(store)
-        assert verify(store) == []
-        assert open_store(store).designs().empty
-        assert main(["status", str(store)]) == 0
-        assert not (store / "designs").exists()
-        with StoreWriter(store) as writer:
-            assert writer.recovered == []
-        assert_contract(store)
-        assert "designs" in json.loads((store / "store.json").read_text())["columns"]
-        assert {path: path.read_bytes() for path in whole} == whole
-
+class TestStoresWithoutDesigns:
     def test_a_lost_folder_is_said_and_nothing_is_guessed(
         self, store: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -177,7 +156,7 @@ class TestDamage:
             warnings.simplefilter("ignore", DamagedShardWarning)
             assert len(open_store(store).designs()) == 12
         with StoreWriter(store) as writer:
-            assert len(writer.recovered) == 2 and all(one.copy for one in writer.recovered)
+            assert len(writer.recovered) == 2 and not any(one.lost for one in writer.recovered)
         assert_contract(store)
         assert len(contents(store, "designs")) == 12
         rows = open_store(store).designs()
@@ -316,8 +295,9 @@ class TestMerge:
         assert_contract(target)
 
     def test_a_source_without_designs_stays_unknown(self, stores: list[Path], store: Path) -> None:
-        without_designs(store)
-        report = merge(stores[0], [store])
+        shutil.rmtree(store / "designs")
+        with pytest.warns(DamagedShardWarning, match="nobody knows what the runs were for"):
+            report = merge(stores[0], [store])
         assert (report.added, report.designs) == (6, 0)
         assert open_store(stores[0]).designs().empty
 

@@ -134,7 +134,7 @@ def test_a_copy_of_a_shard_counts_once(store: Path) -> None:
     assert verify(store)
     with StoreWriter(store) as writer:
         (put,) = writer.recovered
-        assert put.copy and "3 of its runs are in shard" in put.reason
+        assert not put.lost and "3 of its runs are in shard" in put.reason
     assert_contract(store)
     assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
     assert not list((store / "conflicts").iterdir())
@@ -144,7 +144,7 @@ def test_a_worker_that_commits_notices_copies_too(store: Path) -> None:
     with StoreWriter(store, thorough=False) as writer:
         copied(store, sorted(path.stem for path in (store / "runs").iterdir())[0])
         report = writer.commit([example_row(9)])
-        assert [one.copy for one in report.recovered] == [True]
+        assert [one.lost for one in report.recovered] == [""]
     assert_contract(store)
     assert len(open_store(store).run_ids()) == 7
 
@@ -159,7 +159,7 @@ def test_shards_that_overlap_keep_what_only_one_of_them_has(store: Path) -> None
     with pytest.warns(DamagedShardWarning, match="rows are copies of others"):
         assert len(open_store(store).runs()) == 6
     with StoreWriter(store) as writer:
-        assert all(one.copy for one in writer.recovered) and len(writer.recovered) == 3
+        assert not any(one.lost for one in writer.recovered) and len(writer.recovered) == 3
     assert_contract(store)
     assert open_store(store).run_ids() == set(merged.runs["run_id"].to_pylist())
 
@@ -279,7 +279,7 @@ def test_what_is_damaged_or_lacks_its_points_stays(restorable: Path, capsys: pyt
     assert main(["restore", str(restorable)]) == 0
     said = capsys.readouterr().out
     assert "3 runs restored, 0 already stored, 2 files left" in said
-    assert f"curves-{first}.parquet" in said and "the points of 3 of its runs are missing" in said
+    assert f"curves-{first}.parquet" in said and "3 of its rows cannot be restored without others" in said
     assert {p.name for p in (restorable / "quarantine").iterdir()} == {
         f"runs-{first}.parquet", f"curves-{first}.parquet", f"{first}.json",
     }  # fmt: skip

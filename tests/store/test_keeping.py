@@ -96,12 +96,6 @@ class TestMigrate:
         assert all(contents(store, kind).equals(whole[kind]) for kind in TABLES)
         assert migrate(store).shards == 0
 
-    def test_a_store_without_rows_needs_no_migration(self, tmp_path: Path) -> None:
-        StoreWriter(tmp_path / "S").close()
-        make_older(tmp_path / "S", ADDED_LATER)
-        StoreWriter(tmp_path / "S").close()
-        assert_contract(tmp_path / "S")
-
     def test_half_done_it_is_finished(self, store: Path) -> None:
         shard = sorted((store / "runs").iterdir())[0]
         make_older(store, ADDED_LATER)

@@ -32,7 +32,7 @@ from grok.records import CurvePoint, StepPoint
 from grok.store import Row, open_store
 from grok.store.contract import MACHINE, example_row, example_rows
 from grok.store.provenance import Provenance, git_state, git_state_of, installed, overrides, rerun_command
-from grok.store.rows import curves_table, run_row, to_shard
+from grok.store.rows import points_table, run_row, to_shard
 from grok.store.schema import TABLES, conform, schema, to_table
 from grok.store.writer import StoreWriter
 from grok.streams import STREAMS
@@ -75,9 +75,8 @@ def test_the_width_that_a_device_chose_is_in_the_row() -> None:
 
 
 def test_not_a_number_is_null_and_infinity_stays() -> None:
-    row = example_row(0)
     point = CurvePoint(step=200, val_loss=math.inf, block_norms={"head": math.nan, "embedding": 1.0})
-    table = curves_table([replace(row.result, curve=[point])]).to_pylist()[0]
+    table = points_table("curves", [("a", [point])]).to_pylist()[0]
     assert table["train_loss"] is None
     assert table["val_loss"] == math.inf
     assert json.loads(table["block_norms"]) == {"head": None, "embedding": 1.0}

@@ -359,9 +359,10 @@ def test_threads_and_processes_write_side_by_side(tmp_path: Path) -> None:
 def test_a_half_made_store_is_finished(tmp_path: Path) -> None:
     (tmp_path / "S" / "tmp").mkdir(parents=True)
     (tmp_path / "S" / "tmp" / "store.json.0123").write_text("{")
+    (tmp_path / "S" / "runs").mkdir()
     StoreWriter(tmp_path / "S").close()
     assert_contract(tmp_path / "S")
-    for folder in ("runs", "leases", "quarantine"):
+    for folder in ("leases", "quarantine"):
         shutil.rmtree(tmp_path / "S" / folder)
     StoreWriter(tmp_path / "S").close()
     assert_contract(tmp_path / "S")
@@ -431,19 +432,21 @@ def test_a_sweep_on_another_machine_is_judged_by_its_heartbeat_alone(tmp_path: P
     layout = Layout(tmp_path / "S")
     elsewhere = replace(Owner.this_process(), name="far", machine="elsewhere", host="far")
     assert alive_here(elsewhere) is None
-    (layout.leases / "far.json").write_text(json.dumps({"owner": asdict(elsewhere), "run_ids": ["a"]}))
-    beat = layout.leases / "far.beat"
-    beat.write_text("1")
     leases = Leases(layout)
+
+    def beat(number: int) -> None:
+        content = {"owner": asdict(elsewhere), "run_ids": ["a"], "beat": number}
+        (layout.leases / "far.json").write_text(json.dumps(content))
 
     def granted() -> bool:
         with leases.locked():
             return leases.claim(["a"]).granted == ["a"]
 
+    beat(1)
     assert not granted()
     now[0] += 119
     assert not granted()
-    beat.write_text("2")
+    beat(2)
     now[0] += 119
     assert not granted()  # the change was seen only now
     now[0] += 119
@@ -480,16 +483,17 @@ def test_a_copy_of_a_store_in_use_waits_for_nobody(tmp_path: Path) -> None:
             assert same.claim(["a"]).held
 
 
-def test_a_heartbeat_says_when_the_leases_were_taken_over(tmp_path: Path) -> None:
+def test_a_heartbeat_renews_leases_that_were_not_taken_over(tmp_path: Path) -> None:
     with StoreWriter(tmp_path / "S") as writer:
-        assert writer.heartbeat()
+        writer.heartbeat()
         writer.claim(["a"])
-        (beat,) = Layout(tmp_path / "S").leases.glob("*.beat")
+        (beat,) = Layout(tmp_path / "S").leases.glob("*.json")
         before = beat.read_text()
-        assert writer.heartbeat()
+        writer.heartbeat()
         assert beat.read_text() != before
-        beat.with_suffix(".json").unlink()
-        assert not writer.heartbeat()
+        beat.unlink()
+        writer.heartbeat()
+        assert not beat.exists()
 
 
 def test_a_recycled_process_number_keeps_no_lease_alive() -> None:
