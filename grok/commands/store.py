@@ -7,7 +7,6 @@ Exit status 0: done, all well; 1: something is wrong with the store, or stores d
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import warnings
 from collections import Counter
@@ -64,28 +63,27 @@ def parser() -> Parser:
         epilog=_EXAMPLES,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    of = {}
     for name, meaning in (
         ("status", "summarise the store and list what needs attention; writes nothing"),
         ("verify", "read every byte of the tables and checkpoints and check every guarantee; writes nothing"),
         ("compact", "merge small shards into large ones; readers see every row once meanwhile"),
         ("migrate", "bring a store of an older version to the current columns"),
         ("restore", "restore the runs of whole shards in quarantine/"),
+        ("export", "write every finished run that is not there to TensorBoard or Weights & Biases, with its curve"),
+        ("retire", "mark a design as abandoned: its runs that are not stored no longer count as missing"),
+        ("merge", "merge stores; runs that must have equal bits and differ are reported and not copied"),
     ):
-        add_store(commands.add_parser(name, help=meaning, description=meaning))
-    meaning = "write every finished run to TensorBoard or Weights & Biases, with its curve and outcome"
-    exporting = commands.add_parser("export", help=meaning, description=f"{meaning}; what is there already stays")
-    add_store(exporting)
+        of[name] = commands.add_parser(name, help=meaning, description=meaning)
+        if name != "merge":
+            add_store(of[name])
+    exporting, retiring, merging = of["export"], of["retire"], of["merge"]
     exporting.add_argument("--tensorboard", metavar="DIR", help="one folder below it for each run")
     exporting.add_argument("--wandb", metavar="PROJECT", help="offline unless WANDB_MODE=online")
     exporting.add_argument("--sink", metavar="MODULE.NAME", help="a log of your own (docs/plugins.md)")
     exporting.add_argument("--plugin-path", metavar="DIR", default=".", help="folder of that module (default: .)")
-    meaning = "mark a design as abandoned: its runs that are not stored no longer count as missing; removes nothing"
-    retiring = commands.add_parser("retire", help=meaning, description=meaning)
-    add_store(retiring)
     retiring.add_argument("design", metavar="DESIGN", help="a design_id or its first characters (`grok store status`)")
     retiring.add_argument("--why", metavar="TEXT", required=True, help="kept beside the rows, and said by the report")
-    meaning = "merge stores; runs that must have equal bits and differ are reported and not copied"
-    merging = commands.add_parser("merge", help=meaning, description=meaning)
     merging.add_argument("store", type=Path, metavar="A", help="store that receives the others' runs (without --into)")
     merging.add_argument("others", type=Path, metavar="B", nargs="*", help="stores to add")
     merging.add_argument("--into", type=Path, metavar="STORE", help="a new or another store that receives all of them")
@@ -94,32 +92,27 @@ def parser() -> Parser:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.command == "merge":
-        if arguments.into is None and arguments.others and not arguments.store.exists():
-            raise StoreError(
-                f"no store at {arguments.store} (it does not exist): for a new one give --into {arguments.store}"
-            )
         return _merge(arguments.store, arguments.others, arguments.into)
+    path = str(store_of(arguments))
     if arguments.command == "export":
-        return _export(arguments)
+        return _export(path, arguments)
     if arguments.command == "retire":
-        return _retire(str(store_of(arguments)), arguments.design, arguments.why)
+        return _retire(path, arguments.design, arguments.why)
     commands = {"status": _status, "verify": _verify, "compact": _compact, "migrate": _migrate, "restore": _restore}
-    return commands[arguments.command](str(store_of(arguments)))
+    return commands[arguments.command](path)
 
 
-def _export(arguments: argparse.Namespace) -> int:
+def _export(path: str, arguments: argparse.Namespace) -> int:
     from grok.execute.export import export, openers
-    from grok.execute.refusals import SINK_PACKAGES
+    from grok.execute.refusals import refuse_unusable_logs
 
-    for name in SINK_PACKAGES:
-        if getattr(arguments, name) and importlib.util.find_spec(name) is None:
-            raise ConfigError(f"--{name} needs the {name} package: pip install 'grok-lab[sinks]'")
-    store = open_store(str(store_of(arguments)))
+    store = open_store(path)
     own = {TARGET: arguments.sink} if arguments.sink else {}
     if own:
         name_code(arguments.plugin_path, [arguments.sink])
-    opened = openers(store, SinksConfig(tensorboard=arguments.tensorboard, wandb=arguments.wandb, plugin=own))
-    if not opened:
+    log = SinksConfig(tensorboard=arguments.tensorboard, wandb=arguments.wandb, plugin=own)
+    refuse_unusable_logs([log])
+    if not (opened := openers(log)):
         raise ConfigError("export: expected at least one of --tensorboard DIR, --wandb PROJECT, --sink MODULE.NAME")
 
     def tell(number: int, of: int) -> None:
@@ -143,7 +136,7 @@ def _status(path: str) -> int:
     tags = Counter(str(row["numerics"]) for row in table.to_pylist() if row["numerics"])
     for tag, count in tags.most_common():
         print(f"  numerics {tag}: {count}")
-    for kind in [kind for kind in TABLES if layout.table(kind).is_dir()]:
+    for kind in TABLES:
         files = [layout.shard(kind, name) for name in layout.names(kind)]
         print(f"  {kind}/: {len(files)} shards, {size(sum(f.stat().st_size for f in files))}")
     stored = store.run_ids()
@@ -174,7 +167,7 @@ def _status(path: str) -> int:
         )
     if failed := table["status"].to_pylist().count("failed"):
         attention.append(f"{failed} failed: their column error says why; retry_failed=true trains them again")
-    for kind in [kind for kind in TABLES if layout.table(kind).is_dir()]:
+    for kind in TABLES:
         attention += [
             f"{file} is ignored: not a parquet file, or a broken link" for file in strangers(layout.table(kind))
         ]
@@ -188,7 +181,7 @@ def _status(path: str) -> int:
 
 
 MISSING_DESIGNS: Final = 5
-"""Designs with missing runs that ``status`` names, the newest first."""
+"""Most designs with missing runs that ``status`` names, the newest first."""
 
 
 def _print_designs(store: Store, stored: set[str]) -> None:
@@ -208,8 +201,6 @@ def _print_designs(store: Store, stored: set[str]) -> None:
     for name, runs, missing in lacking[:MISSING_DESIGNS]:
         about = f"{first['kind'][name]}, planned {first['planned_at'][name]:%Y-%m-%d %H:%M} UTC"
         print(f"    design {name} ({about}): {len(missing)} of {len(runs)} runs missing")
-    if lacking[MISSING_DESIGNS:]:
-        print(f"    {len(lacking) - MISSING_DESIGNS} older designs lack runs, too")
 
 
 def _retire(path: str, design: str, why: str) -> int:
@@ -274,6 +265,8 @@ def _restore(path: str) -> int:
 
 
 def _merge(first: Path, others: list[Path], into: Path | None) -> int:
+    if into is None and others and not first.exists():
+        raise StoreError(f"no store at {first} (it does not exist): for a new one give --into {first}")
     done = merge(first, others, into)
     for conflict in done.conflicts:
         print(f"conflict: {conflict}")

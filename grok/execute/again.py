@@ -116,7 +116,8 @@ def train_again(stored: StoredRun) -> Repetition:
     row = stored.row
     result = _result(stored)
     rows = [Row(result, stored.planned.config, stored.planned.identity, Provenance.collect(), row["data_hash"])]
-    old, new = stored.trace, traces(*to_shard(rows).for_comparison())[stored.run_id]
+    shard = to_shard(rows)
+    old, new = stored.trace, traces(shard.runs, shard.curves)[stored.run_id]
     # whatever the numerics: a store compares only what must be equal
     both = [replace(trace, trajectory_id="", numerics=None) for trace in (old, new)]
     conflict = difference(*(replace(t, status="abandoned") if t.status == "rolled_back" else t for t in both))
@@ -224,17 +225,14 @@ def _refuse_other_data(config: GptConfig, row: Mapping[str, Any]) -> None:
     Raises:
         DataError: one of both.
     """
-    path = config.data.path
     try:
         here = data_hash(config)
     except DataError as error:
-        raise DataError(
-            f"run {row['run_id']} was trained on the corpus in {path}, which is not there ({error}): give data.path=DIR"
-        ) from error
+        here = f"no corpus ({error})"
     if here != row["data_hash"]:
         raise DataError(
-            f"the corpus in {path} is not the one that run {row['run_id']} was trained on (hash {here}, expected "
-            f"{row['data_hash']}): give data.path=DIR"
+            f"run {row['run_id']} was trained on the corpus with the hash {row['data_hash']}, and {config.data.path} "
+            f"has {here}: give data.path=DIR"
         )
 
 

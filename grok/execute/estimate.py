@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from pathlib import Path
 from statistics import median_low
 from typing import Final
 
-from grok.config import ArithmeticConfig, GptConfig
+from grok.config import ArithmeticConfig
 from grok.execute.groups import PlannedRun, program_of
-from grok.gpt.costs import count_parameters, layout
 from grok.store import Store
-from grok.text.corpus import read_manifest
 
 CORE_FLOPS: Final = 1.2e11
 """Operations a second of one core at small matrix products: of the order that processors of the 2020s reach."""
@@ -67,27 +64,7 @@ def bytes_per_worker(runs: Sequence[PlannedRun], lanes: int) -> float:
             step = 4 * 12 * (d + f) * config.model.layers * _rows(config)
             evaluation = 4 * 30 * (d + f) * _evaluated_rows(config)
             largest = max(largest, lanes * held + max(step, evaluation))
-        elif isinstance(config, GptConfig):
-            largest = max(largest, _language_model_bytes(config))
     return PROCESS_BYTES + largest
-
-
-def _language_model_bytes(config: GptConfig) -> float:
-    """Return what a language model's step keeps beside the process: on a GPU most of it is in the device's memory.
-
-    Weights, gradients and moments; the activations of a micro-batch and its logits; the best and the averaged
-    weights, and the states that a rollback can return to.
-    """
-    model, train = config.model, config.train
-    path = Path(str(config.data.path))  # there is one: the run has been named after it
-    vocab_size = model.vocab_size or int(read_manifest(path)["tokenizer"]["vocab_size"])
-    parameters = count_parameters(model, vocab_size)
-    at_once = min(train.micro_batch or train.batch_size, train.batch_size)
-    kept = (2 if "final" in config.save else 0) + (
-        3 * config.stability.snapshots if config.stability.rolls_back() else 0
-    )
-    step = layout(config, parameters, 1, at_once, on_cpu=config.device != "cuda")
-    return step.bytes + 4.0 * kept * parameters.total
 
 
 def _seconds_per_run(store: Store, device: str) -> dict[str, tuple[float, float]]:

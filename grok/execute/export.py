@@ -47,7 +47,7 @@ Opened = Callable[[str, Mapping[str, Any]], RunSink | None]
 """Opens the sink of one run, by its ``run_id`` and its settings; None: the log has the run already."""
 
 
-def openers(store: Store, log: SinksConfig) -> dict[str, Opened]:
+def openers(log: SinksConfig) -> dict[str, Opened]:
     """Return what opens each of the sinks that ``log`` asks for, by the setting's name."""
     made: dict[str, Opened] = {}
     if folder := log.tensorboard:
@@ -176,7 +176,7 @@ class RunLogs:
         self._waiting: dict[str, RunConfig] = {
             run.run_id: run.config
             for run in runs
-            if isinstance(run.config, ArithmeticConfig) and openers(store, run.config.log)
+            if isinstance(run.config, ArithmeticConfig) and openers(run.config.log)
         }
         self._failed: set[str] = set()
         """Sinks that failed once."""
@@ -207,7 +207,7 @@ class RunLogs:
             ended = [run_id for run_id in self._waiting if statuses.get(run_id, "failed") != "failed"]
             rows = self._store.table("runs", ended, None).to_pylist() if ended else []
             for row, points in with_curves(self._store, rows):
-                for name, open_sink in openers(self._store, self._waiting[row["run_id"]].log).items():
+                for name, open_sink in openers(self._waiting[row["run_id"]].log).items():
                     if name not in self._failed:
                         self._into(name, open_sink, row, points)
                 del self._waiting[row["run_id"]]

@@ -101,16 +101,14 @@ def with_initial_weights(configs: Sequence[RunConfig]) -> list[RunConfig]:
         ConfigError: the settings are of another model.
     """
     sources: dict[str, Any] = {}
-    filled: list[RunConfig] = []
-    for config in configs:
-        if not isinstance(config, GptConfig) or config.init_from is None:
-            filled.append(config)
-            continue
-        from grok.gpt.hf import read_source, with_source
+    filled = list(configs)
+    for at, config in enumerate(configs):
+        if isinstance(config, GptConfig) and config.init_from is not None:
+            from grok.gpt.hf import read_source, with_source
 
-        if config.init_from not in sources:
-            sources[config.init_from] = read_source(config.init_from)[0]
-        filled.append(with_source(config, sources[config.init_from]))
+            if config.init_from not in sources:
+                sources[config.init_from] = read_source(config.init_from)[0]
+            filled[at] = with_source(config, sources[config.init_from])
     return filled
 
 
@@ -226,10 +224,6 @@ class Group:
     def name(self) -> str:
         """A name that no other group in flight has."""
         return f"{self.runs[0].run_id}-{len(self.runs)}-{self.deaths}"
-
-    def halves(self) -> tuple[Group, Group]:
-        middle = len(self.runs) // 2
-        return Group(self.runs[:middle]), Group(self.runs[middle:])
 
 
 def lane_groups(runs: Sequence[PlannedRun], *, workers: int, lanes: int = 1, gpu: bool = False) -> list[Group]:

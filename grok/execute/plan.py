@@ -20,6 +20,7 @@ from grok.execute.groups import Group, PlannedRun, lane_groups, value_of
 from grok.execute.resume import Prefixes
 from grok.processes import Rank, usable_cores, usable_memory
 from grok.store import Purpose, Purposes, Store
+from grok.store.provenance import ABOUT_THE_COMMAND
 from grok.streams import CROSSED, STREAMS
 
 # Retraining (``force=true``): what the store holds is trained once more, as the next replicate.
@@ -126,20 +127,7 @@ def visible_gpus() -> int:
 
 # Which of the requested runs must be trained: all of them, minus duplicates, minus what is stored. No torch.
 
-SHARED: Final = (
-    "mode",
-    "device",
-    "executor",
-    "workers",
-    "lanes",
-    "plugin_path",
-    "store.path",
-    "store.flush_seconds",
-    "dry_run",
-    "retry_failed",
-    "force",
-    "require_clean",
-)
+SHARED: Final = ("mode", "device", "plugin_path", "store.path", "store.flush_seconds", *ABOUT_THE_COMMAND)
 """Settings of the command rather than of a run: one sweep has one value of each."""
 
 
@@ -258,8 +246,7 @@ def shared_settings(configs: Sequence[RunConfig]) -> RunConfig:
     """
     if not configs:
         raise ConfigError("no run is requested: expected at least one seed or setting to sweep over")
-    first = flatten(configs[0])
-    values = {name: first[name] for name in SHARED}
+    values = {name: value_of(configs[0], name) for name in SHARED}
     for config in configs:
         for name, value in values.items():
             other = value_of(config, name)

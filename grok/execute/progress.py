@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grok.config import ArithmeticConfig, identify
 from grok.config.values import literal
-from grok.execute.estimate import bytes_per_worker, seconds_to_train
+from grok.execute.estimate import seconds_to_train
 from grok.execute.groups import PlannedRun, value_of
 from grok.execute.live import LiveFolder
 from grok.execute.plan import Plan
@@ -162,15 +162,15 @@ class ProgressView:
 
 # What a plan says before it trains: counts, time, the user's own code, and settings that change nothing.
 
-MORE: Final = ("eval.metrics", "eval.tasks", "checkpoint.keep", "checkpoint.keep_every", "checkpoint.keep_steps")
+MORE: Final = (
+    *("save", "eval.metrics", "eval.tasks"),
+    *("checkpoint.keep", "checkpoint.keep_every", "checkpoint.keep_steps"),
+)
 """Settings in no name of a run by which it measures or keeps more: a stored run may lack it."""
 
 
-def plan_lines(plan: Plan, store: Store | None, provenance: Provenance, *, details: bool = False) -> Iterator[str]:
-    """Yield the plan's counts, workers and time; notes on uncommitted and own code, and on settings of no effect.
-
-    ``details``: also the sizes of its groups, and their memory.
-    """
+def plan_lines(plan: Plan, store: Store | None, provenance: Provenance) -> Iterator[str]:
+    """Yield the plan's counts, workers and time; notes on uncommitted and own code, and on settings of no effect."""
     line = plan.summary()
     if plan.to_train:
         seconds = seconds_to_train(plan.to_train, store, plan.pool.workers, gpu=plan.pool.gpu)
@@ -179,11 +179,6 @@ def plan_lines(plan: Plan, store: Store | None, provenance: Provenance, *, detai
     if plan.to_train and provenance.git_dirty:
         yield "Note: the code has changes that are not committed (git_dirty in every row); require_clean=true refuses."
     yield from own_code_lines(plan, store)
-    if details and plan.to_train:
-        sizes = [len(group.runs) for group in plan.groups()]
-        memory = bytes_per_worker(plan.to_train, plan.pool.lanes or 1)
-        spread = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else f"{max(sizes)}"
-        yield f"{len(sizes)} lane group(s) of {spread} run(s); about {memory / 1e9:.1f} GB a worker"
     yield from _not_measured(plan, store)
 
 
@@ -197,24 +192,13 @@ def own_code_lines(plan: Plan, store: Store | None) -> Iterator[str]:
     }
     for name, called, fingerprint in sorted(named):
         yield f"Your code: {name}={called} ({fingerprint})"
-    if not runs:
-        return
-    from grok.arithmetic.user import is_plain
-
     configs = [run.config for run in runs if isinstance(run.config, ArithmeticConfig)]
-    count, configs = len(configs), [config for config in configs if not config.task.trains_itself()]
-    if whole := count - len(configs):
-        plural = "s" if whole > 1 else ""
-        yield f"Slow path for {whole} run{plural}: a function of your own trains each of them (docs/plugins.md)"
-    tables = sum(config.task.is_of_another_form() for config in configs)
-    modules = sum(is_plain(config) for config in configs) - tables
-    for plain, what in ((tables, "a table of your own (Examples)"), (modules, "a torch module")):
-        if plain:
-            yield (
-                f"Plain path for {plain} run{'s' if plain > 1 else ''}: {what} is trained one lane at a time, "
-                "uncompiled (docs/plugins.md)"
-            )
-    if store is not None:
+    if plain := sum(bool(config.model.plugin) or config.task.is_of_another_form() for config in configs):
+        yield (
+            f"Plain path for {plain} run{'s' if plain > 1 else ''}: a table, a torch module or a function of your own "
+            "is trained one lane at a time, uncompiled (docs/plugins.md)"
+        )
+    if runs and store is not None:
         yield from _changed(runs, store)
 
 
@@ -245,7 +229,7 @@ def _not_measured(plan: Plan, store: Store | None) -> Iterator[str]:
         for run in plan.runs
         if run.run_id in plan.stored
     }
-    if store is None or not any(any(values.values()) for values in asks.values()):
+    if store is None or all(_has(None, value) for values in asks.values() for value in values.values()):
         return
     lacking: dict[str, None] = {}
     runs = set()
@@ -266,6 +250,8 @@ def _not_measured(plan: Plan, store: Store | None) -> Iterator[str]:
 
 def _has(stored: Any, wanted: Any) -> bool:
     """Return whether a run with the setting ``stored`` has all that ``wanted`` gives."""
+    if isinstance(wanted, str):  # save
+        return wanted == "none" or set(wanted.split(",")) <= set(str(stored).split(","))
     if isinstance(wanted, list):
         return set(wanted) <= set(json.loads(stored or "[]"))
     if wanted is None or isinstance(wanted, bool):

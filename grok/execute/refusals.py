@@ -7,9 +7,10 @@ import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
+from grok.config.common import SinksConfig
 from grok.config.fields import canonical_json, walk
 from grok.config.gpt import MAIN
 from grok.errors import ConfigError, DataError
@@ -23,10 +24,7 @@ from grok.processes import Rank
 from grok.store import Store
 from grok.streams import layer_seeds
 
-C = TypeVar("C", bound=RunConfig)
-
-SINK_PACKAGES: Final = ("tensorboard", "wandb")
-"""Logs beside the store, each with the name of the package that it needs."""
+C = TypeVar("C", bound=RunConfig | SinksConfig)
 
 
 def refuse_missing_device(shared: RunConfig, configs: Sequence[RunConfig]) -> None:
@@ -118,18 +116,18 @@ def refuse_unusable_code(configs: Sequence[RunConfig]) -> None:
             gpt.refuse_unusable(config)
 
 
-def refuse_unusable_logs(configs: Sequence[RunConfig]) -> None:
+def refuse_unusable_logs(logs: Sequence[SinksConfig]) -> None:
     """Refuse a log beside the store whose package is not installed, or whose code cannot be called.
 
     Raises:
         ConfigError: names the setting, and what would do.
     """
-    for name in SINK_PACKAGES:
-        if any(getattr(config.log, name) for config in configs) and importlib.util.find_spec(name) is None:
-            raise ConfigError(f"log.{name} needs the {name} package: pip install 'grok-lab[sinks]', or log.{name}=null")
-    for spec in {canonical_json(config.log.plugin): config.log.plugin for config in configs}.values():
-        if spec and not callable(load(spec)):
-            raise ConfigError(f"log.plugin={label(spec)} cannot be called: expected a class")
+    for name in ("tensorboard", "wandb"):  # each the name of its package, too
+        if any(getattr(log, name) for log in logs) and importlib.util.find_spec(name) is None:
+            raise ConfigError(f"log.{name} needs the {name} package: pip install 'grok-lab[sinks]', or leave it out")
+    for log in _distinct(logs, lambda log: log.plugin):
+        if log.plugin and not callable(load(log.plugin)):
+            raise ConfigError(f"log.plugin={label(log.plugin)} cannot be called: expected a class")
 
 
 def refuse_unusable_tasks(configs: Sequence[RunConfig]) -> None:
@@ -185,25 +183,15 @@ def _refuse_masks_without_ends(configs: Sequence[GptConfig]) -> None:
     """Refuse to mask documents of a single text, whose tokeniser may have an end that the text has nowhere."""
     from grok.text.corpus import open_corpus
 
-    masked = [config.data for config in configs if config.data.document_mask and config.data.path is not None]
-    for data in {canonical_json([data.folders(), data.mixture]): data for data in masked}.values():
-        folders = data.folders()
+    masked = (config for config in configs if config.data.document_mask and config.data.path is not None)
+    for config in _distinct(masked, lambda c: [c.data.folders(), c.data.mixture]):
+        data, folders = config.data, config.data.folders()
         for name in [name for name, weight in data.mixture.items() if weight > 0] or [MAIN]:
             if (corpus := open_corpus(folders[name])).document_end is None:
                 raise DataError(
                     f"data.document_mask=true, and {corpus.path} has no <|endoftext|> between documents: prepare a "
                     "text of several documents, or leave data.document_mask out"
                 )
-
-
-CHECKS: Final[tuple[Callable[[Sequence[RunConfig]], None], ...]] = (
-    refuse_unusable_code,
-    refuse_unusable_logs,
-    refuse_unusable_tasks,
-    refuse_unknown_tensors,
-    refuse_unusable_data,
-)
-"""What no run may have, in the order in which it is asked. Each asks once about runs that are alike for it."""
 
 
 def refuse_impossible(shared: RunConfig, requested: Sequence[PlannedRun], store: Store | None) -> None:
@@ -218,8 +206,11 @@ def refuse_impossible(shared: RunConfig, requested: Sequence[PlannedRun], store:
     configs = [run.config for run in requested]
     refuse_missing_device(shared, configs)
     refuse_unavailable(shared.executor, shared.plugin_path)
-    for check in CHECKS:
-        check(configs)
+    refuse_unusable_code(configs)
+    refuse_unusable_logs([config.log for config in configs])
+    refuse_unusable_tasks(configs)
+    refuse_unknown_tensors(configs)
+    refuse_unusable_data(configs)
     if any(isinstance(config, GptConfig) for config in configs):
         stored = store.run_ids() if store is not None else set()  # a finished sweep may be given again
         new = [run for run in requested if run.run_id not in stored]

@@ -41,29 +41,49 @@ def checkpoint_to_resume(run: PlannedRun, store_path: str) -> tuple[Checkpoint |
         CheckpointUnreadable: a checkpoint that may be intact cannot be read.
         CheckpointError: the checkpoint that ``resume.run`` names is missing or damaged.
     """
-    from grok.checkpoints import checkpoint_steps, has_checkpoint, load_checkpoint, run_folder
-
-    whole = not _in_shares(run.config)
-    own, notes = _own_checkpoint(run, store_path)
-    if own is not None:
+    own, notes = _intact(run, run.run_id, None, store_path, origin_of(run))
+    # built-in metrics are in no name of a run; those of the user's own are, with their code
+    wanted = metrics_of(run.config)
+    if own is not None and wanted is not None and own.state.get(METRICS, wanted) != wanted:
+        notes = [
+            f"Note: run {run.run_id} was measured without the eval.metrics of now up to step {own.step}: it was "
+            "trained anew, so that its curve has them from the start"
+        ]
+    elif own is not None:
         return own, notes
     named = named_checkpoint(run.config, store_path)
     if named is not None or run.extends is None:
         return named, notes
-    folder, at, of = run_folder(store_path, run.extends), run.extends_at, stored_origin(store_path, run.extends)
-    damaged = f"Damaged: the checkpoint of run {run.extends}, which {run.run_id} extends; it was trained anew"
-    if at is not None and at in checkpoint_steps(folder):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the note says it
-            try:
-                return load_checkpoint(folder, at, whole=whole, of=of), notes
-            except CheckpointError:
-                notes.append(damaged)
-    elif at is None and has_checkpoint(folder):
-        return replace(load_checkpoint(folder, whole=whole, of=of), run_id=run.run_id), notes
-    elif at is None and checkpoint_steps(folder):  # else it was removed after the plan was made
-        notes.append(damaged)
-    return None, notes
+    of = stored_origin(store_path, run.extends)
+    found, damaged = _intact(run, run.extends, run.extends_at, store_path, of)
+    if found is not None and run.extends_at is None:
+        found = replace(found, run_id=run.run_id)
+    return found, notes + damaged
+
+
+def _intact(
+    run: PlannedRun, source: str, at: int | None, store_path: str, of: Origin
+) -> tuple[Checkpoint | None, list[str]]:
+    """Return the checkpoint of the run ``source`` at this step, or its newest intact one; and a line on a damaged one.
+
+    None: it is damaged, or there is none any more.
+    """
+    from grok.checkpoints import checkpoint_steps, load_checkpoint, run_folder
+
+    folder = run_folder(store_path, source)
+    steps = checkpoint_steps(folder)
+    if not steps or at not in (None, *steps):
+        return None, []
+    step = steps[0] if at is None else at
+    other = "" if source == run.run_id else f", which {run.run_id} extends,"
+    damaged = f"Damaged: the checkpoint of run {source}{other} at step {step}; it"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the note says it where the user looks
+        try:
+            checkpoint = load_checkpoint(folder, at, whole=not _in_shares(run.config), of=of)
+        except CheckpointError:
+            return None, [f"{damaged} was trained anew"]
+    return checkpoint, [f"{damaged} went on from step {checkpoint.step}"] if checkpoint.step != step else []
 
 
 def trunk_of(run: PlannedRun) -> tuple[Identity, int] | None:
@@ -153,30 +173,6 @@ def refuse_unusable_parents(requested: Sequence[PlannedRun]) -> None:
             folder = _named_folder(config.resume.run, config.store.path)
             state = read_state(folder, config.resume.step, of=stored_origin(config.store.path, config.resume.run))
             check_settings(state, config, str(run.data_hash))
-
-
-def _own_checkpoint(run: PlannedRun, store_path: str) -> tuple[Checkpoint | None, list[str]]:
-    from grok.checkpoints import checkpoint_steps, load_checkpoint, run_folder
-
-    folder = run_folder(store_path, run.run_id)
-    steps = checkpoint_steps(folder)
-    if not steps:
-        return None, []
-    damaged = f"Damaged: the checkpoint of run {run.run_id} at step {steps[0]}; it"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the note says it where the user looks
-        try:
-            checkpoint = load_checkpoint(folder, whole=not _in_shares(run.config), of=origin_of(run))
-        except CheckpointError:
-            return None, [f"{damaged} was trained anew"]
-    # built-in metrics are in no name of a run; those of the user's own are, with their code
-    wanted = metrics_of(run.config)
-    if wanted is not None and checkpoint.state.get(METRICS, wanted) != wanted:
-        return None, [
-            f"Note: run {run.run_id} was measured without the eval.metrics of now up to step {checkpoint.step}: it was "
-            "trained anew, so that its curve has them from the start"
-        ]
-    return checkpoint, [f"{damaged} went on from step {checkpoint.step}"] if checkpoint.step != steps[0] else []
 
 
 def _in_shares(config: RunConfig) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from grok.execute.executors.base import Executor, WorkerDied
 from grok.execute.groups import Group, PlannedRun
 from grok.execute.live import LiveFolder
-from grok.execute.worker import Ended, GroupReport
+from grok.execute.worker import Ended
 from grok.store.leases import STALE_AFTER
 
 PATIENCE: Final = 0.5
@@ -38,8 +38,6 @@ class Totals(Ended):
     """Runs that another sweep finished meanwhile."""
     failed: dict[str, str] = field(default_factory=dict)
     """Error of every run that is at fault for itself."""
-    deaths: int = 0
-    """Workers lost."""
 
 
 @dataclass(slots=True)
@@ -130,7 +128,10 @@ class GroupRunner:
             self._bury(ticket, str(death))
             return
         group, _ = self._flying.pop(ticket)
-        self._count(group, report)
+        self.totals.add(report)
+        self.totals.elsewhere |= set(report.stored)
+        if report.held:
+            self._hold(group, report.held)
         left = self._left(group, {*report.finished, *report.stored, *report.held, *report.paused})
         if report.fatal is not None:
             if self._flying and not (report.workers_go_on or self.live.stop_requested()):
@@ -141,28 +142,21 @@ class GroupRunner:
         elif left is not None and not self.stop():
             self._waiting.append(left)  # this worker alone was told to leave
 
-    def _count(self, group: Group, report: GroupReport) -> None:
-        self.totals.add(report)
-        self.totals.elsewhere |= set(report.stored)
-        if report.held:
-            if not self._said_held:
-                self._said_held = True
-                several = len(report.held) > 1
-                by = ", ".join(sorted(set(report.held.values())))
-                lost = f"leased by a lost worker of this sweep ({by})"
-                other = f"being trained by another sweep in this store ({by})"
-                self.tell(
-                    f"{len(report.held)} run{'s are' if several else ' is'} {lost if group.deaths else other}, waiting "
-                    f"for {'them' if several else 'it'}; if that one is dead or stands still, its runs are taken over "
-                    f"after about {STALE_AFTER / 60:.0f} minutes without a sign of it"
-                )
-            self._held.append(replace(group, runs=tuple(run for run in group.runs if run.run_id in set(report.held))))
+    def _hold(self, group: Group, held: Mapping[str, str]) -> None:
+        if not self._said_held:
+            self._said_held = True
+            lost, other = "leased by a lost worker of this sweep", "being trained by another sweep in this store"
+            self.tell(
+                f"{len(held)} run(s) {lost if group.deaths else other} ({', '.join(sorted(set(held.values())))}), "
+                "waiting for them; if that one is dead or stands still, its runs are taken over after about "
+                f"{STALE_AFTER / 60:.0f} minutes without a sign of it"
+            )
+        self._held.append(replace(group, runs=tuple(run for run in group.runs if run.run_id in held)))
 
     def _bury(self, ticket: Any, reason: str) -> None:
         """Take stock after a worker died, and with it its neighbours where one's death takes them along."""
         lost = list(self._flying) if self.executor.spreads_deaths else [ticket]
         groups = [self._flying.pop(other)[0] for other in lost]
-        self.totals.deaths += 1
         self.executor.renew()
         statuses = self.stored()
         for group in groups:
@@ -188,7 +182,8 @@ class GroupRunner:
             into.append(group)
         elif len(group.runs) > 1:
             self.tell(f"a group of {size} ended early again ({reason}); trying its halves")
-            into.extend(replace(half, deaths=TRIES - 1) for half in group.halves())
+            middle = len(group.runs) // 2
+            into.extend(Group(half, deaths=TRIES - 1) for half in (group.runs[:middle], group.runs[middle:]))
         else:
             run = group.runs[0]
             self.tell(f"run {run.run_id} fails ({reason}); going on without it")

@@ -105,14 +105,11 @@ def refuse_unsharable(configs: Sequence[RunConfig], rank: Rank) -> None:
                 f"{name} of {smallest} cannot be shared by {rank.size} processes: expected at least {rank.size}, "
                 f"or torchrun --nproc-per-node={smallest}"
             )
-        if rank.size > 1 and train.keeps and config.eval.tasks:
+        if rank.size > 1 and train.keeps and (config.eval.tasks or config.optim.kind == "adamw8bit"):
             raise ConfigError(
-                f"train.parallel={train.parallel} with eval.tasks: no process has the whole model; use grok evaluate"
-            )
-        if rank.size > 1 and train.keeps and config.optim.kind == "adamw8bit":
-            raise ConfigError(
-                f"train.parallel={train.parallel} with optim.kind=adamw8bit: bitsandbytes cannot shard its moments; "
-                "expected optim.kind=adamw, or train.parallel=ddp"
+                f"train.parallel={train.parallel} with eval.tasks={config.eval.tasks} and optim.kind="
+                f"{config.optim.kind}: no process has the whole model for tasks (use grok evaluate), and bitsandbytes "
+                "cannot shard its moments; expected no tasks and optim.kind=adamw, or train.parallel=ddp"
             )
 
 
@@ -129,10 +126,9 @@ def take_part(shared: RunConfig, rank: Rank) -> int:
                 if isinstance(event, Checkpoint) and event.shards is not None:
                     event.shards()
             Ranks.of_this_process().leave()
-        except RefusedElsewhere as error:
-            return error.exit_status
         except GrokError as error:
-            print(f"rank {rank.index}: {one_line(error)}", file=sys.stderr, flush=True)
+            if not isinstance(error, RefusedElsewhere):
+                print(f"rank {rank.index}: {one_line(error)}", file=sys.stderr, flush=True)
             return error.exit_status
     return 0
 
@@ -149,10 +145,7 @@ def let_go() -> None:
 # From configs to stored runs: plans, says what it is about to do, trains, and says what happened.
 
 GO_ON = "The same command goes on where it stopped."
-CORRECT = "Correct this first; the same command then goes on where it stopped."
-CORRECT_CODE = (
-    "Correct this first; the same command then trains runs of changed code anew, and goes on with the others."
-)
+CORRECT = "Correct this first; the same command then goes on where it stopped, and trains runs of changed code anew."
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +209,7 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
                 say(f"Repaired: {repair}")
             store = store or open_store(path)
         plan = make_plan(requested, store)
-        for line in plan_lines(plan, store, provenance, details=shared.dry_run):
+        for line in plan_lines(plan, store, provenance):
             say(line)
         if writer is None:
             say(f"Nothing was trained (dry_run=true). The store would be {path}.")
@@ -257,6 +250,7 @@ class Sweep:
             parent=(socket.gethostname(), os.getpid()) if local else None,
             own_code=active(),
         )
+        interrupt, executor = Interrupt(lambda name: self._on_interrupt(name, live)), None
         try:
             executor = make_executor(
                 self.plan.pool.executor,
@@ -264,11 +258,6 @@ class Sweep:
                 workers=self.plan.pool.workers,
                 one_thread=not isinstance(self.shared, GptConfig),
             )
-        except BaseException:  # a cluster that is not to be reached, or Ctrl-C meanwhile
-            live.remove()
-            raise
-        interrupt = Interrupt(lambda name: self._on_interrupt(name, live))
-        try:
             with interrupt, view, RunLogs(self.store, self.plan.to_train, say):
                 runner = GroupRunner(
                     executor=executor,
@@ -285,7 +274,8 @@ class Sweep:
         except KeyboardInterrupt:
             self.interrupted = "SIGINT"
         finally:
-            executor.close()
+            if executor is not None:  # else a cluster is not to be reached
+                executor.close()
             live.remove()
         return totals
 
@@ -328,17 +318,6 @@ class Sweep:
         )
         self.writer.commit([finished_row(result, run, self.provenance, self.shared.store.path)])
 
-    def _say_what_stored_runs_lack(self) -> None:
-        """Say that a stored run did not keep the weights that ``save`` now names; it is not trained again."""
-        if self.shared.save == "none" or not self.plan.stored:
-            return
-        without = [x for x in self.plan.stored if not any((self.store.layout.checkpoints / x).glob("*"))]
-        if without:
-            say(
-                f"Note: {len(without)} stored run{'s' if len(without) > 1 else ''} kept no weights "
-                f"(save={self.shared.save} was not set then); add force=true to train them again as the next replicate."
-            )
-
     def _clear_what_kills_left(self, finished: Sequence[str]) -> None:
         """Remove the checkpoints of stored runs whose worker was killed between the commit and doing so itself."""
         checkpoints = self.store.layout.checkpoints
@@ -360,7 +339,6 @@ class Sweep:
         """Print what happened and how to go on; return the outcome."""
         for note in dict.fromkeys(totals.notes):
             say(note)
-        self._say_what_stored_runs_lack()
         statuses = self.store.statuses()
         requested = dict.fromkeys(self.plan.requested)
         self._clear_what_kills_left([r for r in requested if statuses.get(r, "failed") != "failed"])
@@ -379,8 +357,7 @@ class Sweep:
         error = next(iter(totals.failed.values()), "the column error says why")
         failure = f"{len(failed)} failed: {error}. The same command with retry_failed=true tries them again."
         if totals.fatal is not None:
-            correct = CORRECT_CODE if any(run.code for run in self.plan.to_train) else CORRECT
-            line = f"Stopped: {totals.fatal}. {line} {correct if totals.to_correct else GO_ON}"
+            line = f"Stopped: {totals.fatal}. {line} {CORRECT if totals.to_correct else GO_ON}"
         elif totals.paused and not self.interrupted:
             run_id, words = next(iter(totals.paused.items()))
             more = len(totals.paused) - 1

@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from grok.config import GptConfig, RunConfig
 from grok.errors import ConfigError, GrokError
@@ -106,35 +106,21 @@ KEY = "code"
 UNKNOWN = "unknown"
 
 
-class Lineage:
-    """The commits that the runs of one group were trained under, oldest first, the present one last."""
+def code_of(job: Job, now: Provenance) -> dict[str, Any]:
+    """Return the commits that a run is trained under, oldest first, and whether there were changes in any of them."""
+    before: dict[str, Any] = {"commits": [], "dirty": False}
+    if job.resume is not None:
+        before = job.resume.state.get(KEY, before)
+    either = (before["dirty"], now.git_dirty)
+    commits = dict.fromkeys([*before["commits"], now.git_commit or UNKNOWN])
+    return {"commits": list(commits), "dirty": True in either or (None if None in either else False)}
 
-    def __init__(self, provenance: Provenance, jobs: Sequence[Job]) -> None:
-        """``jobs``: the runs, with the checkpoints that they go on from."""
-        self.present = provenance
-        self._before: dict[str, tuple[list[str], bool | None]] = {}
-        for job in jobs:
-            if job.resume is not None and KEY in job.resume.state:
-                code = job.resume.state[KEY]
-                self._before[job.run_id] = (code["commits"], code["dirty"])
 
-    def of(self, run_id: str) -> Provenance:
-        """Return the provenance of ``run_id``: all its commits in one text, dirty where any part was."""
-        commits, dirty = self._code(run_id)
-        if commits == [UNKNOWN]:
-            return self.present
-        return replace(self.present, git_commit=" | ".join(commits), git_dirty=dirty)
-
-    def marked(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return ``checkpoint`` with the code that trained up to it."""
-        commits, dirty = self._code(checkpoint.run_id)
-        return replace(checkpoint, state={**checkpoint.state, KEY: {"commits": commits, "dirty": dirty}})
-
-    def _code(self, run_id: str) -> tuple[list[str], bool | None]:
-        before, was_dirty = self._before.get(run_id, ([], False))
-        now = self.present.git_dirty
-        dirty = True if now or was_dirty else None if now is None or was_dirty is None else False
-        return list(dict.fromkeys([*before, self.present.git_commit or UNKNOWN])), dirty
+def under(code: Mapping[str, Any], now: Provenance) -> Provenance:
+    """Return the provenance of a run that was trained under ``code``: all its commits in one text."""
+    if code["commits"] == [UNKNOWN]:
+        return now
+    return replace(now, git_commit=" | ".join(code["commits"]), git_dirty=code["dirty"])
 
 
 PUBLISH: Final = 0.5
@@ -290,21 +276,21 @@ def _train(
 
     with exits_refused(), Ledger(writer, settings.flush_seconds, committed) as ledger:
         try:
-            jobs, notes = jobs_of(runs, settings.store_path)
-            report.notes += notes
-            lineage = Lineage(provenance, jobs)
+            jobs = [job_of(run, settings.store_path, report.notes) for run in runs]
+            code = {job.run_id: code_of(job, provenance) for job in jobs}
             for event in train(jobs, lanes=settings.lanes, device=device, stop=stop):
                 if isinstance(event, RunResult):
                     run = by_id.get(event.run_id) or by_id[event.parent_run_id or ""]
                     if event.tensors and writer.holds(event.run_id):
                         event.tensors = {}  # its row will be dropped; the weights there belong to the one that stays
-                    ledger.add(finished_row(event, run, lineage.of(run.run_id), settings.store_path))
+                    ledger.add(finished_row(event, run, under(code[run.run_id], provenance), settings.store_path))
                 elif isinstance(event, Paused):
                     report.paused[event.run_id] = event.words
                 elif isinstance(event, Checkpoint):
                     ledger.settle_branches(event.run_id)
                     run = by_id[event.run_id]
-                    kept = replace(lineage.marked(event), trajectory_id=run.identity.trajectory_id)
+                    state = {**event.state, KEY: code[event.run_id]}
+                    kept = replace(event, state=state, trajectory_id=run.identity.trajectory_id)
                     keep_checkpoint(settings.store_path, kept, run.config)
                 ledger.check()
                 view.show(event)
@@ -317,7 +303,7 @@ def _train(
             report.device_lost = is_device_error(error)
     report.notes += ledger.notes
     report.grokked = view.grokked
-    view.close()
+    live.retract(group_name)  # from here on the group's report counts
 
 
 def prepare_process(configs: Sequence[RunConfig], device: str, slot: int) -> str:
@@ -353,32 +339,20 @@ def refuse_unclean(provenance: Provenance, config: RunConfig) -> None:
     Raises:
         ConfigError: it is not, or nobody can tell.
     """
-    if not config.require_clean or provenance.git_dirty is False:
-        return
-    if provenance.git_dirty:
+    if config.require_clean and provenance.git_dirty is not False:
+        found = "the code has changes that are not committed" if provenance.git_dirty else "there is no git checkout"
         raise ConfigError(
-            "require_clean=true: the code has changes that are not committed; commit them, or set "
-            "require_clean=false to have them noted as git_dirty"
+            f"require_clean=true: {found}; run from a checkout without changes, or set require_clean=false to have "
+            "them noted as git_dirty"
         )
-    raise ConfigError(
-        "require_clean=true: there is no git checkout to ask whether the code is committed; run from a checkout, "
-        "or set require_clean=false"
-    )
 
 
-def jobs_of(runs: Sequence[PlannedRun], store_path: str) -> tuple[list[Job], list[str]]:
-    """Return the engine's jobs, each with the checkpoint that it goes on from, and what happened to checkpoints."""
-    resumed = [checkpoint_to_resume(run, store_path) for run in runs]
-    jobs = [
-        Job(
-            run_id=run.run_id,
-            config=run.config,
-            resume=checkpoint,
-            kept=StoredCheckpoints(store_path, run.run_id, origin_of(run)),
-        )
-        for run, (checkpoint, _) in zip(runs, resumed, strict=True)
-    ]
-    return jobs, [note for _, notes in resumed for note in notes]
+def job_of(run: PlannedRun, store_path: str, notes: list[str]) -> Job:
+    """Return the engine's job, with the checkpoint that it goes on from; add to ``notes`` what happened to others."""
+    checkpoint, said = checkpoint_to_resume(run, store_path)
+    notes += said
+    kept = StoredCheckpoints(store_path, run.run_id, origin_of(run))
+    return Job(run_id=run.run_id, config=run.config, resume=checkpoint, kept=kept)
 
 
 def keep_checkpoint(store_path: str, checkpoint: Checkpoint, config: RunConfig) -> None:
@@ -466,7 +440,3 @@ class WorkerView:
             self._live.publish(
                 self._name, {"flying": self._flying, "finished": self._finished, "grokked": self.grokked}
             )
-
-    def close(self) -> None:
-        """Take the news back: from here on the group's report counts."""
-        self._live.retract(self._name)

@@ -73,7 +73,10 @@ def test_changed_code_trains_anew_and_says_why(door: Door, write: Write) -> None
     ended = door(*RUN, "executor=inline")
     assert "1 planned, 0 stored, 0 duplicates, 1 to train" in ended.out
     assert "1 of them are stored with other code and train anew: changed is mine.Perceptron" in ended.out
-    assert "Plain path for 1 run: a table of your own (Examples) is trained one lane at a time" in ended.out
+    assert (
+        "Plain path for 1 run: a table, a torch module or a function of your own is trained one lane at a time"
+        in ended.out
+    )
     assert len(open_store("S").run_ids()) == 2
     write(mine=MINE.replace("width=16", "width=18"))
     planned = door(*RUN, "executor=inline", "dry_run=true").out

@@ -68,11 +68,9 @@ class DaskExecutor:
     def result(self, ticket: Future) -> GroupReport:
         try:
             report: GroupReport = ticket.result()
-        except FutureCancelledError as error:
-            if error.reason == LOST:  # no group is at fault, and none can be submitted
+        except (FutureCancelledError, KilledWorker) as error:
+            if getattr(error, "reason", None) == LOST:  # no group is at fault, and none can be submitted
                 return GroupReport(fatal="the connection to the Dask scheduler is lost", workers_go_on=True)
-            raise WorkerDied("its Dask worker was lost") from error
-        except KilledWorker as error:
             raise WorkerDied("its Dask worker was lost") from error
         except Exception as error:  # a group never raises by itself
             return unfit("Dask", error)
