@@ -78,33 +78,25 @@ def in_order(function: Callable[..., R], jobs: Iterable[tuple[Any, ...]], worker
             future.cancel()
 
 
-class Throughput:
-    """Reports the progress of a pass over the text, every few seconds."""
+SECONDS: Final = 5.0
+"""Seconds between two lines of progress."""
 
-    SECONDS: Final = 5.0
 
-    def __init__(self, what: str, total: int, say: Say) -> None:
-        self._what, self._total, self._say = what, total, say
-        self._done = 0
-        self._began = self._printed_at = time.monotonic()
-
-    def add(self, n_bytes: int) -> None:
-        """Add ``n_bytes`` to the bytes done."""
-        self._done += n_bytes
+def reported(results: Iterable[R], size: Callable[[R], int], what: str, total: int, say: Say) -> Iterator[R]:
+    """Yield ``results``, each for ``size(result)`` of ``total`` bytes; ``say`` takes lines of progress."""
+    done, began = 0, time.monotonic()
+    said_at = began
+    for result in results:
+        yield result
+        done += size(result)
         now = time.monotonic()
-        if now - self._printed_at >= self.SECONDS:
-            self._printed_at = now
-            rate = self._done / (now - self._began)
-            left = max(0.0, (self._total - self._done) / rate)
-            self._say(
-                f"{self._what}: {self._done / 1e6:,.0f} of about {self._total / 1e6:,.0f} MB,"
-                f" {rate / 1e6:,.1f} MB/s, about {left:,.0f} s left"
+        if now - said_at >= SECONDS:
+            said_at, rate = now, done / (now - began)
+            say(
+                f"{what}: {done / 1e6:,.0f} of about {total / 1e6:,.0f} MB, {rate / 1e6:,.1f} MB/s,"
+                f" about {max(0.0, (total - done) / rate):,.0f} s left"
             )
-
-    def finish(self) -> None:
-        """Report the total bytes and seconds."""
-        seconds = time.monotonic() - self._began
-        self._say(f"{self._what}: {self._done / 1e6:,.1f} MB in {seconds:,.1f} s")
+    say(f"{what}: {done / 1e6:,.1f} MB in {time.monotonic() - began:,.1f} s")
 
 
 # Divides the text into splits, and each split into chunks for the workers.
@@ -474,13 +466,11 @@ class Preparation:
                 begins = piece.ends_document
                 yield piece
 
-        progress = Throughput(f"reading {name}", total, self.say)
         jobs = ((job.texts, job.ends) for job in chunks_of(name, documents.without_blank_documents(counted())))
-        for chunk in in_order(quality.scan_chunk, jobs, workers, total):
+        chunks = in_order(quality.scan_chunk, jobs, workers, total)
+        for chunk in reported(chunks, lambda chunk: sum(chunk.sizes), f"reading {name}", total, self.say):
             scan.add(chunk)
-            progress.add(sum(chunk.sizes))
         scan.quality.finish()
-        progress.finish()
         return scan
 
     def _new_tokenizer(self, scans: dict[str, TextScan], cut: Cut) -> tokenizers.Tokenizer:
@@ -515,7 +505,6 @@ class Preparation:
             request=self.request,
             one_thread=pooled(workers, total),
         )
-        progress = Throughput("encoding", total, self.say)
         jobs = ((job,) for job in jobs_of(self.sources, cut, whole=not tokenizer.piecewise))
         with ExitStack() as files:
             writers = {
@@ -523,10 +512,9 @@ class Preparation:
                 for name in dict.fromkeys(("train", "val", *self.sources))
                 if name != "input"
             }
-            for encoded in in_order(worker, jobs, workers, total):
+            chunks = in_order(worker, jobs, workers, total)
+            for encoded in reported(chunks, lambda encoded: encoded.bytes, "encoding", total, self.say):
                 writers[encoded.split].write(encoded.ids, encoded.ends, encoded.bytes, encoded.words)
-                progress.add(encoded.bytes)
-            progress.finish()
             return {name: writer.finish() for name, writer in writers.items()}
 
     def _manifest(self, tokenizer: tokenizers.Tokenizer, splits: dict[str, dict[str, Any]], cut: Cut) -> dict[str, Any]:

@@ -36,13 +36,8 @@ _VERIFIED: Final[set[tuple[Any, ...]]] = set()
 _AGAIN: Final = "give the command again"
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One corpus of the training set."""
-
-    corpus: Corpus
-    share: float
-    """Its share of the training sequences."""
+Source = tuple[Corpus, float]
+"""One corpus of the training set, and its share of the training sequences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +54,7 @@ class Texts:
     @classmethod
     def of(cls, corpus: Corpus) -> Texts:
         """Return the texts of a run with ``corpus`` as training and validation set."""
-        return cls(corpus, (Source(corpus, 1.0),))
+        return cls(corpus, ((corpus, 1.0),))
 
     def refuse_changed(self) -> None:
         """Refuse to continue with tokens that were overwritten in place.
@@ -70,21 +65,9 @@ class Texts:
         for corpus, splits in self.read():
             corpus.refuse_changed(splits)
 
-    def verify(self) -> None:
-        """Read all tokens, once per process, and compare them with the manifests.
-
-        Raises:
-            DataError: a file was changed after it was written.
-        """
-        for corpus, splits in self.read():
-            files = (corpus.hash, *splits, *corpus.stamps(splits))
-            if files not in _VERIFIED:  # a process may train many runs on one corpus
-                corpus.verify(splits)
-                _VERIFIED.add(files)
-
     def read(self) -> list[tuple[Corpus, tuple[str, ...]]]:
         """Return each corpus with the splits that the run reads."""
-        others = [source.corpus for source in self.sources if source.corpus is not self.corpus]
+        others = [corpus for corpus, _ in self.sources if corpus is not self.corpus]
         further = [(corpus, (split,)) for corpus, split in self.validation.values()]
         return [(self.corpus, TRAINED_ON), *((corpus, ("train",)) for corpus in others), *further]
 
@@ -105,21 +88,25 @@ def open_data(config: GptConfig) -> Texts:
     corpora = {name: main if folder == data.path else open_corpus(folder) for name, folder in data.folders().items()}
     for corpus in corpora.values():
         refuse_other_tokenizer(corpus, main)
-    sources: tuple[Source, ...] = (Source(main, 1.0),)
+    sources: tuple[Source, ...] = ((main, 1.0),)
     if data.mixture:
         shares = shares_by_hash(data.mixture, {name: corpora[name].hash for name in data.mixture})
         by_hash = {corpora[name].hash[:HASH_DIGITS]: corpora[name] for name in data.mixture}
         by_hash[main.hash[:HASH_DIGITS]] = main
         if data.mixture_hashes not in ({}, shares):
             raise DataError("a corpus of data.mixture is not the one that this run was named after: " + _AGAIN)
-        sources = tuple(Source(by_hash[short], share) for short, share in shares.items())
+        sources = tuple((by_hash[short], share) for short, share in shares.items())
     validation = {entry: (corpora[name], split) for entry, (name, split) in data.validation_sets().items()}
     for entry, (corpus, split) in validation.items():
         now = set_hash(corpus.manifest, split)
         if data.validation_hashes.get(entry, now) != now:
             raise DataError(f"data.validation: {entry} is not the corpus that this run was named after: " + _AGAIN)
     texts = Texts(main, sources, validation)
-    texts.verify()
+    for corpus, splits in texts.read():
+        files = (corpus.hash, *splits, *corpus.stamps(splits))
+        if files not in _VERIFIED:  # a process may train many runs on one corpus
+            corpus.verify(splits)
+            _VERIFIED.add(files)
     return texts
 
 
@@ -135,7 +122,7 @@ class Batches:
 
     def __init__(self, config: GptConfig, sources: Sequence[Source]) -> None:
         self.config, self.sources = config, sources
-        self.tokens = [source.corpus.tokens("train") for source in self.sources]
+        self.tokens = [corpus.tokens("train") for corpus, _ in self.sources]
         self.context = config.model.context
         for tokens in self.tokens:
             check_length(len(tokens), self.context)
@@ -161,7 +148,7 @@ class Batches:
     def epochs(self, sequences: int) -> list[float]:
         """Return the expected number of epochs of each corpus in ``sequences`` of the training set."""
         blocks = [(len(tokens) - 1) // self.context for tokens in self.tokens]
-        return [sequences * source.share / n for source, n in zip(self.sources, blocks, strict=True)]
+        return [sequences * share / n for (_, share), n in zip(self.sources, blocks, strict=True)]
 
     def per_epoch(self) -> float:
         """Return the number of batches in an epoch of the corpus that is repeated first."""
@@ -173,17 +160,20 @@ class Batches:
             if branch.order:
                 seed = Stream("order", seed).at("rollback", branch.order).seed64()
             self.orders[branch.order] = MixtureOrder(
-                [self._blocks(source, tokens, seed) for source, tokens in zip(self.sources, self.tokens, strict=True)],
-                [source.share for source in self.sources],
+                [
+                    self._blocks(corpus, tokens, seed)
+                    for (corpus, _), tokens in zip(self.sources, self.tokens, strict=True)
+                ],
+                [share for _, share in self.sources],
                 seed,
                 self.batch.full if self.config.data.sampling == "stratified" else None,
             )
         return self.orders[branch.order]
 
-    def _blocks(self, source: Source, tokens: NDArray[Any], seed: int) -> BlockOrder:
+    def _blocks(self, corpus: Corpus, tokens: NDArray[Any], seed: int) -> BlockOrder:
         """Return the order of one corpus's blocks, which does not depend on the other corpora."""
         if len(self.sources) > 1:
-            seed = Stream("order", seed).at("corpus", source.corpus.hash[:HASH_DIGITS]).seed64()
+            seed = Stream("order", seed).at("corpus", corpus.hash[:HASH_DIGITS]).seed64()
         return BlockOrder(len(tokens), self.context, seed, self.config.data.sampling == "random")
 
 

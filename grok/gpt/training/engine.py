@@ -151,7 +151,7 @@ class GptRun(TrainingRun):
         """Return the corpora of the training set with their shares and epochs; none if there is only one corpus."""
         batches, sources = self.trainer.batches, self.texts.sources
         epochs = batches.epochs(batches.batch.consumed(self.steps))
-        shares = [(source.corpus, source.share, own) for source, own in zip(sources, epochs, strict=True)]
+        shares = [(corpus, share, own) for (corpus, share), own in zip(sources, epochs, strict=True)]
         return shares if len(shares) > 1 else []
 
     @property
