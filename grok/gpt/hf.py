@@ -361,12 +361,8 @@ TRAINING: Final = frozenset(
 """Settings of the model that do not depend on its weights: the command decides them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A folder's model: its settings and the hash of its weights."""
-
-    model: ModelConfig
-    sha256: str
+Source = tuple[ModelConfig, str]
+"""A folder's model: its settings and the hash of its weights."""
 
 
 def read_source(folder: str) -> tuple[Source, GPT]:
@@ -376,9 +372,8 @@ def read_source(folder: str) -> tuple[Source, GPT]:
         CheckpointError: the folder has no GPT-2, or it is damaged.
     """
     model = load_hf_folder(folder)
-    weights = {name: p.detach() for name, p in model.named_parameters()}
     settings = replace(model.config, vocab_size=model.vocab_size)
-    return Source(settings, weights_hash(weights)), model
+    return (settings, weights_hash(dict(model.named_parameters()))), model
 
 
 def with_source(config: GptConfig, source: Source) -> GptConfig:
@@ -388,9 +383,10 @@ def with_source(config: GptConfig, source: Source) -> GptConfig:
         ConfigError: the command or its preset gives another value to a setting of the model.
     """
     usual, model = ModelConfig(), config.model
+    given, sha256 = source
     wrong, taken = [], {}
     for name in (f.name for f in fields(ModelConfig) if f.name not in TRAINING):
-        own, theirs = getattr(model, name), getattr(source.model, name)
+        own, theirs = getattr(model, name), getattr(given, name)
         shorter = name == "context" and own < theirs and own != usual.context
         if own == theirs or shorter:
             continue
@@ -414,16 +410,16 @@ def with_source(config: GptConfig, source: Source) -> GptConfig:
         raise ConfigError(
             f"seeds.layers with init_from={config.init_from}: no weights are drawn; leave one of them out"
         )
-    if config.init_hash not in (None, source.sha256):
+    if config.init_hash not in (None, sha256):
         raise ConfigError(
-            f"init_from={config.init_from} holds weights {source.sha256[:12]}, expected "
+            f"init_from={config.init_from} holds weights {sha256[:12]}, expected "
             f"init_hash={config.init_hash[:12]}: give the folder that has them"
         )
     return replace(
         config,
         experiment=config.experiment or "gpt/imported",
         model=replace(model, **taken),
-        init_hash=source.sha256,
+        init_hash=sha256,
     )
 
 
@@ -437,10 +433,10 @@ def initial_weights(config: GptConfig, model: GPT) -> dict[str, Tensor]:
         CheckpointError: the weights are missing, or changed after the run was named.
     """
     assert config.init_from is not None
-    source, theirs = read_source(config.init_from)
-    if source.sha256 != config.init_hash:
+    (_, sha256), theirs = read_source(config.init_from)
+    if sha256 != config.init_hash:
         raise CheckpointError(
-            f"init_from={config.init_from} holds other weights ({source.sha256[:12]}) than when this run was named "
+            f"init_from={config.init_from} holds other weights ({sha256[:12]}) than when this run was named "
             f"({str(config.init_hash)[:12]}): put the folder back, or give the command again"
         )
     weights, fitting = dict(theirs.named_parameters()), {}

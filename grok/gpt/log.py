@@ -250,14 +250,6 @@ class Log:
         self.say(f"rolled back from step {k} ({event}{began}) to step {to_step}: branch {branch}")
         self._tell("branch", branch)
 
-    def no_rollback(self, k: int, event: str) -> None:
-        """Say why the event of step ``k`` ends the run although the policy rolls back."""
-        self.say(
-            f"no rollback from step {k} ({event}): stability.tries={self.config.stability.tries} rollbacks followed "
-            "each other without a calm stretch between them",
-            always=True,
-        )
-
     def paused(self, step: int, seconds: float) -> str:
         """Say that the run has used its hours; return in words where it is, and what continues it."""
         train = self.config.train

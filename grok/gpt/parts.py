@@ -141,9 +141,7 @@ def attend(
     if k.shape[1] < q.shape[1] and not (in_kernel and shares_keys(q.device)):
         k, v = (y.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for y in (k, v))  # [B, H, S, K]
     if in_kernel:
-        allowed = None
-        if bias is not None or t != s:
-            allowed = past_only(t, s, q.device) if bias is None else bias
+        allowed = past_only(t, s, q.device) if bias is None and t != s else bias
         return fused(q, k, v, allowed, scale, dropped)
     scores = (q @ k.transpose(-2, -1)) * scale  # [B, H, T, S]
     scores = scores.masked_fill(~past_only(t, s, q.device), -math.inf) if bias is None else scores + bias

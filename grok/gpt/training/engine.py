@@ -245,7 +245,8 @@ class GptRun(TrainingRun):
         if not stability.rolls_back():
             return event
         if not self.incident.another_try(k, stability):
-            self.log.no_rollback(k, event)
+            why = f"stability.tries={stability.tries} rollbacks followed each other without a calm stretch between them"
+            self.log.say(f"no rollback from step {k} ({event}): {why}", always=True)
             return event
         onset = k if stability.signals == "loss" else self.trainer.watch.onset(event, self.history.log)
         moment = self._state_before(onset)

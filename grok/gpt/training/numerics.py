@@ -120,30 +120,28 @@ class Numerics:
     def tag(self, *, compiled: bool | None = None) -> str:
         """Return the numerics tag; ``compiled`` says whether the compiled code runs if a fallback is allowed."""
         on = self.compile if compiled is None else compiled
-        parts: dict[str, object] = {"device": self.device.type, "model": device_model(self.device)}
-        if self.device.type == "cpu":
-            parts |= {"isa": torch.backends.cpu.get_cpu_capability(), "threads": self.threads}
-        if self.products != "plain":  # the tags of plain products never had these entries
-            parts["products"] = product_tag(self.products)
-        if self.fused_dropout:
-            parts["dropout"] = "fused"
-        if self.grouped:
-            parts["attention"] = "grouped"
-        parts |= {
+        on_cpu = self.device.type == "cpu"
+        kind = "blocks" if self.sharded else "whole" if on_cpu else "yes"
+        parts: dict[str, object] = {
+            "device": self.device.type,
+            "model": device_model(self.device),
+            "isa": torch.backends.cpu.get_cpu_capability() if on_cpu else None,
+            "threads": self.threads if on_cpu else None,
+            # the tags of plain products, and of all else that is usual, never had an entry of it
+            "products": None if self.products == "plain" else product_tag(self.products),
+            "dropout": "fused" if self.fused_dropout else None,
+            "attention": "grouped" if self.grouped else None,
             "engine": "gpt",
-            "compiled": ("blocks" if self.sharded else "whole" if self.device.type == "cpu" else "yes") if on else "no",
-            **({"compiler": compiler()} if on and self.device.type == "cpu" else {}),
+            "compiled": kind if on else "no",
+            "compiler": compiler() if on and on_cpu else None,
             "precision": self.precision,
             "micro": self.micro_batch,
+            "devices": self.devices if self.devices > 1 else None,
+            "parallel": "fsdp" if self.sharded else None,
+            "sums": self.sums,
+            "torch": torch.__version__,
         }
-        if self.devices > 1:
-            parts["devices"] = self.devices
-        if self.sharded:
-            parts["parallel"] = "fsdp"
-        if self.sums is not None:
-            parts["sums"] = self.sums
-        parts["torch"] = torch.__version__
-        return numerics_tag(parts)
+        return numerics_tag({name: value for name, value in parts.items() if value is not None})
 
 
 def _products(config: GptConfig) -> str:
