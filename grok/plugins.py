@@ -389,11 +389,8 @@ def _with_imports(root: Path, module: str) -> dict[str, Source]:
 
 def _imported(file: Path, text: str, package: str) -> Iterator[str]:
     """Yield the absolute names of the modules that ``text``, a module in ``package``, may import."""
-    try:
+    with in_words(ConfigError, f"{file} is not Python", SyntaxError, ValueError):
         tree = ast.parse(text, str(file))
-    except (SyntaxError, ValueError) as error:
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
-        raise ConfigError(f"{file}{line} is not Python: {getattr(error, 'msg', error)}") from error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

@@ -54,19 +54,16 @@ def law_of(name: str, shape: tuple[int, ...], model: ModelConfig) -> Law:
     layer, _, kind = name.rpartition(".")
     if "norm" in layer:
         return Law("constant", 1.0 if kind == "weight" else 0.0)
+    if kind == "bias" and (model.init != "torch" or layer.endswith(("attention.qkv", "attention.out"))):
+        return Law("constant", 0.0)
     if model.init == "nanda":
-        if kind == "bias":
-            return Law("constant", 0.0)
         return Law("normal", 1 / math.sqrt(shape[0] if layer == "head" else model.d_model))
     if model.init == "gpt2":
-        return Law("constant", 0.0) if kind == "bias" else Law("normal", 0.02)
+        return Law("normal", 0.02)
     if layer.endswith("embedding"):
         return Law("normal", 1.0)
-    if layer.endswith("attention.qkv"):
-        # nn.MultiheadAttention: Xavier over the packed 3D × D matrix, zero bias
-        return Law("constant", 0.0) if kind == "bias" else Law("uniform", math.sqrt(6 / (shape[0] + shape[1])))
-    if layer.endswith("attention.out") and kind == "bias":
-        return Law("constant", 0.0)
+    if layer.endswith("attention.qkv"):  # nn.MultiheadAttention: Xavier over the packed 3D × D matrix
+        return Law("uniform", math.sqrt(6 / (shape[0] + shape[1])))
     fan_in = model.d_ff if layer.endswith("mlp.down") else model.d_model
     assert fan_in is not None
     return Law("uniform", 1 / math.sqrt(fan_in))  # Kaiming with a = sqrt(5), and its bias bound

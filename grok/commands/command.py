@@ -186,7 +186,7 @@ def refuse_unwritable(option: str, place: Path, *, folder: bool = False) -> None
     Raises:
         ConfigError: it is a folder, a part of its path is a file, its name is too long, or nobody may write there.
     """
-    try:
+    with in_words(ConfigError, f"{option} {place}: nothing can have this name", OSError):
         nearest = next(path for path in (place, *place.absolute().parents) if path.exists())
         if nearest == place and nearest.is_dir() != folder:
             raise ConfigError(f"{option} {place} is {'no folder' if folder else 'a folder'}: give another name")
@@ -194,8 +194,6 @@ def refuse_unwritable(option: str, place: Path, *, folder: bool = False) -> None
             raise ConfigError(f"{option} {place}: {nearest} is no folder; give another place")
         if not os.access(nearest, os.W_OK):
             raise ConfigError(f"{option} {place}: no permission to write there; give another place")
-    except OSError as error:
-        raise ConfigError(f"{option} {place}: nothing can have this name ({error.strerror})") from error
 
 
 def write_text(option: str, file: Path, text: str) -> None:

@@ -5,7 +5,7 @@ Nothing here imports torch: planning thousands of runs must start in millisecond
 
 from grok.config.arithmetic import ArithmeticConfig
 from grok.config.common import RunConfig
-from grok.config.fields import build, flatten
+from grok.config.fields import flatten
 from grok.config.gpt import GptConfig
 from grok.config.identity import MODES, NUMERICS_VERSION, Identity, config_columns, identify, load_config, load_configs
 
@@ -16,7 +16,6 @@ __all__ = [
     "GptConfig",
     "Identity",
     "RunConfig",
-    "build",
     "config_columns",
     "flatten",
     "identify",
