@@ -135,17 +135,15 @@ class Log:
         corpus: Corpus,
         model: GPT,
         *,
-        shares: Sequence[tuple[Corpus, float, float]] = (),
         from_step: int,
         earlier: Sequence[StepPoint] = (),
         branch: int = 0,
         mute: bool = False,
     ) -> None:
-        """``shares``: the corpora of the training set, each with its share of the sequences and the epochs that the run
-        is expected to take of it; empty: ``corpus`` alone. ``earlier``: the log until ``from_step``. ``branch``: number
-        of the branch there. ``mute``: print nothing whatever happens, as another process of this run prints it.
+        """``earlier``: the log until ``from_step``. ``branch``: number of the branch there. ``mute``: print nothing
+        whatever happens, as another process of this run prints it.
         """
-        self.mute, self.shares = mute, shares
+        self.mute = mute
         self.run_id, self.config, self.corpus, self.model = run_id, config, corpus, model
         self.from_step, self.began = from_step, 0.0
         self.profile = Profiler(config.log, model.device, partial(self.say, always=True))
@@ -163,20 +161,23 @@ class Log:
         if not self.mute and (always or not self.config.log.quiet):
             print(f"{self.run_id[:8]} {line}", file=sys.stderr, flush=True)
 
-    def start(self, numerics: str, changes: list[str], sequences: int) -> None:
+    def start(
+        self, numerics: str, changes: list[str], sequences: int, shares: Sequence[tuple[Corpus, float, float]]
+    ) -> None:
         """Print the preset, the model's size beside the preset's, the data, and a sample of the data.
 
-        ``sequences``: their number in all steps of the run.
+        ``sequences``: their number in all steps of the run. ``shares``: the corpora of the training set, each with its
+        share of the sequences and the epochs that the run is expected to take of it.
         """
         config, model, tokens = self.config, self.model, self.corpus.tokens("train")
         n = sum(p.numel() for p in model.parameters())
         train, context = config.train, config.model.context
         epochs = sequences * context / len(tokens)
         most, up_to = "at most " * bool(train.context_ramp), "up to " * bool(train.batch_ramp or train.context_ramp)
-        of_data = "" if self.shares else f" are {most}{epochs:.2f} epochs of {len(tokens):,} tokens"
+        of_data = "" if len(shares) > 1 else f" are {most}{epochs:.2f} epochs of {len(tokens):,} tokens"
         self.say(f"{config.experiment}: {n:,} parameters, vocabulary {model.vocab_size:,}{against_target(config, n)}")
         self.say(f"{train.steps:,} steps of {up_to}{train.batch_size * context:,} tokens{of_data}; {numerics}")
-        for corpus, share, own_epochs in self.shares:
+        for corpus, share, own_epochs in shares if len(shares) > 1 else ():
             self.say(
                 f"{share:.1%} of the sequences from {corpus.path}: {own_epochs:.2f} epochs of its "
                 f"{len(corpus.tokens('train')):,} tokens"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -152,8 +153,8 @@ class TextScan:
     blank_documents: int = 0
     filtered: Counter[str] = field(default_factory=Counter)
     """Number of documents by what the filters did; empty: none was asked for."""
-    document_bytes: list[NDArray[np.int64]] = field(default_factory=list)
-    document_digests: list[NDArray[np.uint64]] = field(default_factory=list)
+    document_bytes: array[int] = field(default_factory=lambda: array("q"))
+    document_digests: array[int] = field(default_factory=lambda: array("Q"))
     character_counts: Counter[int] = field(default_factory=Counter)
     """How often each character occurs, by its code point."""
     quality: Quality = field(default_factory=Quality)
@@ -163,8 +164,6 @@ class TextScan:
     def add(self, chunk: ChunkScan) -> None:
         """Add the next chunk; chunks come in the order of the text."""
         self.character_counts.update(chunk.counts)
-        sizes: list[int] = []
-        digests: list[int] = []
         for size, digest, ends in zip(chunk.sizes, chunk.digests, chunk.ends, strict=True):
             self._open_bytes += size
             # the hash of a document in several pieces is the chained hash of the pieces
@@ -172,11 +171,9 @@ class TextScan:
                 hashlib.blake2b(self._open_digest + digest, digest_size=8).digest() if self._open_digest else digest
             )
             if ends:
-                sizes.append(self._open_bytes)
-                digests.append(int.from_bytes(self._open_digest, "little"))
+                self.document_bytes.append(self._open_bytes)
+                self.document_digests.append(int.from_bytes(self._open_digest, "little"))
                 self._open_bytes, self._open_digest = 0, b""
-        self.document_bytes.append(np.array(sizes, dtype=np.int64))
-        self.document_digests.append(np.array(digests, dtype=np.uint64))
 
     @property
     def characters(self) -> int:
@@ -186,24 +183,20 @@ class TextScan:
     @property
     def documents(self) -> int:
         """Number of documents that are not blank."""
-        return sum(len(part) for part in self.document_bytes)
+        return len(self.document_bytes)
 
     @property
     def bytes(self) -> int:
         """UTF-8 bytes of all documents."""
-        return int(sum(part.sum() for part in self.document_bytes))
-
-    def sizes(self) -> NDArray[np.int64]:
-        """Return the UTF-8 bytes of each document, ``[documents]``."""
-        return np.concatenate([np.zeros(0, dtype=np.int64), *self.document_bytes])
+        return sum(self.document_bytes)
 
     def digests(self) -> NDArray[np.uint64]:
         """Return a 64-bit hash of each document, ``[documents]``."""
-        return np.concatenate([np.zeros(0, dtype=np.uint64), *self.document_digests])
+        return np.array(self.document_digests)
 
     def describe(self) -> dict[str, Any]:
         """Return the numbers of the report, as JSON values by name."""
-        sizes, digests = self.sizes(), self.digests()
+        sizes, digests = np.array(self.document_bytes), self.digests()
         count = self.character_counts
         common = sorted(count.items(), key=lambda item: (-item[1], item[0]))
         return {

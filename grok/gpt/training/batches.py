@@ -17,15 +17,7 @@ from grok.gpt.schedules import Ramp, batch_ramp
 from grok.gpt.training.stability import Branch
 from grok.streams import Stream
 from grok.text.corpus import Corpus, open_corpus, refuse_other_tokenizer
-from grok.text.windows import (
-    HASH_DIGITS,
-    BlockOrder,
-    MixtureOrder,
-    check_length,
-    gather,
-    set_hash,
-    shares_by_hash,
-)
+from grok.text.windows import HASH_DIGITS, BlockOrder, MixtureOrder, check_length, gather, set_hash, shares_by_hash
 
 # The texts of one run, opened and verified: its training texts and its validation texts.
 

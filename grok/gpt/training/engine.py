@@ -40,7 +40,7 @@ from grok.records import (
 )
 from grok.runs import TrainingRun, evaluation_steps, never, weights_hash
 from grok.streams import Stream
-from grok.text.corpus import Corpus, open_corpus
+from grok.text.corpus import open_corpus
 from grok.user import tried
 
 PROGRESS_SECONDS = 0.5
@@ -140,19 +140,11 @@ class GptRun(TrainingRun):
             config if ranks.index == 0 else replace(config, log=LogConfig(quiet=True)),
             self.corpus,
             self.trainer.model,
-            shares=self._shares(),
             from_step=self.step,
             earlier=self.history.log,
             branch=self.trainer.branch.number,
             mute=ranks.index > 0,
         )
-
-    def _shares(self) -> list[tuple[Corpus, float, float]]:
-        """Return the corpora of the training set with their shares and epochs; none if there is only one corpus."""
-        batches, sources = self.trainer.batches, self.texts.sources
-        epochs = batches.epochs(batches.batch.consumed(self.steps))
-        shares = [(corpus, share, own) for (corpus, share), own in zip(sources, epochs, strict=True)]
-        return shares if len(shares) > 1 else []
 
     @property
     def step(self) -> int:
@@ -160,7 +152,11 @@ class GptRun(TrainingRun):
 
     def train(self, stop: StopRequested) -> Iterator[Event]:
         """Train until the run ends or is stopped, and yield the run's events."""
-        self.log.start(self.numerics.tag(), self.changes, self.trainer.batches.batch.consumed(self.steps))
+        batches = self.trainer.batches
+        sequences = batches.batch.consumed(self.steps)
+        epochs = zip(self.texts.sources, batches.epochs(sequences), strict=True)
+        shares = [(corpus, share, own) for (corpus, share), own in epochs]
+        self.log.start(self.numerics.tag(), self.changes, sequences, shares)
         try:
             # the last checkpoint of a run that was killed before its result may be that of its end
             reason = None if self.config.resume.run else self._early_stop()
