@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from grok.analysis.observations import Observations
-from grok.analysis.studies import BY_NAME, Missing, Study
+from grok.analysis.studies import BY_NAME, Finding, Missing, Study
 from grok.analysis.writing import missing_text, study_text
 from grok.config.common import StoreConfig
 from grok.errors import nearest
@@ -59,19 +59,15 @@ class Answer:
     @cached_property
     def findings(self) -> pd.DataFrame:
         """One row per finding, with its interval; columns :data:`FINDINGS`."""
-        if isinstance(self.study, Missing):
-            return pd.DataFrame(columns=FINDINGS)
-        rows = []
-        for finding in self.study.findings:
-            e = finding.estimate
-            numbers = (None,) * 4 if e is None else (e.value, e.low, e.high, e.n)
-            rows.append((finding.label, finding.shown, *numbers, finding.text))
+        found: list[Finding] = getattr(self.study, "findings", [])
+        numbers = [[getattr(f.estimate, name, None) for name in FINDINGS[2:6]] for f in found]
+        rows = [(f.label, f.shown, *own, f.text) for f, own in zip(found, numbers, strict=True)]
         return pd.DataFrame(rows, columns=FINDINGS)
 
     @cached_property
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables of the report by name; empty without an answer."""
-        return {} if isinstance(self.study, Missing) else {table.name: table.frame for table in self.study.tables}
+        return {table.name: table.frame for table in getattr(self.study, "tables", [])}
 
     def table(self, name: str) -> pd.DataFrame:
         """Return the table ``name``; empty without an answer, or if the answer has no such table.
@@ -79,14 +75,14 @@ class Answer:
         If the answer has parts (populations, conditions), their tables are concatenated, and the column ``about``
         names the part. Examples: ``shares`` of the census, ``conditional_rates`` of crossed streams.
         """
-        if name in self.tables or isinstance(self.study, Missing):
-            return self.tables.get(name, pd.DataFrame())
-        frames = []
-        for part in self.study.parts:
-            for table in part.tables:
-                if table.name == name:
-                    frames.append(table.frame.copy())
-                    frames[-1].insert(0, "about", part.about)
+        if name in self.tables:
+            return self.tables[name]
+        frames = [
+            pd.DataFrame({"about": part.about, **table.frame})
+            for part in getattr(self.study, "parts", [])
+            for table in part.tables
+            if table.name == name
+        ]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     @cached_property

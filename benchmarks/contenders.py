@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, repeat
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -167,21 +168,19 @@ def normed(ops: Any, w: Weights, name: str, x: Any) -> Any:
     return x / ops.sqrt(ops.mean(x * x) + 1e-5) * w[name + ".weight"] + w[name + ".bias"]
 
 
-class TorchOps:
-    einsum, sqrt, gelu = torch.einsum, torch.sqrt, F.gelu
+def _causal(scores: Tensor) -> Tensor:
+    queries, keys = scores.shape[-2:]
+    return torch.full((queries, keys), -torch.inf, dtype=scores.dtype).triu(keys - queries + 1)
 
-    @staticmethod
-    def softmax(x: Tensor) -> Tensor:
-        return torch.softmax(x, -1)
 
-    @staticmethod
-    def mean(x: Tensor) -> Tensor:
-        return x.mean(-1, keepdim=True)
-
-    @staticmethod
-    def causal(scores: Tensor) -> Tensor:
-        queries, keys = scores.shape[-2:]
-        return torch.full((queries, keys), -torch.inf, dtype=scores.dtype).triu(keys - queries + 1)
+TorchOps = SimpleNamespace(
+    einsum=torch.einsum,
+    sqrt=torch.sqrt,
+    gelu=F.gelu,
+    softmax=partial(torch.softmax, dim=-1),
+    mean=partial(torch.mean, dim=-1, keepdim=True),
+    causal=_causal,
+)
 
 
 def initial(config: ArithmeticConfig, seed: int) -> dict[str, Tensor]:

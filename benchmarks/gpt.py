@@ -72,10 +72,6 @@ class Shape:
     lr: float
     warmup: int
 
-    @property
-    def words(self) -> str:
-        return f"{self.layers} layers, width {self.width}, {self.tokens} tokens, batch {self.batch}"
-
 
 SHAPES = {
     "char": Shape(layers=4, heads=4, width=128, tokens=64, batch=12, lr=1e-3, warmup=100),
@@ -320,7 +316,8 @@ def page(contenders: list[Contender], arguments: argparse.Namespace) -> str:
             "A GPT step against a plain loop",
             device,
             f"{arguments.processes} process(es) of {arguments.threads} thread(s)",
-            f"{shape.words}, {size.total:,} parameters, {arguments.steps} steps. "
+            f"{shape.layers} layers, width {shape.width}, {shape.tokens} tokens, batch {shape.batch}, "
+            f"{size.total:,} parameters, {arguments.steps} steps. "
             f"Command: `python -m benchmarks.gpt --data DIR --model {arguments.model} --device {arguments.device} "
             f"--batch {shape.batch} --threads {arguments.threads} --processes {arguments.processes} "
             f"--steps {arguments.steps}`.",

@@ -83,12 +83,6 @@ class Contender:
         return self.last
 
 
-def rotated(names: Sequence[str], turn: int) -> list[str]:
-    """Return the order of a round: each one begins with another contender."""
-    first = turn % len(names)
-    return [*names[first:], *names[:first]]
-
-
 def commit() -> str:
     """Return the commit's short name, or ``unknown`` without git or a repository."""
     try:

@@ -14,9 +14,6 @@ from grok.analysis.figures.style import SERIES, WIDTH, Chart, ChartAxis, Drawing
 from grok.analysis.studies.gpt import Gpt
 from grok.analysis.studies.spikes import Spikes
 
-NAMED = 10
-"""Letters of a run's name."""
-
 
 def _groups(study: Gpt) -> dict[str, tuple[str, pd.Index]]:
     """Return colour and runs of each condition by its name; of more than six only the five of the lowest mean loss.

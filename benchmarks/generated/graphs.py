@@ -88,19 +88,7 @@ def graphs_of(config: ArithmeticConfig, width: int) -> dict[str, Graph]:
         graph = traced(step, arguments)
         trace(graph, arguments, compiler("step"))
         gradients = graph(*arguments)[2 : 2 + len(names)]
-        moments = [[named[n] for n in names] for named in list(state.moments.values())[:2]]
-        trace(
-            lambda *a: update(a, len(names)),
-            [
-                *arguments[: len(names)],
-                *gradients,
-                *moments[0],
-                *moments[1],
-                *coefficients_of(state),
-                state.alive,
-            ],
-            compiler("update"),
-        )
+        trace(lambda *a: update(a, len(names)), update_inputs(state, gradients), compiler("update"))
         evaluation = EvaluationPass(state, compile=False)
         place = evaluation.start + torch.arange(evaluation.size)
         columns = state.val_set.index_select(2, place).index_select(1, evaluation.chosen)
@@ -126,6 +114,13 @@ def trace(function: Callable[..., Any], arguments: Sequence[Tensor], compiler: C
         aot_function(
             function, fw_compiler=compiler, decompositions=decompositions, keep_inference_input_mutations=True
         )(*arguments)
+
+
+def update_inputs(state: LaneState, gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Return the arguments of ``update`` with these gradients."""
+    named = [state.parameters, *list(state.moments.values())[:2]]
+    parameters, first, second = ([of[n].detach() for n in state.names] for of in named)
+    return [*parameters, *gradients, *first, *second, *coefficients_of(state), state.alive]
 
 
 def update(arguments: Sequence[Tensor], count: int) -> list[Tensor]:

@@ -21,7 +21,7 @@ from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import PyCodeCache
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from benchmarks.generated.graphs import CPU, Graph, generated, trace, traced, update
+from benchmarks.generated.graphs import CPU, Graph, generated, trace, traced, update, update_inputs
 from grok.arithmetic.gpu import block_kernels
 from grok.arithmetic.gpu.engine import Seat, Stack
 from grok.arithmetic.gpu.state import LaneState
@@ -66,8 +66,12 @@ def outcome(precision: str, settings: dict[str, Any], width: int = 3) -> dict[st
     library = torch.library.Library("grok", "IMPL")
     for name in ("block", "block_gradients"):
         library.impl(name, getattr(block_kernels, name), "CPU", allow_override=True)
-    interpreted._gradients = interpret(interpreted, graphs)
-    interpreted._update = interpret_update(len(states[1].names), graphs)
+    tensors = interpreted.inputs()
+    interpreted._gradients = runnable("step", traced(interpreted, tensors), tensors, graphs)
+    count = len(states[1].names)
+    copies = [t.clone() for t in update_inputs(states[1], tensors[:count])]  # tracing changes its arguments
+    changed = runnable("update", lambda *a: update(a, count), copies, graphs)
+    interpreted._update = lambda *a: changed(*(t.detach() for of in a[:4] for t in of), *a[4], a[5])
     worst = 0.0
     for _ in range(STEPS):
         plain()
@@ -98,39 +102,6 @@ def uncompiled(config: Any) -> Any:
     return config
 
 
-def interpret(step: TrainingStep, graphs: list[Graph]) -> Callable[..., list[Tensor]]:
-    """Return a function for a step's loss and gradients by generated code, made at its first call.
-
-    The graph is added to ``graphs``.
-    """
-    made: list[Callable[..., Any]] = []
-
-    def gradients(*tensors: Tensor) -> list[Tensor]:
-        if not made:
-            made.append(runnable("step", traced(step, tensors), tensors, graphs))
-        return list(made[0](list(tensors)))
-
-    return gradients
-
-
-def interpret_update(count: int, graphs: list[Graph]) -> Callable[..., None]:
-    """Return a function for the optimiser's update by generated code, made at its first call.
-
-    The graph is added to ``graphs``.
-    """
-    made: list[Callable[..., Any]] = []
-
-    def changed(*named: Any) -> None:
-        *lists, coefficients, alive = named
-        tensors = [t.detach() for tensors in lists for t in tensors] + [*coefficients, alive]
-        if not made:
-            copies = [t.clone() for t in tensors]  # tracing runs once, and the update changes its arguments
-            made.append(runnable("update", lambda *a: update(a, count), copies, graphs))
-        made[0](tensors)
-
-    return changed
-
-
 def runnable(
     name: str, function: Callable[..., Any], tensors: Sequence[Tensor], graphs: list[Graph]
 ) -> Callable[..., Any]:
@@ -148,7 +119,7 @@ def runnable(
     with patch.multiple(AsyncCompile, triton=interpreter, wait=lambda self, scope: None):
         module = PyCodeCache.load(code)
 
-    def call(arguments: Any) -> Any:
+    def call(*arguments: Tensor) -> Any:
         with guarded():
             return module.call(list(arguments))
 

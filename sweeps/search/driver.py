@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from optuna.trial import FrozenTrial, TrialState
 
 from grok.commands.compose import apply
 from grok.config import RunConfig, flatten, load_config, load_configs
@@ -40,9 +42,6 @@ from grok.sweeps.search.space import (
     value_of,
     worded,
 )
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial
 
 Train = Callable[[Sequence[Plain], Purposes], bool]
 """Trains runs, given as nested settings with what they are for, and returns whether all of them are stored."""
@@ -193,8 +192,6 @@ class Search:
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     def _judge(self, record: StudyRecord, trial: FrozenTrial) -> None:
-        from optuna.trial import TrialState
-
         number = trial.number
         settings = self.settings_of(trial.params)
         refused = impossible(settings[0])

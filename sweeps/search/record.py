@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
@@ -27,9 +27,6 @@ from grok.streams import Stream
 from grok.sweeps.search.config import SamplerConfig, StudyConfig
 from grok.sweeps.search.space import Space, Value, direction_of
 
-if TYPE_CHECKING:
-    from optuna.samplers import BaseSampler
-
 # Optuna's samplers by name, with a study's settings.
 #
 # Every round makes a new sampler with a seed of the round. So its proposals depend only on earlier trials,
@@ -39,7 +36,7 @@ SEED_BITS = 2**32 - 1
 """Mask for the seeds of Optuna's samplers, which have 32 bits."""
 
 
-def make_sampler(config: SamplerConfig, round_number: int) -> BaseSampler:
+def make_sampler(config: SamplerConfig, round_number: int) -> optuna.samplers.BaseSampler:
     """Return the sampler of one round."""
     seed = Stream("search", config.seed).at("round", round_number).seed64() & SEED_BITS
     if config.name == "tpe":
