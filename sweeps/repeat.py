@@ -133,14 +133,9 @@ def repeats(
 
 
 def _machine(how: ArithmeticConfig, path: str | None = None) -> int:
-    about: tuple[object, ...] = (
-        platform.node(),
-        how.device,
-        how.lanes,
-        path or how.numerics.path,
-        how.numerics.compile,
-    )
-    about += (how.numerics.kernels,) * (how.numerics.kernels != "compiled")  # repeats of before keep their names
+    numerics = how.numerics
+    fused = [numerics.kernels] * (numerics.kernels != "compiled")  # repeats of before keep their names
+    about = (platform.node(), how.device, how.lanes, path or numerics.path, numerics.compile, *fused)
     return zlib.crc32(repr(about).encode()) % 1_000_000
 
 

@@ -92,9 +92,8 @@ class Runs:
     """The runs of the page, numbered in order of first use."""
 
     def __init__(self, labels: dict[str, str]) -> None:
-        self.labels = labels
+        self.labels = {run[:KEY]: label for run, label in labels.items()}
         self.numbers: dict[str, int] = {}
-        self._by_key = {run[:KEY]: run for run in labels}
 
     def number(self, run: str) -> int:
         """Return the number of a run, given by its id or the beginning of it."""
@@ -102,8 +101,7 @@ class Runs:
 
     def as_json(self) -> dict[str, list[str]]:
         """Return keys and labels in order of the numbers."""
-        names = [self.labels.get(self._by_key.get(key, ""), key) for key in self.numbers]
-        return {"keys": list(self.numbers), "labels": names}
+        return {"keys": list(self.numbers), "labels": [self.labels.get(key, key) for key in self.numbers]}
 
 
 def quantised(values: NDArray[np.float64]) -> dict[str, Any]:

@@ -156,16 +156,11 @@ class StudyRecord:
                 self.study.set_user_attr(OPTUNA, optuna.__version__)
 
     def _check_definition(self, definition: Mapping[str, Any]) -> None:
-        begun = self.study.user_attrs.get(DEFINITION)
-        if begun is None:
+        if DEFINITION not in self.study.user_attrs:
             self.study.set_user_attr(DEFINITION, definition)
-            return
-        differing = [
-            f"{part}.{name}"
-            for part in sorted({*definition, *begun})
-            for name in sorted({*definition.get(part, {}), *begun.get(part, {})})
-            if definition.get(part, {}).get(name) != begun.get(part, {}).get(name)
-        ]
+        both = (definition, self.study.user_attrs[DEFINITION])
+        mine, begun = ({f"{part}.{name}": v for part, of in d.items() for name, v in of.items()} for d in both)
+        differing = sorted(name for name in mine.keys() | begun.keys() if mine.get(name) != begun.get(name))
         if differing:
             raise ConfigError(
                 f"the study {self._config.name!r} in {self._journal} has other settings "
