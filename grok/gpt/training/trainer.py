@@ -160,21 +160,17 @@ BLOCK_OF_8_BITS: Final = 256
 """Elements that share a scale in bitsandbytes' 8-bit moments."""
 
 
-def decay_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
-    """Return two groups of parameters: those that decay (matrices and embeddings, or all) and the rest."""
-    decays = [p for p in model.parameters() if config.decay == "all" or p.dim() >= 2]
-    rest = [p for p in model.parameters() if config.decay == "matrices" and p.dim() < 2]
-    groups = [{"params": decays, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
-    return [g for g in groups if g["params"]]
-
-
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
     """Return the optimiser that ``optim.kind`` names; AdamW is fused into one kernel for all tensors.
 
     Raises:
         ConfigError: 8-bit moments without the `bitsandbytes` package.
     """
-    groups, betas = decay_groups(model, config), (config.betas[0], config.betas[1])
+    betas = (config.betas[0], config.betas[1])
+    decays = [p for p in model.parameters() if config.decay == "all" or p.dim() >= 2]  # matrices and embeddings, or all
+    rest = [p for p in model.parameters() if config.decay == "matrices" and p.dim() < 2]
+    groups = [{"params": decays, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
     if config.kind == "adamw8bit":
         try:
             from bitsandbytes.optim import AdamW8bit
@@ -293,7 +289,8 @@ class Trainer:
         texts = corpus if isinstance(corpus, Texts) else Texts.of(corpus)
         self.config, self.corpus, self.numerics, self.ranks = config, texts.corpus, numerics, ranks or Ranks()
         self.seeds = config.stream_seeds()
-        vocab_size = model_vocabulary(config, self.corpus)
+        vocab_size = config.model.vocab_size or self.corpus.vocab_size
+        check_vocabulary(self.corpus, vocab_size)
         self.model: GPT = build_model(
             config,
             vocab_size=vocab_size,
@@ -616,15 +613,3 @@ class Trainer:
 def logs_late(numerics: Numerics) -> bool:
     """Return whether the next step completes a step's log: on a GPU a second wait in each step would cost time."""
     return numerics.device.type == "cuda"
-
-
-def model_vocabulary(config: GptConfig, corpus: Corpus) -> int:
-    """Return the size of the model's vocabulary: the setting or, without it, that of the corpus.
-
-    Raises:
-        DataError: the setting is smaller than the corpus's vocabulary.
-    """
-    if config.model.vocab_size is None:
-        return corpus.vocab_size
-    check_vocabulary(corpus, config.model.vocab_size)
-    return config.model.vocab_size
