@@ -19,16 +19,9 @@ from typing import Any, Final
 
 from grok.config import GptConfig, RunConfig
 from grok.errors import ConfigError, GrokError
+from grok.execute import resume
 from grok.execute.groups import Group, PlannedRun
 from grok.execute.live import Ledger, LiveFolder
-from grok.execute.resume import (
-    METRICS,
-    StoredCheckpoints,
-    checkpoint_to_resume,
-    metrics_of,
-    origin_of,
-    trunk_of,
-)
 from grok.plugins import Code, activate, exits_refused
 from grok.processes import Rank, cores_of_a_rank
 from grok.records import Checkpoint, Event, Job, Paused, Progress, RunResult, StopRequested
@@ -205,17 +198,14 @@ def run_group(group: Group, settings: WorkerSettings, slot: int = 0) -> GroupRep
     """
     report = GroupReport()
     activate(settings.own_code)
-    live = LiveFolder(Path(settings.live_path))
     IDLE.clear()
     try:
         with StoreWriter(settings.store_path, thorough=False, create=False) as writer:
             try:
                 claim = writer.claim([run.run_id for run in group.runs], retry_failed=settings.retry_failed)
                 report.held, report.stored = claim.held, claim.done
-                granted = set(claim.granted)
-                runs = [run for run in group.runs if run.run_id in granted]
-                if runs:
-                    _train(runs, writer, live, settings, slot, report, group.name)
+                if claim.granted:
+                    _train(group, set(claim.granted), writer, settings, slot, report)
             finally:
                 report.notes += [f"Repaired: {repair}" for repair in writer.recovered]
     except (GrokError, OSError) as error:
@@ -251,19 +241,15 @@ def one_line(error: BaseException) -> str:
 
 
 def _train(
-    runs: list[PlannedRun],
-    writer: StoreWriter,
-    live: LiveFolder,
-    settings: WorkerSettings,
-    slot: int,
-    report: GroupReport,
-    group_name: str,
+    group: Group, granted: set[str], writer: StoreWriter, settings: WorkerSettings, slot: int, report: GroupReport
 ) -> None:
+    live = LiveFolder(Path(settings.live_path))
+    runs = [run for run in group.runs if run.run_id in granted]
     device = prepare_process([run.config for run in runs], settings.device, slot + Rank.of_this_process().local)
     by_id = {run.run_id: run for run in runs}
     provenance = settings.provenance.on_this_machine(settings.lanes)
     refuse_unclean(provenance, runs[0].config)
-    view = WorkerView(live, group_name)
+    view = WorkerView(live, group.name)
     stop = StopCheck(live, settings.parent)
 
     def committed(row: Row) -> None:
@@ -303,7 +289,7 @@ def _train(
             report.device_lost = is_device_error(error)
     report.notes += ledger.notes
     report.grokked = view.grokked
-    live.retract(group_name)  # from here on the group's report counts
+    live.retract(group.name)  # from here on the group's report counts
 
 
 def prepare_process(configs: Sequence[RunConfig], device: str, slot: int) -> str:
@@ -314,7 +300,6 @@ def prepare_process(configs: Sequence[RunConfig], device: str, slot: int) -> str
     """
     import torch
 
-    keep_freed_memory()
     use_large_pages()
     config = configs[0]
     if isinstance(config, GptConfig):
@@ -349,9 +334,9 @@ def refuse_unclean(provenance: Provenance, config: RunConfig) -> None:
 
 def job_of(run: PlannedRun, store_path: str, notes: list[str]) -> Job:
     """Return the engine's job, with the checkpoint that it goes on from; add to ``notes`` what happened to others."""
-    checkpoint, said = checkpoint_to_resume(run, store_path)
+    checkpoint, said = resume.checkpoint_to_resume(run, store_path)
     notes += said
-    kept = StoredCheckpoints(store_path, run.run_id, origin_of(run))
+    kept = resume.StoredCheckpoints(store_path, run.run_id, resume.origin_of(run))
     return Job(run_id=run.run_id, config=run.config, resume=checkpoint, kept=kept)
 
 
@@ -360,8 +345,8 @@ def keep_checkpoint(store_path: str, checkpoint: Checkpoint, config: RunConfig) 
 
     folder = run_folder(store_path, checkpoint.run_id)
     settings = config.checkpoint
-    if (metrics := metrics_of(config)) is not None:
-        checkpoint = replace(checkpoint, state={**checkpoint.state, METRICS: metrics})
+    if (metrics := resume.metrics_of(config)) is not None:
+        checkpoint = replace(checkpoint, state={**checkpoint.state, resume.METRICS: metrics})
     # a language model's last checkpoint may have been made just before a divergence, with all that leads to it
     keep = 2 if isinstance(config, GptConfig) else 1
     save_checkpoint(folder, checkpoint, keep, settings.keep_every, settings.keep_steps)
@@ -376,7 +361,7 @@ def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, sto
         for moment, tensors in result.tensors.items():
             save_weights(run_folder(store_path, result.run_id), moment, tensors, of)
         result.tensors = {}
-    if (trunk := trunk_of(run)) is not None and result.parent_run_id is None:
+    if (trunk := resume.trunk_of(run)) is not None and result.parent_run_id is None:
         result.parent_run_id, result.branch_step = trunk[0].run_id, trunk[1]
     identity = run.identity if result.run_id == run.run_id else replace(run.identity, run_id=result.run_id)
     return Row(result, run.config, identity, provenance, run.data_hash, run.code)

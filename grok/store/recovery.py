@@ -24,24 +24,11 @@ import pyarrow.compute as pc
 
 from grok.errors import StoreError
 from grok.files import exchange, flush_folder, write_json
+from grok.store import shards
 from grok.store.designs import FACTS, keys_of, settled
 from grok.store.layout import EMPTY, Layout, orphans, shard_names, strangers
 from grok.store.rows import Conflict, Shard, as_json, difference, traces
 from grok.store.schema import KEYS, KINDS, OF_KINDS, SHARDS, TABLES, schema
-from grok.store.shards import (
-    ForeignFile,
-    NotAShard,
-    ShardDamaged,
-    check_shard,
-    ensure_readable,
-    joined,
-    partners,
-    read_shard,
-    read_whole,
-    remove_staged,
-    replace_table,
-    stage_removal,
-)
 from grok.untrusted import is_file, is_folder, is_plain
 
 # Quarantine: unusable files are moved to ``quarantine/``, never deleted, with a JSON file that gives the reason.
@@ -207,15 +194,13 @@ def remove_compaction(folder: Path) -> None:
 
 def _in_step(tables: Mapping[str, Path]) -> bool:
     """Return whether every runs shard has its partners, and no other table has a shard without runs."""
-    if not all(is_folder(table) for table in tables.values()):
-        return False
     names = {kind: shard_names(table) - {EMPTY} for kind, table in tables.items()}
     if not names["curves"] | names["steps"] <= names["runs"]:
         return False
     for name in sorted(names["runs"]):
         try:
-            needed = partners(tables["runs"] / f"{name}.parquet")
-        except NotAShard:
+            needed = shards.partners(tables["runs"] / f"{name}.parquet")
+        except shards.NotAShard:
             continue  # a damaged shard is no reason to exchange tables
         if any(name not in names[kind] for kind in needed):
             return False
@@ -224,7 +209,7 @@ def _in_step(tables: Mapping[str, Path]) -> bool:
 
 def _to_exchange(tables: Mapping[str, Path], waiting: Mapping[str, Path]) -> list[str]:
     """Return the smallest set of tables that must be exchanged so that all are in step; none where that fails."""
-    rows = {kind: _keys(kind, table) for kind, table in waiting.items() if is_folder(tables[kind])}
+    rows = {kind: _keys(kind, table) for kind, table in waiting.items()}
     same = [kind for kind, keys in rows.items() if keys is not None and keys == _keys(kind, tables[kind])]
     for count in range(1, len(same) + 1):
         for kinds in itertools.combinations(same, count):
@@ -239,9 +224,9 @@ def _keys(kind: str, folder: Path) -> list[tuple[Any, ...]] | None:
     for name in sorted(shard_names(folder) - {EMPTY}):
         path = folder / f"{name}.parquet"
         try:
-            check_shard(path, kind, thorough=True)
-            rows = read_shard(path, kind, KEYS[kind])
-        except NotAShard:
+            shards.check_shard(path, kind, thorough=True)
+            rows = shards.read_shard(path, kind, KEYS[kind])
+        except shards.NotAShard:
             return None
         keys += zip(*(rows[column].to_pylist() for column in KEYS[kind]), strict=True)
     return sorted(keys)
@@ -279,7 +264,7 @@ def recover(layout: Layout, *, thorough: bool) -> list[Recovered]:
     # Files in tmp/ are written under the lock, which this process holds: those in it are left from dead processes.
     shutil.rmtree(layout.tmp, ignore_errors=True)
     layout.tmp.mkdir(exist_ok=True)
-    ensure_readable(layout)
+    shards.ensure_readable(layout)
     return done
 
 
@@ -299,21 +284,21 @@ def _survey(layout: Layout, thorough: bool) -> tuple[dict[tuple[str, str], list[
         for name in sorted(shard_names(layout.table(kind))):
             path = layout.shard(kind, name)
             try:
-                facts = check_shard(path, kind, thorough)
+                facts = shards.check_shard(path, kind, thorough)
                 if not facts.current:
-                    read_shard(path, kind)  # raises ForeignFile if it cannot be migrated
+                    shards.read_shard(path, kind)  # raises ForeignFile if it cannot be migrated
                     raise StoreError(
                         f"{path} has the columns of another version: run `grok store migrate {layout.root}` first"
                     )
-                if name == EMPTY and read_shard(path, kind, ["run_id"]).num_rows:
+                if name == EMPTY and shards.read_shard(path, kind, ["run_id"]).num_rows:
                     reasons[of, name].append(f"{kind}: it has rows, and its name belongs to the shard without rows")
-            except ShardDamaged as damage:
+            except shards.ShardDamaged as damage:
                 if name == EMPTY:
                     path.unlink(missing_ok=True)  # has no rows; it is made again
                 else:
                     reasons[of, name].append(f"{kind}: {damage}")
                 continue
-            except ForeignFile as stranger:
+            except shards.ForeignFile as stranger:
                 if name == EMPTY:  # the first commit would remove a file of this name
                     reasons[of, name].append(f"{kind}: {stranger}")
                 else:
@@ -338,9 +323,9 @@ def _is_ours(layout: Layout, name: str) -> bool:
     """Return whether curves or steps of this name are a shard of this store, whole or damaged."""
     for kind in ("curves", "steps"):
         if layout.shard(kind, name).exists():
-            with suppress(ForeignFile):
-                with suppress(ShardDamaged):
-                    check_shard(layout.shard(kind, name), kind, thorough=False)
+            with suppress(shards.ForeignFile):
+                with suppress(shards.ShardDamaged):
+                    shards.check_shard(layout.shard(kind, name), kind, thorough=False)
                 return True
     return False
 
@@ -359,15 +344,15 @@ def drop_copies(layout: Layout, by_shard: Mapping[str, Collection[str]]) -> list
     doubled = {run_id: names for run_id, names in holders.items() if len(names) > 1}
     if not doubled:
         return []
-    shards: dict[str, Shard] = {}
+    whole: dict[str, Shard] = {}
     for name in sorted({n for names in doubled.values() for n in names}):
         try:
-            shards[name] = read_whole(layout, name)
-        except NotAShard as damage:
+            whole[name] = shards.read_whole(layout, name)
+        except shards.NotAShard as damage:
             return [quarantine(layout, name, str(damage))]
     gone: dict[str, dict[str, str]] = defaultdict(dict)
     for run_id, names in doubled.items():
-        rows = {name: shards[name].only({run_id}) for name in dict.fromkeys(names)}
+        rows = {name: whole[name].only({run_id}) for name in dict.fromkeys(names)}
         keep = min(rows, key=lambda name: (rows[name].runs["status"].to_pylist() == ["failed"], name))
         for name in rows:
             if name == keep:
@@ -384,14 +369,14 @@ def drop_copies(layout: Layout, by_shard: Mapping[str, Collection[str]]) -> list
             done.append(quarantine(layout, name, reason, lossless=True))
         else:
             done.append(keep_copy(layout, name, reason))
-            remove_staged(stage_removal(layout, name, shards[name], set(runs)))
+            shards.remove_staged(shards.stage_removal(layout, name, whole[name], set(runs)))
     return done
 
 
 def drop_copied_designs(layout: Layout) -> list[Recovered]:
     """Remove rows of designs that several shards hold from all but one; as :func:`drop_copies`."""
     held = read_designs(layout)
-    whole = joined("designs", held.values())
+    whole = shards.joined("designs", held.values())
     rows, unequal = settled(whole)
     if rows.num_rows == whole.num_rows:
         return []
@@ -403,8 +388,8 @@ def read_designs(layout: Layout) -> dict[str, pa.Table]:
     """Return the tables of all whole shards of designs by name. The caller holds the lock."""
     held = {}
     for name in sorted(layout.names("designs")):
-        with suppress(NotAShard):
-            held[name] = read_shard(layout.shard("designs", name), "designs")
+        with suppress(shards.NotAShard):
+            held[name] = shards.read_shard(layout.shard("designs", name), "designs")
     return held
 
 
@@ -432,5 +417,5 @@ def place_designs(layout: Layout, held: Mapping[str, pa.Table], rows: pa.Table) 
         both = pa.concat_tables([t.replace_schema_metadata(schema("designs").metadata) for t in (table, rows)])
         new = both.take([own[key] if key not in place else table.num_rows + place[key] for key in keys])
         if not new.equals(table):
-            replace_table(layout, "designs", name, new)
+            shards.replace_table(layout, "designs", name, new)
     return done

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from grok.errors import StoreError, one_line
 from grok.files import disk_errors, exchange, flush_folder, locked, unique, write_json
-from grok.store import recovery
+from grok.store import recovery, shards
 from grok.store.designs import CHOSEN, unsound
 from grok.store.layout import (
     EMPTY,
@@ -43,23 +43,6 @@ from grok.store.layout import (
 )
 from grok.store.rows import FACTS, MEASUREMENTS, Trace, bits, difference, pairs_to_compare, traces
 from grok.store.schema import KEYS, OF_KINDS, SHARDS, TABLES, schema, upgrade
-from grok.store.shards import (
-    ForeignFile,
-    NotAShard,
-    ShardDamaged,
-    check_shard,
-    concat,
-    joined,
-    json_columns,
-    odd_texts,
-    open_shard,
-    partners,
-    read_shard,
-    read_whole,
-    refuse_without_threads,
-    replace_table,
-    write_table,
-)
 from grok.untrusted import is_folder, open_file, read_json_object
 
 SHARD_ROWS: Final = 1_000_000
@@ -100,7 +83,7 @@ def compact(path: str | Path, shard_rows: int = SHARD_ROWS) -> Compaction:
     layout = Layout(Path(path))
     read_marker(layout)
     make_store(path)
-    refuse_without_threads(layout.root)
+    shards.refuse_without_threads(layout.root)
     with disk_errors(f"compacting {path}"), locked(layout.lock):
         refuse_older(layout)
         for folder in (path for kind in TABLES for path in strangers(layout.table(kind)) if is_folder(path)):
@@ -152,8 +135,8 @@ def own_shards(layout: Layout, of: str = "runs") -> dict[str, int]:
     own = {}
     for name in layout.names(of):
         tables = {kind: path for kind in SHARDS[of] if (path := layout.shard(kind, name)).exists()}
-        with suppress(ForeignFile):
-            facts = [check_shard(path, kind, thorough=False) for kind, path in tables.items()]
+        with suppress(shards.ForeignFile):
+            facts = [shards.check_shard(path, kind, thorough=False) for kind, path in tables.items()]
             if all(table.current for table in facts):
                 own[name] = sum(table.rows for table in facts)
     return own
@@ -180,11 +163,11 @@ def _make_ready(layout: Layout, folder: Path, of: str, groups: list[list[str]]) 
     for group in groups:
         if of == "runs":
             name = unique()
-            for kind, table in concat([read_whole(layout, one) for one in group]).written().items():
-                write_table(folder / kind / f"{name}.parquet", table)
+            for kind, table in shards.concat([shards.read_whole(layout, one) for one in group]).written().items():
+                shards.write_table(folder / kind / f"{name}.parquet", table)
         else:
-            rows = joined(of, [read_shard(layout.shard(of, name), of) for name in group])
-            write_table(folder / of / f"{unique()}.parquet", rows)
+            rows = shards.joined(of, [shards.read_shard(layout.shard(of, name), of) for name in group])
+            shards.write_table(folder / of / f"{unique()}.parquet", rows)
     merged = {EMPTY, *(name for group in groups for name in group)}
     for kind in kinds:
         with os.scandir(layout.table(kind)) as entries:  # large shards and foreign files: linked into the new table
@@ -193,7 +176,7 @@ def _make_ready(layout: Layout, folder: Path, of: str, groups: list[list[str]]) 
                     os.link(entry.path, folder / kind / entry.name, follow_symlinks=False)
     for kind in kinds:
         if not shard_names(folder / kind):
-            write_table(folder / kind / f"{EMPTY}.parquet", schema(kind).empty_table())
+            shards.write_table(folder / kind / f"{EMPTY}.parquet", schema(kind).empty_table())
         flush_folder(folder / kind)
     if of != "runs":
         return
@@ -247,7 +230,7 @@ def migrate(path: str | Path) -> Migration:
     layout = Layout(Path(path))
     marker = read_marker(layout)
     done = Migration(marker["schema_version"])
-    refuse_without_threads(layout.root)
+    shards.refuse_without_threads(layout.root)
     refuse_missing(layout)
     _refuse_unknown(layout)
     make_store(path)
@@ -257,13 +240,13 @@ def migrate(path: str | Path) -> Migration:
             for name in sorted(shard_names(layout.table(kind))):
                 shard = layout.shard(kind, name)
                 try:
-                    if check_shard(shard, kind, thorough=False).current:
+                    if shards.check_shard(shard, kind, thorough=False).current:
                         continue
-                    replace_table(layout, kind, name, read_shard(shard, kind))
+                    shards.replace_table(layout, kind, name, shards.read_shard(shard, kind))
                     done.shards += 1
-                except (FileNotFoundError, ForeignFile):  # in quarantine with its runs; is not changed
+                except (FileNotFoundError, shards.ForeignFile):  # in quarantine with its runs; is not changed
                     continue
-                except ShardDamaged as damage:
+                except shards.ShardDamaged as damage:
                     if name == EMPTY:
                         shard.unlink()
                     else:
@@ -279,10 +262,10 @@ def _refuse_unknown(layout: Layout) -> None:
     for kind in TABLES:
         for name in sorted(shard_names(layout.table(kind))):
             try:
-                with open_shard(layout.shard(kind, name), kind) as file:
+                with shards.open_shard(layout.shard(kind, name), kind) as file:
                     columns = file.schema_arrow.with_metadata(file.metadata.metadata)
                 upgrade(kind, columns.empty_table())
-            except NotAShard:
+            except shards.NotAShard:
                 continue  # goes to quarantine, or is not changed
             except (pa.ArrowException, KeyError) as error:
                 raise StoreError(f"{layout.shard(kind, name)} cannot be migrated: {error}") from error
@@ -318,7 +301,7 @@ def verify(path: str | Path) -> list[str]:
     marker = read_marker(layout)
     if not is_current(marker):
         return [f"the store has the columns of an older version: run `grok store migrate {path}`"]
-    refuse_without_threads(layout.root)
+    shards.refuse_without_threads(layout.root)
     if missing := missing_tables(layout):
         return [f"{path}: its folders {', '.join(missing)} are missing, and all rows in them"]
     for _ in range(LOOKS):
@@ -363,11 +346,11 @@ def _damage(layout: Layout) -> Iterator[str]:
         for name in sorted(shard_names(layout.table(kind))):
             path = layout.shard(kind, name)
             try:
-                if not check_shard(path, kind, thorough=True).current:
+                if not shards.check_shard(path, kind, thorough=True).current:
                     yield f"{path}: it does not have the columns of this version"
-            except ShardDamaged as damage:
+            except shards.ShardDamaged as damage:
                 yield f"{path}: {damage}"
-            except ForeignFile as stranger:
+            except shards.ForeignFile as stranger:
                 yield f"{path}: not a shard of this store ({stranger}); it is not read, but other readers see its rows"
             except FileNotFoundError:
                 yield f"{path}: removed while verifying; verify again when no sweep is writing"
@@ -381,8 +364,10 @@ def _partners(layout: Layout, names: set[str]) -> Iterator[str]:
         yield f"{name}: an orphan: its runs were never committed; the next writer moves it to quarantine"
     for name in sorted(names):
         try:
-            missing = [kind for kind in partners(layout.shard("runs", name)) if not layout.shard(kind, name).exists()]
-        except (NotAShard, FileNotFoundError):
+            missing = [
+                kind for kind in shards.partners(layout.shard("runs", name)) if not layout.shard(kind, name).exists()
+            ]
+        except (shards.NotAShard, FileNotFoundError):
             continue  # reported by _damage
         for kind in missing:
             yield f"{layout.shard(kind, name)}: missing, but its runs are in {layout.shard('runs', name)}"
@@ -412,12 +397,12 @@ def _read_raw(layout: Layout, kind: str, names: set[str]) -> pa.Table:
         "curves": ["run_id", "step", *MEASUREMENTS],
         "steps": ["run_id", "step"],
         "designs": schema("designs").names,
-    }[kind] + list(json_columns(kind))
+    }[kind] + list(shards.json_columns(kind))
     tables = [pa.table({name: pa.array([], schema(kind).field(name).type) for name in needed})]
     for name in sorted(names & layout.names(kind)):
         try:
-            table = read_shard(layout.shard(kind, name), kind, needed)
-        except (NotAShard, FileNotFoundError):
+            table = shards.read_shard(layout.shard(kind, name), kind, needed)
+        except (shards.NotAShard, FileNotFoundError):
             continue  # reported by _damage
         tables.append(table.replace_schema_metadata(None).cast(tables[0].schema))
     return pa.concat_tables(tables)
@@ -426,7 +411,7 @@ def _read_raw(layout: Layout, kind: str, names: set[str]) -> pa.Table:
 def _odd_texts(tables: dict[str, pa.Table]) -> Iterator[str]:
     """Say which texts are not JSON of their column's type: readers leave them out."""
     for kind, table in tables.items():
-        for name, (texts, reason) in odd_texts(kind, table).items():
+        for name, (texts, reason) in shards.odd_texts(kind, table).items():
             for run_id in pc.unique(table.filter(pc.is_in(table[name], value_set=texts))["run_id"]).to_pylist():
                 yield f"{kind}: {name} of run {run_id} is not as it was written ({reason})"
 
