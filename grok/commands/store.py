@@ -24,7 +24,7 @@ from grok.store.layout import Layout, is_current, orphans, read_marker, refuse_m
 from grok.store.leases import Leases
 from grok.store.merge import merge, restore
 from grok.store.reader import DamagedShardWarning, Store, open_store
-from grok.store.recovery import Recovered, conflict_files, unfinished_compaction
+from grok.store.recovery import Recovered, conflict_files, unfinished_compactions
 from grok.store.schema import TABLES
 from grok.store.upkeep import compact, migrate, unreadable_records, verify
 from grok.store.writer import StoreWriter
@@ -156,7 +156,7 @@ def _status(path: str) -> int:
     attention = []
     if not is_current(marker):
         attention.append(f"columns of an older version: run `grok store migrate {path}`")
-    if unfinished_compaction(layout) is not None:
+    if unfinished_compactions(layout):
         attention.append("a compaction was interrupted: the next command that writes finishes it")
     if unfinished := len(orphans(layout)):
         attention.append(f"{unfinished} unfinished commits: the next command that writes moves them to quarantine")

@@ -119,10 +119,10 @@ class Leases:
         here = alive_here(owner)
         if here is False or (here and self._is_of_another_store(lease.get("folder"))):
             return True
-        now = time.monotonic()
-        last, since = self._watched.get(owner.name, (None, now))
-        if owner.name not in self._watched or lease.get("beat") != last:
-            self._watched[owner.name] = (lease.get("beat"), now)
+        beat, now = lease.get("beat"), time.monotonic()
+        last, since = self._watched.setdefault(owner.name, (beat, now))
+        if beat != last:
+            self._watched[owner.name] = (beat, now)
             return False
         return now - since > STALE_AFTER
 

@@ -17,7 +17,7 @@ from grok.processes import Owner, alive_here
 from grok.store import shards
 from grok.store.designs import KEY, unsound
 from grok.store.layout import Layout, StoreGone, read_marker, refuse_missing, strangers
-from grok.store.recovery import unfinished_compaction
+from grok.store.recovery import unfinished_compactions
 from grok.store.rows import Shard, filter_runs, repeats
 from grok.store.schema import KEYS, TABLES, schema
 from grok.untrusted import read_json
@@ -237,13 +237,13 @@ class Store:
             lost = f"{self.layout.table(kind)} is missing: nobody knows what the runs were for"
             warnings.warn(lost, DamagedShardWarning, stacklevel=2)
             return set()
-        if kind in ("runs", "designs") or unfinished_compaction(self.layout) is not None:
+        if kind in ("runs", "designs") or unfinished_compactions(self.layout):
             # During an unfinished compaction each table is complete, but the tables may
             # have different shards, so a missing runs shard does not mean an orphan.
             return self.layout.names(kind)
         before = self.layout.names("runs")
         names = self.layout.names(kind)
-        if not before <= self.layout.names("runs") or unfinished_compaction(self.layout) is not None:
+        if not before <= self.layout.names("runs") or unfinished_compactions(self.layout):
             raise FileNotFoundError("shards were moved while being listed")
         return names & before
 

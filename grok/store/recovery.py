@@ -13,7 +13,7 @@ import os
 import shutil
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,16 +148,10 @@ COMPACTION: Final = "compaction."
 LEFT: Final = "left by an interrupted compaction"
 
 
-def unfinished_compaction(layout: Layout) -> Path | None:
-    """Return the folder of a compaction that was ready and is not finished, or None."""
-    return next(_unfinished(layout), None)
-
-
-def _unfinished(layout: Layout) -> Iterator[Path]:
-    if is_folder(layout.tmp):
-        for folder in sorted(layout.tmp.glob(f"{COMPACTION}*")):
-            if is_folder(folder) and is_file(folder / READY):
-                yield folder
+def unfinished_compactions(layout: Layout) -> list[Path]:
+    """Return the folders of compactions that were ready and are not finished."""
+    folders = sorted(layout.tmp.glob(f"{COMPACTION}*")) if is_folder(layout.tmp) else []
+    return [folder for folder in folders if is_folder(folder) and is_file(folder / READY)]
 
 
 def finish_compaction(layout: Layout) -> list[Recovered]:
@@ -169,7 +163,7 @@ def finish_compaction(layout: Layout) -> list[Recovered]:
         StoreError: a shard cannot be read at the moment; nothing was changed.
     """
     quarantined: list[Recovered] = []
-    for folder in list(_unfinished(layout)):
+    for folder in unfinished_compactions(layout):
         tables = {kind: layout.table(kind) for kind in KINDS}
         waiting = {kind: folder / kind for kind in KINDS if is_folder(folder / kind)}
         in_step = _in_step(tables)

@@ -316,13 +316,13 @@ def verify(path: str | Path) -> list[str]:
 
 def _problems(layout: Layout, names: set[str], designs: set[str]) -> list[str]:
     """Return the problems of the runs and designs in these shards and of all files."""
-    unfinished = recovery.unfinished_compaction(layout)
-    if unfinished is not None:
+    unfinished = recovery.unfinished_compactions(layout)
+    if unfinished:
         time.sleep(MOMENT)
-        unfinished = recovery.unfinished_compaction(layout)
-    problems = [] if unfinished is None else ["a compaction was interrupted: the next command that writes finishes it"]
+        unfinished = recovery.unfinished_compactions(layout)
+    problems = ["a compaction was interrupted: the next command that writes finishes it"] if unfinished else []
     problems += _damage(layout)
-    if unfinished is None:
+    if not unfinished:
         problems += _partners(layout, names)
     tables = {kind: _read_raw(layout, kind, designs if kind == "designs" else names) for kind in TABLES}
     problems += _odd_texts(tables)

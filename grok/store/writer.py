@@ -348,7 +348,7 @@ class StoreWriter:
             return 0
         shards.replace_table(self.layout, "designs", unique(), table)
         shards.ensure_readable(self.layout)
-        if len(self.layout.names("designs")) >= SMALL:
+        if self._may_compact and len(self.layout.names("designs")) >= SMALL:
             with suppress(shards.NotAShard, OSError):  # the rows are on the disk: nothing undoes it
                 own = own_shards(self.layout, "designs")
                 self._merge_small({name for name, rows in own.items() if rows < shards.FEW_ROWS}, "designs")
