@@ -76,25 +76,22 @@ def _chosen(arguments: argparse.Namespace, kept: list[int], abandoned: list[int]
     """Return the steps to average, out of the steps in ``kept``; ``abandoned``: steps that a rollback left.
 
     Raises:
-        ConfigError: a step or the number of checkpoints is not valid.
+        ConfigError: ``--steps`` has no whole numbers.
         CheckpointError: fewer than two checkpoints, or a checkpoint is missing.
     """
-    available = f"checkpoints of run {arguments.run} are kept at steps {', '.join(map(str, kept)) or 'none'}"
-    available += _abandoned_words(abandoned)
-    steps = kept
-    if arguments.last is not None:
-        steps = kept[-arguments.last :]
-        if len(steps) < arguments.last:
-            raise CheckpointError(f"--last {arguments.last}: {available}; train with checkpoint.keep_every=N")
-    elif arguments.steps is not None:
+    steps = kept[-arguments.last :] if arguments.last else kept
+    if arguments.steps is not None:
         words = arguments.steps.split(",")
         if not all(word.strip().isdecimal() and len(word) < 20 for word in words):
             raise ConfigError(f"--steps {arguments.steps}: expected whole numbers with commas, such as 6000,8000")
         steps = sorted({int(word) for word in words})
-        if missing := [step for step in steps if step not in kept]:
-            raise CheckpointError(f"--steps {arguments.steps}: no checkpoint of step {missing[0]}; {available}")
-    if len(steps) < 2:
-        raise CheckpointError(f"an average needs two checkpoints; {available}: train with checkpoint.keep_every=N")
+    missing = [step for step in steps if step not in kept]
+    if missing or len(steps) < (arguments.last or 2):
+        lacking = f"no checkpoint of step {missing[0]}" if missing else f"fewer than {arguments.last or 2} checkpoints"
+        raise CheckpointError(
+            f"{lacking}; checkpoints of run {arguments.run} are kept at steps {', '.join(map(str, kept)) or 'none'}"
+            f"{_abandoned_words(abandoned)}: an average needs two or more, train with checkpoint.keep_every=N"
+        )
     return steps
 
 

@@ -55,9 +55,8 @@ def command(*, interrupted: str = AGAIN) -> Callable[[Callable[[list[str]], int]
         def main(argv: Sequence[str] | None = None) -> int:
             words = list(sys.argv[1:] if argv is None else argv)
             if sys.__stderr__ is not None and not faulthandler.is_enabled():
-                faulthandler.enable(
-                    sys.__stderr__, all_threads=False
-                )  # names the line of the user's own code that kills the process
+                # names the line of the user's own code that kills the process
+                faulthandler.enable(sys.__stderr__, all_threads=False)
             with readable_output(), warnings_in_one_line():
                 try:
                     with _interruptible(), exits_refused():
