@@ -539,9 +539,8 @@ def load(spec: Spec | str) -> Any:
         if not hasattr(value, name):
             public = [(n, of) for n, of in vars(value).items() if not n.startswith("_") and callable(of)]
             known = [n for n, of in public if getattr(of, "__module__", place.module) == place.module]  # not imported
-            has = f"has {', '.join(known) or 'nothing'}"
-            meant = nearest(name, known)
-            raise ConfigError(f"{target}: {place.module} has no {name!r}{f'{meant} It' if meant else ', it'} {has}")
+            some = f"{nearest(name, known)}: expected one of {', '.join(known) or 'none'}"
+            raise ConfigError(f"{target}: {place.module} has no {name!r}{some}")
         value = getattr(value, name)
     return value
 

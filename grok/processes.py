@@ -150,8 +150,7 @@ def usable_memory() -> int:
     import psutil
 
     available: int = psutil.virtual_memory().available
-    limit = memory_limit()
-    return available if limit is None else min(available, limit)
+    return min(available, memory_limit() or available)
 
 
 def memory_limit(groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar
 
-from grok.errors import ConfigError, nearest
+from grok.errors import ConfigError, in_words, nearest
 from grok.plugins import check_spec
 from grok.streams import MAX_SEED
 
@@ -238,7 +238,10 @@ def _convert(name: str, value: Any, kind: Any, rule: Rule) -> Any:
             raise refuse()
         _, item = typing.get_args(kind)
         if item is Any:
-            return _named_code(name, _plain_parts(name, value), rule)
+            words = f"{name}={value!r}: expected text, finite numbers, true, false, lists and maps"
+            with in_words(ConfigError, words, TypeError, ValueError):
+                plain = json.loads(json.dumps(value, allow_nan=False))
+            return _named_code(name, plain, rule)
         return {k: check(f"{name}.{k}", v, item, rule) for k, v in _dotted(name, value).items()}
     raise AssertionError(f"no rule for a setting of type {kind!r}")
 
@@ -252,21 +255,6 @@ def _named_code(name: str, value: dict[str, Any], rule: Rule) -> dict[str, Any]:
             raise ConfigError(f"{name}.{key}={spec!r}: expected {name}.NAME._target_=MODULE.NAME")
         check_spec(f"{name}.{key}", spec)
     return value
-
-
-def _plain_parts(name: str, value: Any) -> Any:
-    """Return a map of text, numbers, flags, lists and further maps, or a part of it, as plain containers.
-
-    Raises:
-        ConfigError: something else is in it.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): _plain_parts(name, below) for key, below in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain_parts(name, below) for below in value]
-    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    raise ConfigError(f"{name} has {value!r} in it: expected text, finite numbers, true, false, lists and maps")
 
 
 def _dotted(name: str, value: Mapping[Any, Any]) -> dict[str, Any]:
