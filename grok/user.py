@@ -131,12 +131,7 @@ class OwnOptimizer:
 
     def __init__(self, spec: Spec, config: AdamW, parameters: Parameters) -> None:
         self.config, self.parameters = config, parameters
-        known = {
-            "lr": config.lr,
-            "weight_decay": config.weight_decay,
-            "betas": tuple(config.betas),
-            "eps": config.eps,
-        }
+        known = {name: getattr(config, name) for name in ("lr", "weight_decay", "eps")} | {"betas": tuple(config.betas)}
         optimizer = build(spec, list(parameters.items()), **accepted(spec, known))
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ConfigError(

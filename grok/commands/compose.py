@@ -75,10 +75,8 @@ def explain(error: Exception, *, one_run: bool, mode: str | None = None) -> str:
         return unknown_setting(unknown[1], mode)
     if "requires --multirun" in text or "Ambiguous value" in text:
         several = re.search(r"'([^']+=.*?)'(?: requires|\s)", text)
-        remedy = (
-            "expected one value" if one_run else "several values are a sweep: `grok sweep` (or -m) runs all of them"
-        )
-        return f"{several[1] if several else 'several values'}: {remedy}"
+        sweeps = "several values are a sweep: `grok sweep` (or -m) runs all of them"
+        return f"{several[1] if several else 'several values'}: {'expected one value' if one_run else sweeps}"
     cause = f": {error.__cause__}" if str(error) and str(error.__cause__ or "") not in text else ""
     return _joined(text + cause)
 

@@ -366,13 +366,8 @@ class ArithmeticConfig(common.RunConfig):
         """Return the evaluation settings that change training: none, except for the coupling of the diary's bug."""
         if not self.eval.couple_order:
             return {}
-        return {
-            "every": self.eval.every,
-            "schedule": self.eval.schedule,
-            "points": self.eval.points,
-            "passes": self.eval.passes,
-            **({"steps": self.eval.steps} if self.eval.steps else {}),
-        }
+        names = ["every", "schedule", "points", "passes"] + ["steps"] * bool(self.eval.steps)
+        return {name: getattr(self.eval, name) for name in names}
 
     def measures_kept_weights(self) -> bool:
         """Return whether a run's curve gets measurements of the weights that it keeps on the way, when it has ended."""

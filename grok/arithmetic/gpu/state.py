@@ -140,19 +140,7 @@ class LaneState:
         for group, named in (("parameters", self.parameters), *self.moments.items()):
             for name, tensor in named.items():
                 yield f"{group}.{name}", tensor
-        for name in (
-            "settings",
-            "train_set",
-            "val_set",
-            "order",
-            "noise_keys",
-            "step",
-            "alive",
-            "loss",
-            "accuracy",
-            "gradient_norm",
-        ):
-            yield name, getattr(self, name)
+        yield from ((name, value) for name, value in vars(self).items() if isinstance(value, Tensor))
 
     def scalar(self, name: str) -> Tensor:
         """Return one setting of every lane, float64 [L]."""
