@@ -86,12 +86,6 @@ class Ramp:
         increments = (self.full - self.first) // self.increment
         return min(self.full, self.first + self.increment * (consumed * increments // self.samples))
 
-    def threshold(self, size: int) -> int:
-        """Return the least number of consumed sequences at which the size is above ``size``."""
-        increments = (self.full - self.first) // self.increment
-        grown = (size - self.first) // self.increment + 1
-        return -(-grown * self.samples // increments)
-
     def consumed(self, steps: int) -> int:
         """Return how many sequences the first ``steps`` updates consume if this is their batch ramp.
 
@@ -102,7 +96,9 @@ class Ramp:
             size = self.size_at(seen)
             if size == self.full:
                 return seen + left * size
-            n = min(left, -(-(self.threshold(size) - seen) // size))
+            grown = (size - self.first) // self.increment + 1
+            above = -(-grown * self.samples // ((self.full - self.first) // self.increment))  # where the size grows
+            n = min(left, -(-(above - seen) // size))
             seen += n * size
             left -= n
         return seen

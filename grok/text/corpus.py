@@ -49,7 +49,7 @@ class OpenFile:
         with in_words(DataError, f"{path} cannot be read: run `grok prepare` again", OSError):
             self._file = path.open("rb")
         weakref.finalize(self, self._file.close)
-        self.stamp = self._stamp()
+        self.stamp = self.present()
         """Device, inode, size and modification time when the file's content was last known to be right."""
 
     @property
@@ -72,11 +72,8 @@ class OpenFile:
         self._file.seek(0)
         return hashlib.file_digest(self._file, "sha256").hexdigest()
 
-    def trust(self) -> None:
-        """Set ``stamp`` to the file's present state: the caller compares the content."""
-        self.stamp = self._stamp()
-
-    def _stamp(self) -> tuple[int, ...]:
+    def present(self) -> tuple[int, ...]:
+        """Return what :attr:`stamp` would be now; costs one system call."""
         now = os.fstat(self._file.fileno())
         return (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns)
 
@@ -205,8 +202,8 @@ class Corpus:
         for name in splits:
             entry = self.split(name)
             file = self.file(entry["file"])
-            if file._stamp() != file.stamp:  # size or modification time; costs one system call
-                file.trust()
+            if (present := file.present()) != file.stamp:  # size or modification time
+                file.stamp = present
                 if file.sha256() != entry["sha256"]:
                     raise DataError(
                         f"{file.path} was overwritten while it was in use: further results would carry the hash of"

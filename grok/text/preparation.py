@@ -463,10 +463,10 @@ class Preparation:
                     scan.blank_documents += 1
                 else:
                     scan.quality.read(piece.text)
+                    yield piece
                 begins = piece.ends_document
-                yield piece
 
-        jobs = ((job.texts, job.ends) for job in chunks_of(name, documents.without_blank_documents(counted())))
+        jobs = ((job.texts, job.ends) for job in chunks_of(name, counted()))
         chunks = in_order(quality.scan_chunk, jobs, workers, total)
         for chunk in reported(chunks, lambda chunk: sum(chunk.sizes), f"reading {name}", total, self.say):
             scan.add(chunk)
