@@ -25,8 +25,7 @@ from torch.nn import functional as F
 from benchmarks.contenders import PEERS, OurLane, PlainLoop
 from benchmarks.harness import Contender, heading, table, write
 from benchmarks.settings import default_config
-from grok.arithmetic.rows import RowPlan, matrix_flops
-from grok.arithmetic.task import Vocabulary
+from grok.arithmetic.rows import RowPlan, step_flops
 from grok.config import ArithmeticConfig
 from grok.execute.worker import keep_freed_memory, use_large_pages
 from grok.numerics import choose_path, onednn_product, onednn_weight_gradient, processor_model
@@ -105,18 +104,6 @@ def product_rates(regime: Regime) -> dict[str, float]:
     return best
 
 
-def flops_of(config: ArithmeticConfig) -> int:
-    """Return the operations of one step's matrix products with shared prefixes."""
-    return matrix_flops(
-        RowPlan.of(config.task),
-        batch_size=config.train.batch_size,
-        layers=config.model.layers,
-        d_model=config.model.d_model,
-        d_ff=config.model.d_ff or 4 * config.model.d_model,
-        vocab_size=Vocabulary.of(config.task).size,
-    )
-
-
 def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, Any]:
     """Run all contenders in turns; return the measurements, times in seconds."""
     config = default_config(**regime)
@@ -139,7 +126,7 @@ def measure(rounds: int, steps: int, regime: Regime, cores: int) -> dict[str, An
         for one in [*teams.values()][first:] + [*teams.values()][:first]:
             one.times.append(one.run(steps))
         evaluation.append(ours.run(2, "evaluate"))
-    flops = flops_of(config)
+    flops = step_flops(config)
     rate = {kind: statistics.median(of_round[kind] for of_round in rates) for kind in rates[0]}
     results: dict[str, Any] = {
         "flops": flops,

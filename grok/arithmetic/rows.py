@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from grok.arithmetic.task import FIRST_NUMBER, Equations, Vocabulary
-from grok.config.arithmetic import TaskConfig
+from grok.config.arithmetic import ArithmeticConfig, TaskConfig
 
 Group = Literal["one", "left", "right", "pair"]
 _OPERAND_GROUP: dict[str, Group] = {"a": "left", "b": "right"}
@@ -84,23 +84,22 @@ def join(x: Group, y: Group) -> Group:
     return y if x == "one" else "pair"
 
 
-def matrix_flops(plan: RowPlan, *, batch_size: int, layers: int, d_model: int, d_ff: int, vocab_size: int) -> int:
-    """Return the floating-point operations of one step's matrix products, forward and both gradients.
+def step_flops(config: ArithmeticConfig) -> int:
+    """Return the floating-point operations of the matrix products of one lane's step, forward and both gradients.
 
     A multiply-add counts as two operations; the products of the gradients need twice those of the forward pass.
     """
-    rows = sum(plan.sizes(0, batch_size))
-    after = sum(plan.sizes(1, batch_size))
-    last = plan.sizes(1, batch_size)[-1]
-    products = 0
-    for layer in range(layers):
-        out = last if layer == layers - 1 else after
-        queries = (plan.sizes(0, batch_size) if layer == 0 else plan.sizes(1, batch_size))[-1]
-        queries = queries if layer == layers - 1 else rows
-        products += queries * d_model * d_model + rows * d_model * 2 * d_model  # q, then k and v
-        products += out * (d_model * d_model + 2 * d_model * d_ff)
-        rows = after
-    products += last * d_model * vocab_size
+    model, batch_size = config.model, config.train.batch_size
+    plan = RowPlan.of(config.task, shared=model.dropout == 0)
+    d, d_ff = model.d_model, model.d_ff or model.usual_d_ff()
+    sizes, later = plan.sizes(0, batch_size), plan.sizes(1, batch_size)
+    products = later[-1] * d * Vocabulary.of(config.task).size
+    for layer in range(model.layers):
+        rows, last = sum(sizes), layer == model.layers - 1
+        queries, out = (sizes[-1], later[-1]) if last else (rows, sum(later))
+        products += queries * d * d + rows * d * 2 * d  # q, then k and v
+        products += out * (d * d + 2 * d * d_ff)
+        sizes = later
     return 3 * 2 * products
 
 

@@ -27,9 +27,9 @@ from grok.arithmetic.gpu.step import Captured, EvaluationPass, TrainingStep
 from grok.arithmetic.measures import measured
 from grok.arithmetic.optimizer import NormClamp, move_weights
 from grok.arithmetic.program import dtype_of, logits_of, program_key
-from grok.arithmetic.rows import RowPlan, matrix_flops, words_of
+from grok.arithmetic.rows import step_flops, words_of
 from grok.arithmetic.run import ArithmeticRun, at_own_numerics
-from grok.arithmetic.task import Equations, Vocabulary, split
+from grok.arithmetic.task import Equations, split
 from grok.arithmetic.weights import Parameters, initial_parameters
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError, TrainingError, in_words
@@ -98,20 +98,6 @@ def idle_lanes(runs: int, width: int) -> str | None:
     return (
         f"{runs} run{'s' if runs > 1 else ''} leave {width - runs} of {width} lanes idle: lanes={narrow} takes less "
         "time (other widths may give other bits: do not change the width of a sweep that has begun)"
-    )
-
-
-def step_flops(config: ArithmeticConfig) -> int:
-    """Return the floating-point operations of the matrix products of one lane's step."""
-    d_ff = config.model.d_ff
-    assert d_ff is not None
-    return matrix_flops(
-        RowPlan.of(config.task, shared=config.model.dropout == 0),
-        batch_size=config.train.batch_size,
-        layers=config.model.layers,
-        d_model=config.model.d_model,
-        d_ff=d_ff,
-        vocab_size=Vocabulary.of(config.task).size,
     )
 
 
