@@ -179,9 +179,8 @@ def columns_page() -> str:
     for kind in TABLES:
         parts.append(f"## {kind}\n\n{TABLES[kind]}\n")
         columns = describe(kind)
-        types = {field.name: str(field.type) for field in schema(kind)}
         plain = [name for name in columns if not name.startswith(CONFIG)]
-        parts.append(_columns(columns, types, plain))
+        parts.append(_columns(kind, plain))
         if kind == "curves":
             parts.append("### Measurements\n\nWhat `metrics` can hold, beside measurements of your own.\n")
             rows = [(f"`{n}`", meaning, f"`{wanted}`") for n, (meaning, wanted) in MEASUREMENTS.items()]
@@ -189,12 +188,16 @@ def columns_page() -> str:
             parts.append(KEY_FREQUENCIES)
         if len(plain) < len(columns):
             parts.append("### Settings\n\nEvery setting is a column, null in the mode that lacks it.\n")
-            parts.append(_columns(columns, types, [name for name in columns if name.startswith(CONFIG)]))
+            parts.append(_columns(kind, [name for name in columns if name.startswith(CONFIG)]))
     return NOTE + "\n".join(parts)
 
 
-def _columns(columns: dict[str, Any], types: dict[str, str], names: list[str]) -> str:
-    rows = [(f"`{n}`", types[n], columns[n].meaning, columns[n].unit, columns[n].null or "never") for n in names]
+def _columns(kind: str, names: list[str]) -> str:
+    columns, types = describe(kind), schema(kind)
+    rows = [
+        (f"`{n}`", str(types.field(n).type), columns[n].meaning, columns[n].unit, columns[n].null or "never")
+        for n in names
+    ]
     return _table(["column", "type", "meaning", "unit", "null when"], rows)
 
 

@@ -45,16 +45,10 @@ Groups = dict[str, tuple[str, ...]]
 
 def factors(config: ArithmeticConfig) -> list[str]:
     """Return the layers with random initial weights, as prefixes for ``seeds.layers``, and the control."""
-    names = ["token_embedding"]
-    if config.model.positions == "learned":
-        names.append("position_embedding")
-    for layer in range(config.model.layers):
-        names += [f"blocks.{layer}.attention", f"blocks.{layer}.mlp"]
-    if config.model.bias or not config.model.tied:
-        names.append("head")
-    if config.model.final_norm:
-        names.append(CONTROL)
-    return names
+    model = config.model
+    names = ["token_embedding"] + ["position_embedding"] * (model.positions == "learned")
+    names += [f"blocks.{layer}.{part}" for layer in range(model.layers) for part in ("attention", "mlp")]
+    return names + ["head"] * (model.bias or not model.tied) + [CONTROL] * model.final_norm
 
 
 def groups_of(text: str) -> Groups:

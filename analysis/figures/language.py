@@ -105,9 +105,7 @@ def spike_curves(study: Spikes) -> Drawing | None:
     y = ChartAxis.around("loss (nats)", curves["loss"])
     charts = []
     for panel in panels[:MOST_PANELS]:
-        here = runs[
-            np.logical_and.reduce([runs["spiked"].notna(), *(runs[f] == v for f, v in zip(others, panel, strict=True))])
-        ]
+        here = runs[(runs[others] == list(panel)).all(axis=1)]
         layers = []
         for i, value in enumerate(values):
             group = here[here[colour[0]] == value] if colour else here

@@ -184,17 +184,11 @@ def _size(study: ValShuffle, table: pd.DataFrame) -> None:
     )
 
 
-def has_coupled(observations: Observations) -> bool:
-    """Return whether the store has coupled runs."""
-    rows = observations.arithmetic
-    return COLUMN in rows and bool(rows[COLUMN].fillna(False).astype(bool).any())
-
-
 QUESTION = Question(
     "val_shuffle",
     "The val-shuffle bug",
     "Does shuffling the validation set do more than change the batch order?",
     "grok sweep sweep=bug",
     by_condition(lambda observations: conditions_of(observations.once(pairs_of), but=[COUPLING]), one, Beside()),
-    has_coupled,
+    lambda observations: bool(observations.arithmetic.get(COLUMN, pd.Series(dtype=bool)).eq(True).any()),
 )
