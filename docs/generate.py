@@ -11,10 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
-
 from grok.analysis import glossary
-from grok.analysis.pages import markdown
 from grok.config import ArithmeticConfig, GptConfig, RunConfig
 from grok.config.arithmetic import METRICS, OPERATIONS
 from grok.config.fields import Rule, accepted_values, defaults_of, settings_of
@@ -157,7 +154,7 @@ def _sections(title: str, config: type[RunConfig], without: set[str], level: int
         if group:
             yield f"{'#' * (level + 1)} {group}\n"
         yield _table(
-            ["setting", "default", "values", "identity", "meaning"],
+            ("setting", "default", "values", "identity", "meaning"),
             [_setting(name, hint, rule, defaults[name]) for name, hint, rule in members],
         )
 
@@ -169,8 +166,7 @@ def _setting(name: str, hint: Any, rule: Rule, default: Any) -> tuple[str, ...]:
     is_seed = name in ("seed", "switch.order") or name.startswith("seeds.")
     identity = "resolved" if is_seed else IDENTITY[rule.role]
     identity = "numerics tag" if name in TAG else identity
-    shown = literal(default).replace("\n", "\\n")
-    return f"`{name}`", f"`{shown}`", values, identity, rule.doc
+    return f"`{name}`", f"`{literal(default)}`", values, identity, rule.doc
 
 
 def columns_page() -> str:
@@ -179,30 +175,30 @@ def columns_page() -> str:
     for kind in TABLES:
         parts.append(f"## {kind}\n\n{TABLES[kind]}\n")
         columns = describe(kind)
+        types = {field.name: str(field.type) for field in schema(kind)}
         plain = [name for name in columns if not name.startswith(CONFIG)]
-        parts.append(_columns(kind, plain))
+        parts.append(_columns(columns, types, plain))
         if kind == "curves":
             parts.append("### Measurements\n\nWhat `metrics` can hold, beside measurements of your own.\n")
             rows = [(f"`{n}`", meaning, f"`{wanted}`") for n, (meaning, wanted) in MEASUREMENTS.items()]
-            parts.append(_table(["name", "meaning", "`eval.metrics` has"], rows))
+            parts.append(_table(("name", "meaning", "`eval.metrics` has"), rows))
             parts.append(KEY_FREQUENCIES)
         if len(plain) < len(columns):
             parts.append("### Settings\n\nEvery setting is a column, null in the mode that lacks it.\n")
-            parts.append(_columns(kind, [name for name in columns if name.startswith(CONFIG)]))
+            parts.append(_columns(columns, types, [name for name in columns if name.startswith(CONFIG)]))
     return NOTE + "\n".join(parts)
 
 
-def _columns(kind: str, names: list[str]) -> str:
-    columns, types = describe(kind), schema(kind)
-    rows = [
-        (f"`{n}`", str(types.field(n).type), columns[n].meaning, columns[n].unit, columns[n].null or "never")
-        for n in names
-    ]
-    return _table(["column", "type", "meaning", "unit", "null when"], rows)
+def _columns(columns: dict[str, Any], types: dict[str, str], names: list[str]) -> str:
+    rows = [(f"`{n}`", types[n], columns[n].meaning, columns[n].unit, columns[n].null or "never") for n in names]
+    return _table(("column", "type", "meaning", "unit", "null when"), rows)
 
 
-def _table(head: list[str], rows: list[tuple[str, ...]]) -> str:
-    return markdown(pd.DataFrame(rows, columns=head)) + "\n"
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    def line(cells: tuple[str, ...]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", "\\n") for cell in cells) + " |"
+
+    return "\n".join([line(head), "|" + "---|" * len(head), *map(line, rows)]) + "\n"
 
 
 PAGES: Final[dict[str, Callable[[], str]]] = {
