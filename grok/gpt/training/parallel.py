@@ -307,16 +307,14 @@ class Ranks:
             return checkpoint
         # best and averaged weights stay with rank 0; tensors are sent one by one, not in one pickle
         needed = re.compile(r"(kept\.\d+\.)?(log$|model\.|optim\.)")
-        own = (
-            {} if checkpoint is None else {n: t.contiguous() for n, t in checkpoint.tensors.items() if needed.match(n)}
-        )
-        sent: Checkpoint | None = self.tell(
-            checkpoint and replace(checkpoint, tensors={n: t.to("meta") for n, t in own.items()})
-        )
+        tensors = {} if checkpoint is None else checkpoint.tensors
+        own = {name: tensor.contiguous() for name, tensor in tensors.items() if needed.match(name)}
+        empty = {name: tensor.to("meta") for name, tensor in own.items()}
+        sent: Checkpoint | None = self.tell(checkpoint and replace(checkpoint, tensors=empty))
         if sent is None:
             return None
-        for name, empty in sent.tensors.items():
-            sent.tensors[name] = own[name] if self.index == 0 else torch.empty_like(empty, device="cpu")
+        for name, tensor in sent.tensors.items():
+            sent.tensors[name] = own[name] if self.index == 0 else torch.empty_like(tensor, device="cpu")
             with self.watched():
                 dist.broadcast(sent.tensors[name], src=0)
         if self.index == 0:

@@ -313,11 +313,11 @@ class Trainer:
         self.optimizer = self.own_optimizer.optimizer if self.own_optimizer else build_optimizer(self.model, optim)
         self.gradient = Gradient(self.model, numerics, self.ranks, keeps=config.train.keeps)
         self.batches = Batches(config, texts.sources)
-        self.validation = {}
+        self.validation: dict[str, tuple[NDArray[Any], NDArray[np.int64]]] = {}
+        """Tokens and window starts of each validation set; the name of the main one is ``""``."""
         for name, (validated, split) in {"": (self.corpus, "val"), **texts.validation}.items():
             tokens = validated.tokens(split)
             self.validation[name] = (tokens, validation_starts(len(tokens), config.model.context, config.eval.windows))
-        """Tokens and window starts of each validation set; the name of the main one is ``""``."""
         self.watch, self.branch = Watch(config.stability, self.batches.per_epoch()), Branch()
         self.counters = Counters(scale=start_scale(config))
         self.batch_sum: int | None = None
