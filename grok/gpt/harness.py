@@ -329,29 +329,22 @@ def _adapter(predictions: Predictions) -> Any:
 # Tasks of lm-evaluation-harness that a run scores while it trains (``eval.tasks``).
 
 
-@dataclass(slots=True)
 class TaskScores:
     """The tasks that a run scores, and the steps at which it does."""
 
-    tasks: Tasks | None
-    """None: there are no tasks, or another process scores them."""
-    steps: frozenset[int]
-    documents: int | None
-    """Largest number of documents of a task; None: all."""
-
-    @classmethod
-    def of(cls, config: GptConfig, due: frozenset[int], *, here: bool) -> TaskScores:
-        """Return the tasks of a run that is evaluated at the steps ``due``; ``here``: whether this process scores them.
+    def __init__(self, config: GptConfig, due: frozenset[int], *, here: bool) -> None:
+        """Read the tasks of a run that is evaluated at the steps ``due``; ``here``: whether this process scores them.
 
         Every ``eval.tasks_every``-th evaluation scores the tasks, and also the last one.
 
         Raises:
             ConfigError: the harness is not installed, or it cannot read a task.
         """
-        every = config.eval.tasks_every
-        steps = frozenset({*sorted(due)[every - 1 :: every], config.train.steps})
-        tasks = load_tasks(config.eval.tasks, "eval.tasks=") if config.eval.tasks and here else None
-        return cls(tasks, steps, config.eval.task_documents)
+        every, tasks = config.eval.tasks_every, config.eval.tasks
+        self.steps = frozenset({*sorted(due)[every - 1 :: every], config.train.steps})
+        self.tasks = load_tasks(tasks, "eval.tasks=") if tasks and here else None
+        self.documents = config.eval.task_documents
+        """Largest number of documents of a task; None: all."""
 
     def at(self, step: int, model: GPT, tokenizer: Tokenizer, say: Callable[[str], None]) -> dict[str, float]:
         """Return each metric at ``step``, and its standard error if it has one, by its name in the curve.

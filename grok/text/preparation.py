@@ -115,38 +115,34 @@ class Job:
     """For each text whether it ends a document."""
 
 
-@dataclass(frozen=True, slots=True)
 class Cut:
     """The place in the input where the train split ends and the validation split begins."""
 
-    train_documents: int
-    """Number of the input's documents in the train split."""
-    train_characters: int | None
-    """Of an input with a single document: number of its characters in the train split. Otherwise None."""
-
-    @classmethod
-    def of(cls, scans: Mapping[str, TextScan], val_fraction: float) -> Cut:
-        """Return the cut that leaves ``val_fraction`` of the documents, or of a single document's characters, for val.
+    def __init__(self, scans: Mapping[str, TextScan], val_fraction: float) -> None:
+        """Leave ``val_fraction`` of the documents, or of a single document's characters, for val.
 
         Raises:
             DataError: a source has no text, or the text is too short.
         """
-        scan = scans["input"]
         for name, part in scans.items():
             if part.documents == 0:
                 raise DataError(f"{name}: it has no text")
+        scan = scans["input"]
+        self.train_documents = scan.documents
+        """Number of the input's documents in the train split."""
+        self.train_characters: int | None = None
+        """Of an input with a single document: number of its characters in the train split. Otherwise None."""
         if "val" in scans:
-            return cls(scan.documents, None)
-        if scan.documents == 1:
-            characters = int(scan.characters * (1 - val_fraction))
-            if not 0 < characters < scan.characters:
-                raise DataError(
-                    f"a text of {scan.characters} characters cannot be split at --val-fraction {val_fraction}: use"
-                    " more text"
-                )
-            return cls(1, characters)
-        held_out = min(max(1, round(scan.documents * val_fraction)), scan.documents - 1)
-        return cls(scan.documents - held_out, None)
+            return
+        if scan.documents > 1:
+            self.train_documents -= min(max(1, round(scan.documents * val_fraction)), scan.documents - 1)
+            return
+        self.train_characters = int(scan.characters * (1 - val_fraction))
+        if not 0 < self.train_characters < scan.characters:
+            raise DataError(
+                f"a text of {scan.characters} characters cannot be split at --val-fraction {val_fraction}: use"
+                " more text"
+            )
 
     def leaks(self, scans: Mapping[str, TextScan]) -> dict[str, int]:
         """Return for each split the number of its documents that are also in train, compared by their hashes."""
@@ -444,7 +440,7 @@ class Preparation:
     def fill(self, folder: Path) -> None:
         """Write all files of the corpus into ``folder``."""
         scans = {name: self._scan(name) for name in self.sources}
-        cut = Cut.of(scans, self.request.val_fraction)
+        cut = Cut(scans, self.request.val_fraction)
         tokenizer = self.given or self._new_tokenizer(scans, cut)
         (folder / "tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
         manifest = self._manifest(tokenizer, self._encode(folder, tokenizer, cut), cut)

@@ -128,7 +128,7 @@ class GptRun(TrainingRun):
         share = config.eval.average_share if self.keeps_weights else 0.0
         self.averaged = saved.average_steps(share, config.eval.average_points, self.steps)
         with ranks.all_or_none():
-            self.tasks = TaskScores.of(config, self.due, here=ranks.index == 0)
+            self.tasks = TaskScores(config, self.due, here=ranks.index == 0)
         self._progressed = time.monotonic()
         self.go()
         if job.resume is not None:
