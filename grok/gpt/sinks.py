@@ -11,7 +11,7 @@ import os
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -36,20 +36,16 @@ FURTHER: Final = {"val_loss": "loss", "val_acc": "accuracy"}
 """Numbers of a further validation set: ``val/NAME/loss``, and ``val/NAME_SPLIT/loss`` of NAME@SPLIT."""
 
 
-@dataclass(slots=True)
 class Used:
     """What a run has used after a step."""
 
-    config: GptConfig
-    vocab_size: int
-    samples: int = 0
-    tokens: int = 0
-    flops: float = 0.0
-    """Not a number for a model of the user's own."""
-    seconds: float = 0.0
-    """Of training steps; without evaluations."""
-    steps: int = 0
-    clipped: int = 0
+    def __init__(self, config: GptConfig, vocab_size: int) -> None:
+        self.config, self.vocab_size = config, vocab_size
+        self.samples = self.tokens = self.steps = self.clipped = 0
+        self.flops = 0.0
+        """Not a number for a model of the user's own."""
+        self.seconds = 0.0
+        """Of training steps; without evaluations."""
 
     def add(self, point: StepPoint) -> dict[str, float]:
         """Add the next step; return its finite numbers by their stable names."""

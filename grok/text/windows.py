@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -28,7 +27,6 @@ larger than one: so many are kept."""
 _OFFSETS_AT_ONCE: Final = 4096
 
 
-@dataclass(slots=True)
 class BlockOrder:
     """The offsets in tokens of blocks. Every token of a split but the first is a target.
 
@@ -40,15 +38,10 @@ class BlockOrder:
     ``random``: every offset is drawn from the uniform distribution over all offsets with room for a block.
     """
 
-    n_tokens: int
-    context: int
-    seed: int
-    random: bool = False
-    _draw: Draw = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        check_length(self.n_tokens, self.context)
-        self._draw = lru_cache(maxsize=2)(self._offsets if self.random else self._epoch)
+    def __init__(self, n_tokens: int, context: int, seed: int, random: bool = False) -> None:
+        check_length(n_tokens, context)
+        self.n_tokens, self.context, self.seed, self.random = n_tokens, context, seed, random
+        self._draw: Draw = lru_cache(maxsize=2)(self._offsets if random else self._epoch)
 
     @property
     def blocks_per_epoch(self) -> int:
@@ -165,23 +158,21 @@ def set_hash(manifest: Mapping[str, Any], split: str) -> str:
     return whole[:HASH_DIGITS]
 
 
-@dataclass(slots=True)
 class MixtureOrder:
     """The order of a mixture: the corpus and the block of every sequence."""
 
-    orders: Sequence[BlockOrder]
-    """The order of each corpus's own blocks."""
-    shares: Sequence[float]
-    seed: int
-    """The order seed of the run."""
-    stratum: int | None = None
-    """Sequences of a batch in which each corpus has its share, rounded up or down; None: each one is drawn alone."""
-    _before: list[NDArray[np.int64]] = field(default_factory=list, repr=False, compare=False)
-    """For each draw the number of sequences of each corpus before it."""
-    _draw: Draw = field(init=False, repr=False, compare=False)
+    def __init__(
+        self, orders: Sequence[BlockOrder], shares: Sequence[float], seed: int, stratum: int | None = None
+    ) -> None:
+        """``orders``: the order of each corpus's own blocks. ``seed``: the order seed of the run.
 
-    def __post_init__(self) -> None:
-        self._draw = lru_cache(maxsize=2)(self._corpora)
+        ``stratum``: sequences of a batch in which each corpus has its share, rounded up or down; None: each one is
+        drawn alone.
+        """
+        self.orders, self.shares, self.seed, self.stratum = orders, shares, seed, stratum
+        self._before = [np.zeros(len(orders), dtype=np.int64)]
+        """For each draw the number of sequences of each corpus before it."""
+        self._draw: Draw = lru_cache(maxsize=2)(self._corpora)
 
     def samples(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return corpus numbers and block offsets, ``[count]`` each, of the sequences from number ``first`` on."""
@@ -204,8 +195,6 @@ class MixtureOrder:
     def _count_before(self, first: int) -> NDArray[np.int64]:
         """Return the number of sequences of each corpus before the sequence ``first``, ``[corpora]``."""
         number, position = divmod(first, self._drawn_at_once)
-        if not self._before:
-            self._before.append(np.zeros(len(self.orders), dtype=np.int64))
         while len(self._before) <= number:
             self._before.append(self._before[-1] + self._counted(self._draw(len(self._before) - 1)))
         return self._before[number] + self._counted(self._draw(number)[:position])
