@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import tomllib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -68,7 +67,7 @@ class Used:
         return {USED_NAMES[name]: value for name, value in values.items() if math.isfinite(value)}
 
 
-class Sink(ABC):
+class Sink(RunSink):
     """A place for records beside the store. Its step may not go back: after a rollback names have the branch before."""
 
     number = 0
@@ -84,23 +83,13 @@ class Sink(ABC):
     def branch(self, number: int) -> None:
         self.number = number
 
-    def flush(self) -> None:  # noqa: B027  (most hold nothing)
-        """Write what is held."""
+    def flush(self) -> None:
+        """Write what is held; most hold nothing."""
 
     def prefixed(self, values: dict[str, float]) -> dict[str, float]:
         """Return ``values`` under the names of this branch."""
         prefix = f"branch-{self.number}/" if self.number else ""
         return {prefix + name: value for name, value in values.items()}
-
-    @abstractmethod
-    def write(self, values: dict[str, float], step: int) -> None:
-        """Write numbers by name at a step."""
-
-    @abstractmethod
-    def finish(self, result: RunResult) -> None: ...
-
-    @abstractmethod
-    def close(self) -> None: ...
 
 
 def open_sinks(run_id: str, config: GptConfig, from_step: int, branch: int) -> list[Sink]:
