@@ -83,7 +83,7 @@ def _export(arguments: argparse.Namespace) -> str:
     weights = run.weights(arguments.weights)
     form = form_of(run.model_config)
     corpus = run.corpus(arguments.data)
-    model = run.model(weights[arguments.weights], run.model_config.vocab_size or corpus.vocab_size, torch.device("cpu"))
+    model = run.model(weights[arguments.weights], corpus.vocab_size, torch.device("cpu"))
     save_hf_folder(arguments.out, model, corpus.tokenizer)
     code = (arguments.out / "config.json").read_text(encoding="utf-8").find("auto_map") > 0
     return (

@@ -19,14 +19,9 @@ from grok.records import CurvePoint
 from grok.runs import norms_of
 
 
-def squared_norm(tensor: Tensor) -> float:
-    """Return the sum of squares, computed in float64."""
-    return float(tensor.detach().double().square().sum())
-
-
 def norms(parameters: Parameters) -> tuple[float, float, dict[str, float]]:
-    """Return (weight_norm, weight_norm_all, norm per component)."""
-    return norms_of({name: squared_norm(p) for name, p in parameters.items()})
+    """Return (weight_norm, weight_norm_all, norm per component), computed in float64."""
+    return norms_of({name: float(p.detach().double().square().sum()) for name, p in parameters.items()})
 
 
 # Measurements of a network's mechanism, which an evaluation adds to the curve (``eval.metrics``).

@@ -6,14 +6,13 @@ grokking by amplifying slow gradients".
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from grok.arithmetic.measures import squared_norm
+from grok.arithmetic.measures import norms
 from grok.arithmetic.weights import Parameters
 from grok.config import common
 from grok.config.arithmetic import ArithmeticConfig, OptimConfig
@@ -175,18 +174,12 @@ def move_weights(parameters: Parameters, config: ArithmeticConfig) -> None:
         p.copy_(move_by_ulps(p.detach().contiguous(), config.switch.ulps, stream.at(name)))
 
 
-class NormClamp:
-    """Keeps the L2 norm of all parameters at a multiple of its initial value.
+@torch.no_grad()
+def clamp_norm(parameters: Parameters, target: float) -> None:
+    """Scale all parameters in place, so that their L2 norm is ``target``.
 
     Source: Liu et al. 2023, "Omnigrok".
     """
-
-    def __init__(self, initial: Parameters, multiple: float) -> None:
-        self.target = multiple * math.sqrt(sum(squared_norm(p) for p in initial.values()))
-
-    @torch.no_grad()
-    def apply(self, parameters: Parameters) -> None:
-        """Scale all parameters in place."""
-        norm = math.sqrt(sum(squared_norm(p) for p in parameters.values()))
-        for p in parameters.values():
-            p.mul_(self.target / max(norm, 1e-30))
+    norm = norms(parameters)[1]
+    for p in parameters.values():
+        p.mul_(target / max(norm, 1e-30))

@@ -262,7 +262,7 @@ class Lane:
         self.filter = optimizer.SlowGradients(config.optim)
         run.refuse_other_numerics(program.tag(), run.step)
         multiple = config.optim.norm_clamp
-        self.clamp = None if multiple is None else optimizer.NormClamp(self.parameters, multiple)
+        self.clamp = None if multiple is None else multiple * norms(self.parameters)[1]
         if run.job.resume is not None:
             self._restore(run.job.resume.tensors)
 
@@ -317,7 +317,7 @@ class Lane:
             loss, accuracy, gradients = self.gradients(step)
             self.update(gradients, step)
             if self.clamp is not None:
-                self.clamp.apply(self.parameters)
+                optimizer.clamp_norm(self.parameters, self.clamp)
             val = self.evaluate() if run.reach(step, finite=math.isfinite(loss)) else None
             verdict = run.judge(val)
             if verdict.observed:

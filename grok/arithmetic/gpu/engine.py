@@ -24,8 +24,8 @@ from torch.utils._pytree import tree_iter
 from grok.arithmetic.gpu.optimizer import variant
 from grok.arithmetic.gpu.state import LaneState
 from grok.arithmetic.gpu.step import Captured, EvaluationPass, TrainingStep
-from grok.arithmetic.measures import measured
-from grok.arithmetic.optimizer import NormClamp, move_weights
+from grok.arithmetic.measures import measured, norms
+from grok.arithmetic.optimizer import move_weights
 from grok.arithmetic.program import dtype_of, logits_of, program_key
 from grok.arithmetic.rows import step_flops, words_of
 from grok.arithmetic.run import ArithmeticRun, at_own_numerics
@@ -215,7 +215,7 @@ class Seat:
         clamp = config.optim.norm_clamp
         if job.resume is None or "init" in config.save or clamp is not None:
             self.initial = initial_parameters(config, dtype_of(config))
-        self.norm = 0.0 if clamp is None or self.initial is None else NormClamp(self.initial, clamp).target
+        self.norm = 0.0 if clamp is None or self.initial is None else clamp * norms(self.initial)[1]
 
     def start(self) -> tuple[Parameters, dict[str, Parameters]]:
         """Return the parameters at the run's start, and the optimiser's moments (empty for a new run)."""
