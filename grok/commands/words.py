@@ -69,8 +69,9 @@ def as_overrides(words: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: a word is no override, or chooses a file outside ``conf/``.
     """
-    refuse_bare_words(words)
     for word in words:
+        if "=" not in word and not word.startswith("~"):  # Hydra says of it only that it misses something
+            raise ConfigError(f"{word!r} is no setting: settings are given as NAME=VALUE, for example seed=7")
         _refuse_path(word)
         _refuse_other_programs(word)
     return [as_meant(word) for word in words]
@@ -108,19 +109,6 @@ def _refuse_other_programs(word: str) -> None:
         raise ConfigError(
             f"{word}: a range is {name}=range({first},{last + 1}), without its end; `grok sweep` trains all"
         )
-
-
-def refuse_bare_words(words: Sequence[str]) -> None:
-    """Refuse overrides without a value: Hydra's grammar says of them only that it misses something.
-
-    Raises:
-        ConfigError: a word is no ``NAME=VALUE``.
-
-    >>> refuse_bare_words(["seed=7", "~optim.warmup_steps"])
-    """
-    for word in words:
-        if "=" not in word and not word.startswith("~"):
-            raise ConfigError(f"{word!r} is no setting: settings are given as NAME=VALUE, for example seed=7")
 
 
 def _refuse_path(word: str) -> None:
