@@ -161,22 +161,16 @@ def refuse_unusable_data(configs: Sequence[RunConfig]) -> None:
         return [data.folders(), data.mixture, data.validation, model.context, model.vocab_size]
 
     for config in _distinct((c for c in configs if isinstance(c, GptConfig) and c.data.path is not None), read):
-        _refuse_unusable_corpora(config)
+        from grok.text.corpus import check_fit, open_corpus, refuse_other_tokenizer
 
-
-def _refuse_unusable_corpora(config: GptConfig) -> None:
-    from grok.text.corpus import check_fit, open_corpus, refuse_other_tokenizer
-
-    corpora = {name: open_corpus(folder) for name, folder in config.data.folders().items()}
-    splits: dict[str, set[str]] = {name: set() for name in corpora}
-    splits[MAIN] = {"train", "val"}
-    for name in config.data.mixture:
-        splits[name].add("train")
-    for name, split in config.data.validation_sets().values():
-        splits[name].add(split)
-    for name, corpus in corpora.items():
-        refuse_other_tokenizer(corpus, corpora[MAIN])
-        check_fit(corpus, context=config.model.context, vocab_size=config.model.vocab_size, splits=sorted(splits[name]))
+        data, model = config.data, config.model
+        corpora = {name: open_corpus(folder) for name, folder in data.folders().items()}
+        asked = {(MAIN, "train"), (MAIN, "val"), *((name, "train") for name in data.mixture)}
+        asked.update(data.validation_sets().values())
+        for name, corpus in corpora.items():
+            refuse_other_tokenizer(corpus, corpora[MAIN])
+            splits = sorted(split for of, split in asked if of == name)
+            check_fit(corpus, context=model.context, vocab_size=model.vocab_size, splits=splits)
 
 
 def _refuse_masks_without_ends(configs: Sequence[GptConfig]) -> None:

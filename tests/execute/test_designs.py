@@ -315,7 +315,7 @@ def test_candidates_are_members_of_before_any_result(census: Path) -> None:
     execute([arithmetic(settings, seed=seed) for seed in (50, 51)])
     config = arithmetic(settings)
     assert set(candidates(census, config)["seed"]) == set(range(6))
-    with pytest.raises(ConfigError, match="2 were not asked for as members of a population"):
+    with pytest.raises(ConfigError, match="not asked for as members of a population"):
         branch.planned(["--store", str(census), "--best", "7", "--random", "0", "--at", "3", *TINY])
     for seeds, allowed in (("range(0,2)", 0), ("range(0,6)", 6)):  # going on with two of them, then with all
         sweep(census, f"seed={seeds}", "train.steps=12")()
@@ -325,7 +325,7 @@ def test_candidates_are_members_of_before_any_result(census: Path) -> None:
         shard.unlink()
     for _ in range(2):
         assert len(candidates(census, config)) == 0
-        with pytest.raises(ConfigError, match="8 were not asked for as members of a population"):
+        with pytest.raises(ConfigError, match="not asked for as members of a population"):
             branch.planned(["--store", str(census), "--best", "1", "--random", "0", "--at", "3", *TINY])
         sweep(census, "seed=range(0,6)")()  # its rows come after the results
     with StoreWriter(census) as writer:
