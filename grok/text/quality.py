@@ -41,16 +41,15 @@ ALARMING: Final = 0.02
 _TAG: Final = re.compile(r"<(?!unk>|\|)[a-zA-Z/!][^<>]{0,300}>")
 
 
-@dataclass(slots=True)
 class Quality:
     """The measures of one source, summed while its text is read."""
 
-    characters: int = 0
-    windows: int = 0
-    faults: Counter[str] = field(default_factory=Counter)
-    worst: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
-    _open: str = ""
-    """The part of the present window that was read so far."""
+    def __init__(self) -> None:
+        self.characters = self.windows = 0
+        self.faults: Counter[str] = Counter()
+        self.worst: dict[str, list[tuple[float, str]]] = {}
+        self._open = ""
+        """The part of the present window that was read so far."""
 
     def read(self, text: str) -> None:
         """Measure the next piece of text."""
