@@ -301,6 +301,8 @@ def _counts(column: pd.Series) -> dict[str, int]:
 
 FEW_SEEDS: Final = 12
 """Fewer seeds than this answer no further question: more come first."""
+FEWEST_DONE: Final = 3
+"""If fewer seeds than this generalised, longer runs come first."""
 NEXT: Final = ("repeatability", "crossed", "weight_decay")
 """Questions that come first after the ones that are answered."""
 
@@ -356,16 +358,14 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
             words = "Is the best of the search better than the default? Both on seeds that no trial had:"
             return Fact(words, " && ".join([*sweeps, last]), is_command=True)
     rows = observations.once(asked)
-    if 0 < len(rows) < FEW_SEEDS and (more := proposal("grok sweep 'seed=range(0,64)'", observations)):
+    n, done, steps = len(rows), int(rows["grokked_step"].notna().sum()), rows["config.train.steps"].max()
+    longer = proposal(f"grok sweep 'seed=range(0,64)' train.steps={2 * steps}", observations) if n else ""
+    if longer and done < FEWEST_DONE:
+        words = f"Of {n:,} seed{'s' * (n > 1)} {done or 'none'} generalised within {steps:,} steps: train longer."
+        return Fact(words, longer, is_command=True)
+    if 0 < n < FEW_SEEDS and (more := proposal("grok sweep 'seed=range(0,64)'", observations)):
         return Fact("Train more seeds.", more, is_command=True)
-    steps, late = rows["config.train.steps"].max(), rows["grokked_step"].isna().all()
-    if (
-        len(rows)
-        and late
-        and (more := proposal(f"grok sweep 'seed=range(0,64)' train.steps={2 * steps}", observations))
-    ):
-        return Fact(f"No seed generalised within {steps:,} steps: train longer.", more, is_command=True)
-    if late:
+    if rows["grokked_step"].isna().all():
         gaps = [gap for gap in gaps if gap.name != "repeatability"]  # it chooses the best of those that were asked for
     order = [gap for name in (*NEXT, "") for gap in gaps if gap.command and name in ("", gap.name)]
     if order:

@@ -23,7 +23,14 @@ from numpy.typing import NDArray
 from grok.analysis.answers import Fact, Report, heading, provenance, run_labels
 from grok.analysis.criteria import last_common
 from grok.analysis.listing import filtered
-from grok.analysis.observations import Observations, computed_apart, floats, in_words, varying_columns
+from grok.analysis.observations import (
+    CONDITION_SETTINGS,
+    Observations,
+    computed_apart,
+    floats,
+    in_words,
+    varying_columns,
+)
 from grok.analysis.populations import (
     ASKED,
     SEEDS,
@@ -42,6 +49,7 @@ from grok.analysis.statistics.proportions import difference, paired_difference, 
 from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
 from grok.analysis.studies.base import OwnStudy, Table
 from grok.analysis.studies.conditions import CHOSEN, FEWEST, Family, contrast, held_fixed, slowdown_words
+from grok.analysis.studies.val_shuffle import SCHEDULE
 from grok.analysis.writing import FIGURES, default_folder, study_text, write_page, write_studies
 from grok.commands.command import Parser, command, refuse_unwritable, store_of
 from grok.errors import ConfigError
@@ -85,7 +93,9 @@ class Sides:
                 f"{both:,} runs are on both sides (itself, another length of it, or its repeat on one machine): "
                 "expected two filters that exclude each other"
             )
-        for column in varying_columns(pd.concat([a, b])):
+        every = pd.concat([a, b])
+        schedule = SCHEDULE * bool(every["config.eval.couple_order"].fillna(False).any())  # then it redraws the order
+        for column in varying_columns(every, (*CONDITION_SETTINGS, *schedule)):
             ours, theirs = (sorted(set(rows[column].map(in_words, na_action=None))) for rows in (a, b))
             if max(len(ours), len(theirs)) > 1:
                 raise ConfigError(

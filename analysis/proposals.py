@@ -38,7 +38,7 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
     Args:
         command: the command of a question; empty: there is none.
         observations: the runs of the store.
-        any_task: the command works for any task; otherwise it keeps its own settings.
+        any_task: the command works for any task; otherwise it keeps its own settings, but for the numerics.
 
     Empty if a stored sweep had this very command.
     """
@@ -46,7 +46,8 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
     if not words:
         return ""
     own = {word.partition("=")[0] for word in words} | _set_by_sweeps(words)
-    words += [word for word in observations.once(_settings) if any_task and word.partition("=")[0] not in own]
+    typed = [word for word in observations.once(_settings) if any_task or word.startswith("numerics.")]
+    words += [word for word in typed if word.partition("=")[0] not in own]
     path = observations.path
     if (best := words.index("--best") + 1 if "--best" in words else 0) and (n := len(observations.once(asked))):
         words[best] = str(min(int(words[best]), max(1, n // 4)))
@@ -112,13 +113,13 @@ def _settings(observations: Observations) -> list[str]:
         most = rows.groupby(condition)["grokked_step"].agg(["size", "count"]).sort_values(["size", "count"]).index[-1]
         usual = rows[condition == most].sort_values("config.train.steps", kind="stable")
         argv = shlex.split(rerun_command(usual.iloc[0]))
-        words = [word for word in argv if "=" in word and not OF_THE_SWEEP.match(word)]
+        numerics = [word for word in words if word.startswith("numerics.") and "," not in word]
+        words = [*(word for word in argv if "=" in word and not OF_THE_SWEEP.match(word)), *numerics]
     if len(rows):  # sweeps that were made longer, as long as they are now
         longest = rows.sort_values("config.train.steps").drop_duplicates("trajectory_id", keep="last")
         steps = f"train.steps={longest['config.train.steps'].mode()[0]}"
         words = [*dict.fromkeys(steps if word.startswith("train.steps=") else word for word in words)]
-    searched = {name for search in observations.searches for trial in search["trials"] for name in trial["params"]}
-    return [word for word in words if word.partition("=")[0] not in searched]
+    return words
 
 
 def store_words(path: Path | None) -> list[str]:

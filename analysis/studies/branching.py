@@ -220,7 +220,8 @@ def _shares(study: Branching) -> None:
             base,
         )
     study.tabulate("branching_shares", "Super seeds among children, 95% intervals", by_kind)
-    study.tabulate("branching_children", "Every child", study.children, open=False, code=("run_id", "parent"))
+    every = study.children.replace(np.inf, np.nan)  # not generalised
+    study.tabulate("branching_children", "Every child", every, open=False, code=("run_id", "parent"))
     study.notes.append(
         "Only children are judged, because the best parents were chosen by their own validation loss. The families of "
         "the best parents show what promising seeds pass on, those of random parents what any seed passes on. "

@@ -225,10 +225,16 @@ def _summary(census: Census) -> str:
     else:
         half = census.by_time if n >= FEWEST_OF_A_MEDIAN else None
         middle = f", half of the seeds by step {half.median.plain()}" if half else ""
+        again = floats(census.rows["val_acc_dips"])[_done(census)] > 0
+        most = 2 * int(again.sum()) > len(again)
+        middle += f"; {int(again.sum()):,} of these fell below {GENERALISED_VAL_ACC:.0%} again" * most
         outcome = f"{_ends(census)[0].percent()} generalised{' by then' * bool(longer)}{middle}"
+    sure, at = ", with 95% intervals", float(census.times.right.min())
+    if len(census.rows) == 1:  # a share of one says nothing
+        outcome, sure = f"it generalised at step {at:,.0f}" if np.isfinite(at) else "it did not generalise", ""
     lost = int((census.rows["status"] == "diverged").sum())
     diverged = f" {lost:,} of the {len(census.rows):,} diverged." * bool(lost)
-    return f"{trained}{longer}{shorter} on {census.population.task}: {outcome}, with 95% intervals.{diverged}"
+    return f"{trained}{longer}{shorter} on {census.population.task}: {outcome}{sure}.{diverged}"
 
 
 def _accuracy_findings(census: Census) -> list[Finding]:

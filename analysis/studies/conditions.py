@@ -6,7 +6,6 @@ compared with the reference: the default if it was run, otherwise the value with
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,8 +28,8 @@ from grok.analysis.observations import (
 from grok.analysis.populations import SEEDS, after_results, asked, extended, listed, matched, shared_seeds, triples
 from grok.analysis.statistics.estimate import LEVEL, Estimate, Labels, NotEnoughData, holm, student
 from grok.analysis.statistics.proportions import clustered_ratio, ratio
-from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, logrank, quantile, watched_until
-from grok.analysis.studies.base import ALARM, Finding, Question, Study
+from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, quantile, watched_until
+from grok.analysis.studies.base import Finding, Question, Study
 from grok.analysis.studies.census import judged
 
 MOST = 6
@@ -182,8 +181,6 @@ class Contrast:
     listed after their results with the reference: then it tells nothing about the setting."""
     p: float | None
     """Two-sided p-value of: the slowdown is 1. None without a slowdown."""
-    logrank_p: float | None
-    """p-value of the log-rank test; None if no run generalised."""
     shared: tuple[str, ...] = ()
     """Streams of which several runs share a seed: intervals are by the spread between these seeds."""
 
@@ -217,15 +214,11 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
     log, log0, horizon, bound = _restricted_pair(observations, rows, base)
     bound = CHOSEN if by_results else bound
     shared = shared_seeds(rows) if paired else shared_seeds(rows, base)
-    logrank_p = None
-    if not by_results and not shared:  # it takes runs for independent
-        with suppress(NotEnoughData):
-            logrank_p = logrank([observations.times(base), observations.times(rows)])
     found = ratio_of_means(log, log0, paired, [*shared.values()]) if bound not in ("no", CHOSEN) else (None, None)
     slowdown, p = found
     if slowdown is not None and bound != CROSSING and bound:
         slowdown = replace(slowdown, high=np.inf) if bound == "at least" else replace(slowdown, low=0.0)
-    return Contrast(family, value, rows, base, paired, horizon, slowdown, bound, p, logrank_p, tuple(shared))
+    return Contrast(family, value, rows, base, paired, horizon, slowdown, bound, p, tuple(shared))
 
 
 def _restricted_pair(
@@ -310,7 +303,7 @@ def analyse_settings(observations: Observations, families: list[Family]) -> Comp
         study.findings.append(_sentence(study, family, mine))
         records.append(_record(observations, study, family, None))
         records += [_record(observations, study, family, c) for c in mine]
-    if len(families) > 1:
+    if len(families) > 1 and tested:
         study.findings.insert(0, _count(study))
     study.findings += [f for c in contrasts for f in _rates(observations, c, len(families) == 1)]
     caption = "Each value against its reference" + "; p (Holm): that geometric means are equal, over all" * bool(tested)
@@ -367,7 +360,7 @@ def slowdown_words(c: Contrast) -> str:
     if c.slowdown is None:
         return f"neither generalises by step {c.horizon:,.0f} in most runs"
     if c.bound == CROSSING:
-        return f"{_times(c.slowdown)} up to step {c.horizon:,.0f}, and no bound: the curves may cross"
+        return f"{_times(c.slowdown)} with times cut at step {c.horizon:,.0f} (no bound: the curves may cross)"
     return f"{c.bound} {_times(c.slowdown)}".strip()
 
 
@@ -395,7 +388,6 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
         "time over the reference's": slowdown_words(c) if c and (slowdown or c.bound == CHOSEN) else "",
         "up to step": f"{c.horizon:,.0f}" if c and slowdown else "",
         "p (Holm)": f"{study.p[c.label]:.2g}" if c and c.label in study.p else "",
-        "log-rank p": f"{c.logrank_p:.2g}" if c and c.logrank_p is not None else "",
     }
 
 
@@ -422,9 +414,8 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     findings, base = [], c.family.reference
     if headline and c.slowdown is not None:
         doubt = "" if c.slowdown.low > 1 or c.slowdown.high < 1 else "; no clear difference of the mean"
-        if doubt and c.logrank_p is not None and c.logrank_p <= ALARM:
-            doubt += f", but the times differ (log-rank p = {c.logrank_p:.2g})"
-        text = f"Time at {c.label} over that at {base} by step {c.horizon:,.0f}: {slowdown_words(c)}{c.about}{doubt}."
+        upto = f" by step {c.horizon:,.0f}" * (c.bound != CROSSING)
+        text = f"Time at {c.label} over that at {base}{upto}: {slowdown_words(c)}{c.about}{doubt}."
         setting, at = c.family.setting.rpartition(".")[2].replace("_", " "), f" ({c.family.at})" if c.family.at else ""
         what = f"time at {setting} {c.value}, over that at {base}{at}"
         findings.append(Finding(what, slowdown_words(c), text, c.slowdown, headline=True, listed=False))
@@ -442,11 +433,12 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
         except NotEnoughData:
             return findings
     counts = f"{a} of {n} at {c.value}, {b} of {m} at {base}, judged at step {horizon:,}"
+    e = replace(e, n=len(c.rows)) if c.paired else e
     others = set(differing_settings(c.base.iloc[0])) - {c.family.setting}
     seeds = f"seeds above {DIARY.super_accuracy:.0%}" if others else "super seeds"  # the thresholds are the diary's
     what = seeds[0].upper() + seeds[1:]
     if not (a and b):
-        shown, which = (f"only at {c.value}", f"{what} only") if a else (f"none at {c.value}", f"No {seeds}")
+        shown, which = f"{a} of {n} against {b} of {m}", f"{what} only" if a else f"No {seeds}"
         ends = f"{e.low:.2g} and above" if a else f"up to {e.high:.2g}"
         text = f"{which} at {c.label}: {counts} (interval of the ratio: {ends})."
     else:
@@ -459,7 +451,7 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     elif not clear:
         text += " These rates are not told apart."
     label = f"{seeds} at {c.label}, over those at {base}"
-    return [*findings, Finding(label, shown, text, e, headline=headline, listed=headline or clear)]
+    return [*findings, Finding(label, shown, text, e, headline=headline and clear, listed=clear)]
 
 
 def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:

@@ -307,7 +307,8 @@ def _together(same: list[Result], p: float) -> Finding:
     if acting:
         partly = f" in {acting} of them" * (acting < n) + " in part" * (p <= ALARM)
         text += " " * (adding > 0) + (
-            f"They act together{partly}: what one layer changes depends on others, so none is given a share of its own."
+            f"They act together{partly}{' for these two seeds' * (n == 1)}: what one layer changes depends on others, "
+            "so none is given a share of its own."
         )
     if not adding and not acting:
         alike = all(r.additivity.differ > ALARM and not r.clear for r in same)

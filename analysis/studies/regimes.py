@@ -23,6 +23,8 @@ FEWEST = 10
 EVENTS = {"loss_peak": "loss peak", "fall": "norm first falls", "grokked": "generalised"}
 """Names of events in words, by their column."""
 BEFORE, AFTER, TOGETHER = "norm falls first", "generalises first", "at one evaluation"
+UNSEEN = "not seen"
+"""No evaluation lies between those that show memorising and generalising: it could not have shown a fall before."""
 ORDERS = (BEFORE, AFTER, TOGETHER)
 """Which comes first."""
 MOST_ORDERS = 5
@@ -58,7 +60,9 @@ def events_of(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
     fell = since[since["weight_norm"] <= (1 - NORM_FALL) * since.groupby("run_id")["weight_norm"].cummax()]
     fall = fell.groupby("run_id")["step"].min().reindex(rows.index).fillna(np.inf).to_numpy(dtype=float)
     peak = np.nan_to_num(floats(rows["val_loss_peak_step"]), nan=np.inf)
-    first = np.select([~np.isfinite(grokked), fall < grokked, fall > grokked], ["not yet", BEFORE, AFTER], TOGETHER)
+    between = since.groupby("run_id")["step"].nth(1).groupby(since["run_id"]).first().reindex(rows.index)
+    cases = [~np.isfinite(grokked), ~(between.to_numpy(dtype=float) < grokked), fall < grokked, fall > grokked]
+    first = np.select(cases, ["not yet", UNSEEN, BEFORE, AFTER], TOGETHER)
     columns = {"loss_peak": peak, "fall": fall, "grokked": grokked, "climb": climb, "first": first}
     events = pd.DataFrame(columns, index=rows.index)
     return events.assign(order=[_order(row) for row in events[list(EVENTS)].to_numpy(dtype=float).tolist()])
@@ -76,7 +80,7 @@ def _order(steps: list[float]) -> str:
 def early(study: Regimes) -> pd.DataFrame:
     """Return the events of the runs that generalised within the usual length: few that were trained on do not count."""
     usual = usual_length(study.population.rows["config.train.steps"].to_numpy(dtype=np.int64))
-    return study.events[study.events["grokked"] <= usual]
+    return study.events[(study.events["grokked"] <= usual) & (study.events["first"] != UNSEEN)]
 
 
 def beside(study: Regimes) -> dict[str, object]:
@@ -110,7 +114,9 @@ def one(observations: Observations, population: Population) -> Regimes:
     done = early(study)
     n = len(done)
     if not n:
-        raise NotEnoughData(f"at least one run that generalised (none of {len(rows)} did within its budget)")
+        needs = f"at least one run that generalised (none of {len(rows)} did within its budget)"
+        seen = "runs with an evaluation between those that show memorising and generalising"
+        raise NotEnoughData(seen if study.events["first"].eq(UNSEEN).any() else needs)
     for name, words in (
         (BEFORE, "was seen to have fallen by 1% before they were seen to generalise"),
         (AFTER, "was not yet seen to have fallen by 1% when they were seen to generalise"),
@@ -134,8 +140,8 @@ def _about(study: Regimes, done: pd.DataFrame, watched: pd.DataFrame) -> str:
     """Return which seeds the section is about, and of which the times are compared."""
     rows, not_yet = study.population.rows, study.events["grokked"].isna()
     diverged = int((not_yet & (rows["status"] == "diverged")).sum())
-    slow, n = int(not_yet.sum()) - diverged, len(done)
-    later = len(rows) - slow - diverged - n
+    slow, n, unseen = int(not_yet.sum()) - diverged, len(done), int(study.events["first"].eq(UNSEEN).sum())
+    later = len(rows) - slow - diverged - n - unseen
     words = ["The norm falls at its first evaluation 1% below its highest since the seed memorised; it may rise later."]
     words.append("Events are known at evaluations only: more frequent ones can show another order.")
     if slow:
@@ -144,6 +150,8 @@ def _about(study: Regimes, done: pd.DataFrame, watched: pd.DataFrame) -> str:
         )
     if diverged:
         words.append(f"{diverged:,} of {len(rows):,} seeds diverged and do not count.")
+    if unseen:
+        words.append(f"{unseen:,} do not count, as no evaluation lies between memorising and generalising.")
     if later:
         words.append(f"{later:,} generalised after the usual length and do not count.")
     few = f"{len(watched)} of the {n}" if len(watched) else f"None of the {n}"

@@ -19,6 +19,7 @@ from grok.analysis.observations import (
     CONDITION_SETTINGS,
     PROCESSOR,
     Observations,
+    computed_apart,
     describe_task,
     differing_settings,
     floats,
@@ -163,6 +164,14 @@ class Kind:
     def shared(self) -> list[str]:
         """The kept streams whose seed all candidates have in common."""
         return [s for s in self.fixed if len({unit.seeds[s] for unit in self.candidates}) == 1 < len(self.candidates)]
+
+    @property
+    def otherwise(self) -> list[str]:
+        """How the candidates' repeats were computed otherwise than their own runs, beside what this kind changes."""
+        known = [unit for unit in self.candidates if unit.owns]
+        repeats = self.rows.loc[[run for unit in known for run in unit.repeats]]
+        apart = computed_apart(repeats, self.rows.loc[[unit.owns[0] for unit in known]])
+        return [part for part in apart if part not in TAG_PARTS.get(self.name, ())]
 
     @cached_property
     def moved(self) -> list[str]:
@@ -865,8 +874,8 @@ def _findings(study: Repeats, test: Test) -> None:
             text += f" The candidates differ (p = {p:.2g}), so this need not be the rate of any of them."
     if lost := int((kind.rows["status"][[run for u in kind.candidates for run in u.repeats]] == "diverged").sum()):
         text += f" {lost} of these repeats diverged, and have no accuracy."
-    if len(kind.moved) == runs and kind.name != "processor":
-        text += " All these repeats ran on another processor than their seeds' own runs."
+    if apart := kind.otherwise:
+        text += f" These repeats and their seeds' own runs were not all computed alike ({listed(apart)})."
     beside: list[Finding] = []
     if kind.hit.judged is not None:  # a threshold alone does not tell a near miss from an ordinary run
         again = kind.hit.judged["accuracy"][[run for unit in kind.candidates for run in unit.repeats]]
@@ -879,7 +888,8 @@ def _findings(study: Repeats, test: Test) -> None:
     if bases:
         other = f"random seeds with another {listed(kind.shared)} seed" if kind.shared and test.free else "random seeds"
         said = "; ".join(f"{share} of {words.replace('random seeds', other)}" for share, words in bases)
-        text += f" Other seeds: {said}."
+        among = any(own in unit.others for unit in kind.candidates for own in unit.owns)
+        text += f" Other seeds: {said}{', these candidates among them' * among}."
         short = f"{short[:-1]}; other seeds: {' or '.join(share for share, _ in bases[:2])}."
     else:
         text += (

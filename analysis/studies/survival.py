@@ -156,7 +156,7 @@ def _gap(study: Survival, rows: pd.DataFrame) -> None:
         return
     study.tell("median step of memorising", e.plain(), f"Half of the seeds have memorised by step {e.plain()}.", e)
     memorised = floats(rows["memorised_step"])
-    known = np.isfinite(memorised) & (memorised > 0)
+    known = np.isfinite(memorised) & (study.memorised.left > 0)
     if known.sum() < 5 or known.mean() <= 0.5:
         return
     # multiples of the step of memorising, out to the next twentieth: few intervals then differ, which is quick

@@ -33,7 +33,7 @@ from grok.analysis.studies.base import Beside, Question, Study, by_condition
 from grok.config.arithmetic import TaskConfig
 
 COLUMN: Final = f"config.{COUPLING}"
-SCHEDULE: Final = tuple(f"config.eval.{name}" for name in ("every", "schedule", "points", "passes"))
+SCHEDULE: Final = ("eval.every", "eval.schedule", "eval.points", "eval.passes")
 """Settings that decide which order a coupled run gets: each combination is another redraw."""
 FEWEST: Final = 10
 """Smallest number of pairs of runs for a spread."""
@@ -88,7 +88,7 @@ def one(observations: Observations, condition: Condition) -> ValShuffle:
     """
     rows = condition.rows
     # The number of the evaluation schedule; -1 without coupling.
-    way = rows.groupby([c for c in SCHEDULE if c in rows], dropna=False).ngroup()
+    way = rows.groupby([c for name in SCHEDULE if (c := f"config.{name}") in rows], dropna=False).ngroup()
     result = outcome(observations, rows)
     rows = rows.assign(_way=way.where(rows["_on"], -1), _y=result.values)
     table = rows.pivot_table(index=["seed_split", "seed_init", "seed_order"], columns="_way", values="_y")
@@ -120,6 +120,7 @@ def _direction(study: ValShuffle, table: pd.DataFrame, result: Outcome) -> None:
     e = mean(shift, method="t over pairs")
     over = f" and {table.shape[1] - 1} ways of coupling" * (table.shape[1] > 2)
     clear = not e.low <= 0 <= e.high
+    cut = f", later runs counting with step {result.horizon:,.0f}" * bool(result.is_time and result.censored)
     ratio = np.exp([e.value, e.low, e.high])
     most = f"an average factor above {max(ratio[2], 1 / ratio[1]):.2f} either way"
     if result.is_time:
@@ -132,7 +133,7 @@ def _direction(study: ValShuffle, table: pd.DataFrame, result: Outcome) -> None:
     study.tell(
         "effect of the coupling",
         shown,
-        f"With all seeds equal, the coupling {what} on average over {e.n} pairs{over}: {verdict}.",
+        f"With all seeds equal, the coupling {what} on average over {e.n} pairs{over}{cut}: {verdict}.",
         e,
         headline=True,
     )
