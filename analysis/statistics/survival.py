@@ -249,7 +249,7 @@ def logrank(groups: Sequence[Times]) -> float:
     seen = np.concatenate([g.seen for g in groups])
     member = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
     try:
-        statistic = float(survdiff(points, seen, member)[0])
+        statistic = float(survdiff(points, seen, member)[0]) if len(groups) > 1 else math.nan
     except np.linalg.LinAlgError:
         statistic = math.nan
     if not math.isfinite(statistic):

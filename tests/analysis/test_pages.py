@@ -359,6 +359,9 @@ def test_a_proposal_has_the_settings_that_the_first_sweep_typed() -> None:
     assert compile_report(failed).next_step.text.startswith("grok store status")
     late = compile_report(simulate([Truth({"seed": seed, "train.steps": 700}, 1e9) for seed in range(20)]))
     assert "train.steps=1400" in late.next_step.text, "a cross of the same length would show as little"
+    plain = toy("numerics.compile=false", "optim.lr=0.01,0.03")  # repeats and others are computed as the runs were
+    for command, any_task in (("grok repeat --best 12", False), (crossed, True)):
+        assert "numerics.compile=false" in proposal(command, plain, any_task)
     given = sorted(shlex.split(proposal("grok sweep", toy("optim.lr=0.01,0.03"))))  # several: those of the runs
     assert [word.partition("=")[0] for word in given if "=" in word] == sorted({*TOY} - {"experiment"})
 

@@ -126,6 +126,8 @@ def test_the_order_of_fall_and_generalisation_is_the_simulated_one(long_census: 
     dips = curves.assign(weight_norm=curves["weight_norm"].where(curves["step"] > 250, 500 - curves["step"]))
     again = ask("regimes", Observations(long_census.all_runs, dips, designs=long_census.designs))
     assert again.events["first"].equals(study.events["first"]), "before a seed has memorised, decay alone lowers norms"
+    coarse = simulate([Truth({"seed": s, "train.steps": 4000, "eval.every": 4000}, 3000.0) for s in range(6)])
+    assert "between those that show memorising" in needs("regimes", coarse), "one evaluation shows no order"
 
 
 def with_norm_falls(falls: Sequence[float], steps: int = 12_000, again: float = np.inf) -> Observations:

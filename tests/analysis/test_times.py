@@ -88,6 +88,8 @@ def test_intervals_of_quantiles_respect_the_spacing_of_evaluations(n: int, every
     assert min(inside.values()) >= 71, inside  # 76 expected
     few = (survival.Times(np.full(k, 650.0), np.full(k, 700.0)) for k in range(1, 6))
     assert not any(survival.quantile(times).low for times in few)
+    with pytest.raises(NotEnoughData, match="evaluations before step 700"):
+        survival.quantile(survival.Times(np.zeros(9), np.full(9, 700.0)))
 
 
 def test_a_few_longer_runs_do_not_make_a_tail() -> None:
@@ -123,6 +125,11 @@ def test_logrank_holds_its_level_and_equals_scipys() -> None:
     ours = survival.logrank([survival.Times(a - 1e-6, a + 1e-6), survival.Times(b - 1e-6, b + 1e-6)])
     theirs = stats.logrank(a, b)
     assert ours == pytest.approx(theirs.pvalue, rel=1e-6)
+    few, none = (survival.Times(400.0 - (np.arange(8) < k), np.where(np.arange(8) < k, 400.0, np.inf)) for k in (4, 0))
+    exact = 2 * math.comb(12, 4) / math.comb(16, 8)
+    assert survival.logrank([few, none]) == pytest.approx(exact, abs=0.01), "0.026 by the chi-squared distribution"
+    with pytest.raises(NotEnoughData, match="had not ended"):
+        survival.logrank([few, survival.Times(none.left - 100, none.right)])
 
 
 def at(*steps: float) -> survival.Times:
