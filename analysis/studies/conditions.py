@@ -342,7 +342,8 @@ def _curve(observations: Observations, rows: pd.DataFrame) -> tuple[SurvivalCurv
 def _sentence(study: Comparison, family: Family, contrasts: list[Contrast]) -> Finding:
     values = "; ".join(f"{c.value}: {slowdown_words(c)}{c.about}{_verdict(study, c)}" for c in contrasts)
     text = f"{family.title}, time to generalise relative to {family.reference}: {values}."
-    return Finding(family.title, f"{len(contrasts) + 1} values", text)
+    short = "Most runs generalise at none of these values." * all(c.bound == "no" for c in contrasts)
+    return Finding(family.title, f"{len(contrasts) + 1} values", text, short=short)
 
 
 def _verdict(study: Comparison, c: Contrast) -> str:
