@@ -199,3 +199,6 @@ def test_a_watch_goes_on_as_if_it_had_not_stopped(monkeypatch: pytest.MonkeyPatc
         broken = fresh
         assert feed(broken, k) == events[-1], k
     assert {"adam_v", "grad_growth", "stuck", "repeated"} <= set(events)
+    narrower = Watch(StabilityConfig(policy="log", window=4))
+    narrower.load(whole.state())
+    assert narrower.recent == whole.recent[-4:] and len(narrower.signals["grad_norm"].recent) == 4

@@ -360,6 +360,9 @@ class Watch:
         self.best = math.inf if state["best"] is None else state["best"]
         self.latest = {n: math.nan if v is None else v for n, v in state["latest"].items()}
         self.before = {n: math.nan if v is None else v for n, v in state["before"].items()}
+        window = self.config.window  # a resume may have changed it
+        self.recent = self.recent[-window:]
         self.signals = {
-            name: Signal(**signal | {"window": self.config.window}) for name, signal in state["signals"].items()
+            name: Signal(**signal | {"window": window, "recent": signal["recent"][-window:]})
+            for name, signal in state["signals"].items()
         }
