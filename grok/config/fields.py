@@ -189,7 +189,8 @@ def check(name: str, value: Any, hint: Any, rule: Rule) -> Any:
     if rule.choices is None or isinstance(checked, list):
         return checked
     if checked not in rule.choices and not (rule.own and "." in str(checked)):
-        meant = nearest(str(value), map(str, rule.choices))
+        # of three letters, one that differs makes another word: gpu is not cpu
+        meant = nearest(str(value), map(str, rule.choices)) if len(str(value)) > 3 else ""
         raise ConfigError(f"{name}={value!r} is not known{meant}: {_accepts(kind, rule)}")
     return checked
 

@@ -33,6 +33,7 @@ CASES = {
     "precision of other kernels": (["precision=tf32x3"], ["precision=tf32x3", "numerics.kernels=fused"]),
     "precision of another mode": (["mode=gpt", "precision=tf32x3"], ["precision=tf32x3", "bf16"]),
     "no GPU": (["device=cuda"], ["device=cuda", "device=cpu"]),
+    "another GPU": (["device=gpu"], ["device='gpu' is not known: one of auto, cpu, cuda"]),
     # sizes that no machine has: said at once, nothing is made of them
     "endless range": (["-m", "seed=range(0,1e12)"], ["seed=range(0,1e12)", "too many", "at most 1,000,000"]),
     "a study without a search": (["study=quickstart"], ["study= names a search", "grok search"]),
