@@ -234,7 +234,7 @@ def parse_fables(name: str) -> tuple[int, int]:
     Raises:
         DataError: ``name`` has neither form.
     """
-    numbers = re.fullmatch(r"(\d+)(?::(\d+))?", name)
+    numbers = re.fullmatch(r"(\d{1,19})(?::(\d{1,19}))?", name)
     if numbers is None or int(numbers[1]) < 1 or int(numbers[2] or 0) > MAX_SEED:
         raise DataError(f"fables --input {name}: expected COUNT or COUNT:SEED, for example 2000:0")
     return int(numbers[1]), int(numbers[2] or 0)
