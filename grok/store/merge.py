@@ -342,8 +342,11 @@ def restore(path: str | Path) -> Restoration:
         done = Restoration(recovered=writer.recovered)
         tables = _whole_tables(writer.layout, done)
         points = {kind: _joined(kind, tables[kind]) for kind in POINTS_OF}
+        incomplete: dict[Path, set[str]] = {}
         for file, runs in tables["runs"].items():
-            report = writer.commit_shard(_with_points(file, runs, points))
+            shard = _with_points(file, runs, points)
+            incomplete[file] = {*runs["run_id"].to_pylist()}.difference(shard.runs["run_id"].to_pylist())
+            report = writer.commit_shard(shard)
             done.runs += report.written + report.replaced
             done.stored += len(report.duplicates)
             done.conflicts += report.conflicts
@@ -358,6 +361,7 @@ def restore(path: str | Path) -> Restoration:
                 run_ids = set(table["run_id"].to_pylist())
                 stored = _columns(store.table(kind, run_ids, []), *KEYS[kind])
                 lacking = set(zip(*_columns(table, *KEYS[kind]), strict=True)).difference(zip(*stored, strict=True))
+                lacking |= {(run_id,) for run_id in incomplete.get(file, ())}  # not compared with a stored row
                 if lacking:
                     done.left.append(f"{file}: {len(lacking)} of its rows cannot be restored without others")
                 elif not run_ids & unequal_runs:

@@ -256,8 +256,8 @@ def recover(layout: Layout, *, thorough: bool) -> list[Recovered]:
         done += drop_copies(layout, {name: runs for name, runs in run_ids.items() if ("runs", name) not in reasons})
         done += drop_copied_designs(layout)
     # Files in tmp/ are written under the lock, which this process holds: those in it are left from dead processes.
-    shutil.rmtree(layout.tmp, ignore_errors=True)
-    layout.tmp.mkdir(exist_ok=True)
+    for left in layout.tmp.iterdir():  # the folder stays: others list it meanwhile, and its name is on the disk
+        shutil.rmtree(left, ignore_errors=True) if is_folder(left) else left.unlink(missing_ok=True)
     shards.ensure_readable(layout)
     return done
 

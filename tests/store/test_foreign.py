@@ -316,6 +316,14 @@ def test_what_is_stored_is_compared(restorable: Path) -> None:
     assert_contract(restorable)
 
 
+def test_a_row_without_its_points_is_not_compared_and_stays(restorable: Path) -> None:
+    put_aside(restorable)
+    for points in (restorable / "quarantine").glob("curves-*"):
+        points.unlink()
+    store_of(restorable, example_rows(range(3)))
+    assert len(restore(restorable).left) == len(list((restorable / "quarantine").glob("*.parquet"))) == 3
+
+
 def footer_of(whole: bytes) -> int:
     """Return where the footer starts."""
     return len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")

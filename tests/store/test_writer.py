@@ -148,6 +148,10 @@ def test_what_is_stored_is_on_the_disk(tmp_path: Path, lost_in_a_power_cut: set[
         save_weights(run_folder(tmp_path / "S", row.result.run_id), "final", {"w": torch.ones(2)})
         writer.commit([row])
     assert lost_in_a_power_cut == set()
+    tmp = os.open(tmp_path / "S" / "tmp", os.O_RDONLY)
+    StoreWriter(tmp_path / "S").close()
+    assert os.fstat(tmp).st_nlink > 0, "the folder, whose name is on the disk, stays"
+    os.close(tmp)
 
 
 class TestDamage:
