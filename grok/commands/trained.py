@@ -177,9 +177,11 @@ def find_run(run: str, store: str | None) -> TrainedRun:
         home = folder.resolve().parent.parent
         is_home = folder.resolve().parent.name == "checkpoints" and (home / "runs").is_dir()
         return _of(folder, folder.resolve().name, home if is_home else None)
+    if not re.fullmatch(r"[0-9A-Za-z._-]+", run) or not (store or Path(StoreConfig().path).is_dir()):
+        raise CheckpointError(
+            f"{run!r} is neither a folder nor a run_id: give the folder of a run's checkpoints, or --store and a run_id"
+        )
     store = store or StoreConfig().path
-    if not re.fullmatch(r"[0-9A-Za-z._-]+", run):
-        raise CheckpointError(f"{run!r} is neither a folder nor a run_id")
     stored = open_store(store).table("runs", None, ["run_id", "mode"]).to_pylist()
     language = {row["run_id"] for row in stored if row["mode"] == "gpt"}
     in_flight = {path.name for path in Path(store, "checkpoints").glob("*") if path.is_dir()}
