@@ -36,7 +36,7 @@ from tests.analysis.simulate import BY_NAME, Truth, census, plans, simulate, swe
 from tests.analysis.simulate import crossed as grid
 
 RESULTS = Path(__file__).parents[2] / "results"
-PLANNED = ("fate", "language-fate", "language-grid", "threads", "val-shuffle", "weights")
+PLANNED = ("fate", "precision", "language-fate", "language-grid", "threads", "val-shuffle", "weights")
 PAGES = sorted(path.parent for path in RESULTS.glob("*/page.md.j2") if (path.parent / "store").is_dir())
 
 
