@@ -268,11 +268,11 @@ def _permuted(points: Floats, seen: NDArray[np.bool_], member: NDArray[np.int64]
     at = np.unique(points[seen])
     rate = np.array([(points[seen] == t).sum() / (points >= t).sum() for t in at])
     scores = seen - np.array([rate[at <= point].sum() for point in points])
-    sizes = np.bincount(member)
-    drawn = generator("permuted groups").permuted(np.tile(scores, (PERMUTED, 1)), axis=1)
-    null = (np.add.reduceat(drawn, np.cumsum(sizes) - sizes, axis=1) ** 2 / sizes).sum(1)
+    sizes, rng = np.bincount(member), generator("permuted groups")
     own = float((np.bincount(member, scores) ** 2 / sizes).sum())
-    return (1 + int((null >= own - 1e-9).sum())) / (1 + PERMUTED)
+    draws = min(PERMUTED, max(999, 10**7 // len(points)))  # one at a time: a store can have 100,000 runs
+    null = [float((np.bincount(member, rng.permutation(scores)) ** 2 / sizes).sum()) for _ in range(draws)]
+    return (1 + sum(value >= own - 1e-9 for value in null)) / (1 + draws)
 
 
 # Times of a few runs: geometric mean, prediction interval, and ratios, on the assumption of log-normal times.
