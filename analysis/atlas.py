@@ -6,13 +6,12 @@ A store becomes a split. Every split has a table of runs, one of curves and one 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow.parquet as pq
 from jinja2 import Environment, StrictUndefined
@@ -28,23 +27,6 @@ from grok.version import __version__
 
 KINDS: Final = [kind for kind in TABLES if kind != "steps"]
 """The tables of the data set."""
-LICENSE: Final = "https://opensource.org/license/mit"
-CROISSANT: Final = {
-    "@language": "en", "@vocab": "https://schema.org/", "sc": "https://schema.org/", "cr": "http://mlcommons.org/croissant/",
-    "rai": "http://mlcommons.org/croissant/RAI/", "dct": "http://purl.org/dc/terms/", "conformsTo": "dct:conformsTo",
-    "citeAs": "cr:citeAs", "column": "cr:column", "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"}, "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract", "field": "cr:field", "fileProperty": "cr:fileProperty", "fileObject": "cr:fileObject",
-    "fileSet": "cr:fileSet", "format": "cr:format", "includes": "cr:includes", "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath", "key": "cr:key", "md5": "cr:md5", "parentField": "cr:parentField", "path": "cr:path",
-    "recordSet": "cr:recordSet", "references": "cr:references", "regex": "cr:regex", "repeated": "cr:repeated",
-    "replace": "cr:replace", "separator": "cr:separator", "source": "cr:source", "subField": "cr:subField",
-    "transform": "cr:transform",
-}  # fmt: skip
-"""The context that Croissant 1.0 asks for (https://docs.mlcommons.org/croissant/docs/croissant-spec.html)."""
-TYPES: Final = {"int": "sc:Integer", "double": "sc:Float", "bool": "sc:Boolean", "timestamp": "sc:DateTime"}
-"""Types of Arrow columns, by how they begin; all others are texts."""
-
 _MOMENT: Final = re.compile(r"weights-(?P<moment>\w+)|\d+-step-(?P<step>\d+)")
 """Names of the folders of kept weights and of checkpoints."""
 
@@ -60,12 +42,9 @@ def main(argv: list[str]) -> int:
 
 def parser() -> Parser:
     """Return the command's arguments."""
-    parser = Parser(
-        prog="grok atlas", description="Stores as one data set, with a card, checksums and Croissant metadata."
-    )
-    building = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser(
-        "build", help="build it"
-    )
+    parser = Parser(prog="grok atlas", description="Stores as one data set, with a card and checksums.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    building = commands.add_parser("build", help="build it")
     building.add_argument("out", type=Path, metavar="DIR", help="a new folder for the data set")
     building.add_argument("stores", nargs="*", metavar="STORE", help="default: the stores in results/")
     return parser
@@ -94,11 +73,9 @@ def build(out: Path, stores: Sequence[Path]) -> None:
         kinds=KINDS, rows=rows, weights=weights, questions=questions, columns=columns, version=__version__
     )
     (out / "README.md").write_text(page, encoding="utf-8")
-    sums = {str(file.relative_to(out)): _sha256(file) for file in sorted(out.rglob("*.parquet"))}
-    (out / "croissant.json").write_text(json.dumps(croissant(sums), indent=1), encoding="utf-8")
-    others = ["README.md", "croissant.json", *(str(f.relative_to(out)) for f in sorted(out.rglob("*.safetensors")))]
-    sums |= {name: _sha256(out / name) for name in others}
-    (out / "SHA256SUMS").write_text("".join(f"{digest}  {name}\n" for name, digest in sums.items()), encoding="utf-8")
+    written = [file for file in sorted(out.rglob("*")) if file.is_file()]
+    sums = [f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.relative_to(out)}\n" for file in written]
+    (out / "SHA256SUMS").write_text("".join(sums), encoding="utf-8")
     print(f"{sum(counts['runs'] for counts in rows.values()):,} runs of {len(rows)} stores are in {out}")
 
 
@@ -150,54 +127,6 @@ def _write_weights(out: Path, split: str, store: Store) -> Mapping[str, list[str
             save_file(tensors, out / "weights" / split / f"{run_id}-{moment}.safetensors")
             moments.setdefault(run_id, []).append(moment)
     return moments
-
-
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
-
-
-def croissant(sums: Mapping[str, str]) -> dict[str, Any]:
-    """Return the metadata in Croissant's form; ``sums`` are the SHA-256 of the parquet files by path."""
-    return {
-        "@context": CROISSANT,
-        "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
-        "name": "seed-atlas",
-        "description": "Runs of small transformers, one source of randomness changed at a time.",
-        "license": LICENSE,
-        "citeAs": f"grok-lab {__version__}, with the commits in git_commit (CITATION.cff)",
-        "version": __version__,
-        "distribution": [
-            {
-                "@type": "cr:FileObject",
-                "@id": path,
-                "name": path,
-                "contentUrl": path,
-                "encodingFormat": "application/x-parquet",
-                "sha256": digest,
-            }
-            for path, digest in sums.items()
-        ],
-        "recordSet": [_records(path) for path in sums],
-    }
-
-
-def _records(path: str) -> dict[str, Any]:
-    """Return the record set of one file: its columns, with their meanings."""
-    kind, name = Path(path).parent.name, Path(path).with_suffix("").as_posix()
-    columns = describe(kind)
-    fields = [
-        {
-            "@type": "cr:Field",
-            "@id": f"{name}/{field.name}",
-            "name": f"{name}/{field.name}",
-            "description": columns[field.name].meaning,
-            "dataType": next((to for begin, to in TYPES.items() if str(field.type).startswith(begin)), "sc:Text"),
-            "source": {"fileObject": {"@id": path}, "extract": {"column": field.name}},
-        }
-        for field in schema(kind)
-    ]
-    return {"@type": "cr:RecordSet", "@id": name, "name": name, "field": fields}
 
 
 if __name__ == "__main__":

@@ -20,30 +20,31 @@ from numpy.typing import NDArray
 
 from grok.analysis.observations import Observations, floats
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData
+from grok.analysis.statistics.proportions import share
 from grok.analysis.statistics.survival import Times, quantile
 
 CLASSES: Final = ("super", "fast", "normal", "diverged")
 """Classes of judged seeds, best first."""
-FEW_LONGER: Final = 0.02
-"""Largest share of runs that are longer than the usual length, if less than ``MOST_EQUAL`` have one length."""
-MOST_EQUAL: Final = 0.8
-"""Smallest share of runs with one length by which this length is the usual one."""
 UNJUDGED: Final = "not judged"
 """Class of a run that ended, or was last evaluated, before the horizon."""
 
 
-def usual_length(steps: NDArray[np.int64]) -> int:
-    """Return the length of runs without the few that are longer: most seeds were not observed after it.
-
-    It is the length that most runs (``MOST_EQUAL``) have. Where lengths vary, ``FEW_LONGER`` of the runs are longer.
+def usual_length(steps: NDArray[np.int64] | pd.Series) -> int:
+    """Return the largest length, in steps, that at least half of the runs (n,) have.
 
     >>> usual_length(np.array([3000] * 92 + [20_000] * 8)), usual_length(np.array([3000, 20_000]))
     (3000, 20000)
     """
-    lengths, counts = np.unique(steps, return_counts=True)
-    if len(lengths) and counts.max() >= MOST_EQUAL * len(steps):
-        return int(lengths[counts.argmax()])
-    return int(np.quantile(steps, 1 - FEW_LONGER, method="higher"))
+    return int(np.quantile(np.asarray(steps, dtype=np.int64), 0.5, method="higher"))
+
+
+def share_by(rows: pd.DataFrame, event: NDArray[np.float64], step: int) -> Estimate:
+    """Return the share of runs whose ``event`` (n,) was by ``step``, of those that were to be trained so long.
+
+    Of shorter ones nobody knows, and longer ones alone would be observed later.
+    """
+    long = (rows["config.train.steps"] >= step).to_numpy()
+    return share(int((event[long] <= step).sum()), int(long.sum()))
 
 
 FEWEST_OF_A_SPEED: Final = 3
@@ -62,22 +63,18 @@ class Criteria:
     """Normal: validation accuracy below this at the horizon."""
     speedup: float = 3.0
     """Super by time: generalises at least this many times faster than the median seed."""
-    majority: float = 0.5
-    """If fewer runs than this share reach the horizon, it is the largest step that this share reached."""
 
     def horizon_for(self, steps: NDArray[np.int64]) -> int:
         """Return the step at which runs of these lengths (steps) are judged.
 
-        It is ``horizon`` if the share ``majority`` of the runs is that long, otherwise the
-        largest step that this share reached.
+        It is ``horizon`` if at least half of the runs are that long, otherwise the largest step that half reached.
 
         Raises:
             NotEnoughData: there is no run.
         """
         if not len(steps):
             raise NotEnoughData("at least one finished run")
-        reached = np.sort(steps)[::-1]
-        return int(min(self.horizon, reached[max(0, int(np.ceil(self.majority * len(steps))) - 1)]))
+        return min(self.horizon, usual_length(steps))
 
     def horizon_of(self, rows: pd.DataFrame) -> int:
         """Return the step at which the runs in ``rows`` are judged. The lengths of diverged runs do not count.
@@ -231,7 +228,7 @@ def restricted_log_time(observations: Observations, rows: pd.DataFrame) -> Outco
     values = np.log(np.where(late, horizon, np.maximum(times.points, 1.0)))
     seen = times.take(~late)
     width = np.log(np.maximum(seen.right, 1.0)) - np.log(np.maximum(seen.left, 1.0))
-    name = f"log step of generalisation, up to step {horizon:,.0f}"
+    name = f"log step of generalisation up to step {horizon:,.0f}"
     return Outcome(values, name, True, horizon, censored, float((width**2).mean() / 12))
 
 
@@ -285,7 +282,7 @@ def final_loss(observations: Observations, rows: pd.DataFrame) -> Outcome:
     step, losses = at[0], floats(at[1])
     if float(np.ptp(losses)) == 0:
         raise NotEnoughData("final losses that differ")
-    return Outcome(losses, f"validation loss at step {step:,}, in nats per token", False, step, 0.0, is_loss=True)
+    return Outcome(losses, f"validation loss (nats per token) at step {step:,}", False, step, 0.0, is_loss=True)
 
 
 def outcome(observations: Observations, rows: pd.DataFrame) -> Outcome:

@@ -75,7 +75,7 @@ def seed_curves(census: Census) -> style.Drawing | None:
     if not frames:
         return None
     ends = curves.groupby("run_id")["step"].max()
-    last = usual_length(ends.to_numpy(dtype=np.int64))  # a few long runs would leave no room for all others
+    last = _end(census)
     caption = f"One line is one seed. Drawn: {style.of_all(drawn, len(label))}."
     if longer := int((ends > last).sum()):
         caption += f" Runs that go on beyond the axis, up to step {ends.max():,}: {longer}."
@@ -84,6 +84,11 @@ def seed_curves(census: Census) -> style.Drawing | None:
     data = pd.concat(frames)[["run_id", "label", "step", "val_acc", "val_loss"]]
     title = "Validation accuracy of single seeds"
     return draw("seed_curves", title, caption, [chart], data, "seeds", of=len(label))
+
+
+def _end(census: Census) -> int:
+    """Return the step at which the axis ends: few long runs would leave no room for all others."""
+    return min(usual_length(census.rows["config.train.steps"]), int(census.curves["step"].max()))
 
 
 def order_of_events(regimes: Regimes) -> style.Drawing | None:
@@ -265,8 +270,7 @@ def census_iconic(census: Census) -> style.Drawing | None:
     best = [picks[kind] for kind in ("super", "fast", "early", "late") if kind in picks]
     best = list(dict.fromkeys([*best, *ranked.index]))[:2]
     chosen = {str(run): f"seed {int(ranked.loc[run, 'seed'])} ({kinds[run]})" for run in best}
-    last = usual_length(census.curves.groupby("run_id")["step"].max().to_numpy(dtype=np.int64))
-    known = census.curves[census.curves["step"].between(1, last)].sort_values(["run_id", "step"], kind="stable")
+    known = census.curves[census.curves["step"].between(1, _end(census))].sort_values(["run_id", "step"], kind="stable")
     every = pd.Index(known["run_id"].unique())
     others = every.difference(pd.Index(list(chosen)))
     faint = spread(others, MOST_FAINT)

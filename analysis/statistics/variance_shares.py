@@ -46,7 +46,8 @@ LEVELS: Final = 4
 TAILS: Final = 3.0
 """How many times the excess kurtosis that is seen counts."""
 SURE: Final = 0.995
-"""Level of the interval of a share by which that of another one is cut."""
+"""Level of the interval of a share by which that of another one is cut. Ten such intervals hold at once at ``LEVEL``
+(Bonferroni), so that of the largest of ten shares does, too."""
 POWER: Final = 0.8
 SHARES: Final = np.sin(np.linspace(0, np.pi / 2, 61)) ** 2
 """Shares that are held against the estimate."""
@@ -61,6 +62,8 @@ class VarianceShares:
     """Share of all interactions; None with a single factor."""
     sums: dict[str, Estimate]
     """Shares of the requested sums of components, by name."""
+    largest: Estimate
+    """The largest share, with an interval that allows for its choice."""
     components: dict[str, float]
     total: Estimate
     """The total variance: that of runs whose seeds are all drawn anew."""
@@ -191,12 +194,17 @@ class Cells:
         summed = {name: np.isin(labels, list(m)) for name, m in (sums or {}).items() if set(m) <= set(self.labels)}
         together = np.array([len(s) > 1 for s in self._subsets] + [False])
         sets = [of for of in [*members, *summed.values(), together] if of.any()]
-        own = _consistent([(of, estimate(of, LEVEL), estimate(of, SURE)) for of in sets])
+        made = [(of, estimate(of, LEVEL), estimate(of, SURE)) for of in sets]
+        own = _consistent(made)
         of_all = own.pop() if together.any() else None
+        most = int(np.argmax(parts))
+        sure = made[most][2]
+        largest = replace(sure, low=min(sure.low, own[most].low), high=max(sure.high, own[most].high), level=LEVEL)
         return VarianceShares(
             dict(zip(self.labels, own, strict=False)),
             of_all,
             dict(zip(summed, own[len(labels) :], strict=True)),
+            largest,
             dict(zip(self.labels, parts.tolist(), strict=True)),
             self._total(others, float(point.sum()), float(1 + (times - 1) @ parts / parts.sum()), len(y)),
             self.levels,
@@ -278,15 +286,23 @@ def _consistent(shares: Sequence[tuple[NDArray[np.bool_], Estimate, Estimate]]) 
     """Return the shares of sets of components, their intervals without what the others rule out at the level ``SURE``.
 
     A set has at least what a part of it has, at most what a larger one has, and not what a set apart has. The second
-    estimate of a share is that at ``SURE``: ends at the own level would rule out too much.
+    estimate of a share is that at ``SURE``: ends at the own level would rule out too much. Then the interval of a part
+    goes down as far as that of a larger set, whose interval goes up as far as the part's: neither is narrowed.
     """
     made = []
     for mine, e, _ in shares:
         low = max([e.low, *(sure.low for of, _, sure in shares if not (of & ~mine).any())])
         high = min([e.high, *(sure.high for of, _, sure in shares if not (mine & ~of).any())])
         rest = max((sure.low for of, _, sure in shares if not (mine & of).any()), default=0.0)
-        made.append(replace(e, low=min(low, e.value), high=max(min(high, 1 - rest), e.value)))
-    return made
+        made.append((mine, replace(e, low=min(low, e.value), high=max(min(high, 1 - rest), e.value))))
+    return [
+        replace(
+            e,
+            low=min(other.low for of, other in made if not (mine & ~of).any()),
+            high=max(other.high for of, other in made if not (of & ~mine).any()),
+        )
+        for mine, e in made
+    ]
 
 
 def _quadratic(forms: Floats, left: Floats, right: Floats) -> Floats:

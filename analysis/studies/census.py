@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from grok.analysis.criteria import (
     CLASSES,
     DIARY,
-    FEW_LONGER,
     UNJUDGED,
     SpeedJudgement,
     accuracy_at,
     held_by,
     judge_by_time,
+    share_by,
+    usual_length,
 )
 from grok.analysis.observations import Observations, floats
 from grok.analysis.populations import Population, listed, populations
@@ -28,6 +29,8 @@ from grok.analysis.statistics.survival import Times
 from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, failed, has_populations
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE
 
+FEW_LONGER: Final = 0.02
+"""Largest share of longer or shorter runs that is not said."""
 BEST = 12
 """Number of rows of the table of best seeds."""
 FEW_NAMED: Final = 6
@@ -64,13 +67,18 @@ class Census(Study):
     """Why the intervals below do not hold: failed seeds, equal bits, devices that differ."""
 
     @property
+    def usual(self) -> int:
+        """The usual length of its runs, in steps."""
+        return usual_length(self.rows["config.train.steps"])
+
+    @property
     def kinds(self) -> pd.Series:
         """Each seed's class of the diary; on another task whether it was early, late or not within the steps."""
         if self.population.has_diary_task:
             return self.rows["label"]
         early = self.by_time.is_early if self.by_time is not None else False
         done = "late" if self.by_time is not None else "generalised"
-        kinds = np.where(_done(self), done, f"not within {_usual(self):,} steps")
+        kinds = np.where(_done(self), done, f"not within {self.usual:,} steps")
         return pd.Series(np.where(early, "early", kinds), index=self.rows.index)
 
 
@@ -181,10 +189,10 @@ def analyse(observations: Observations) -> Study:
     parts = [part for part in study.parts if isinstance(part, Census)]
     if parts:
         first, n = study.parts[0], sum(len(part.rows) for part in parts)
-        step = min(map(_usual, parts))  # to which all were trained
+        step = min(part.usual for part in parts)  # to which all were trained
         parts.sort(key=lambda part: _ends(part, step)[0].value)
         ends = (parts[0], parts[-1])
-        once = f" by step {step:,}" + " (some were trained for longer)" * (step < max(map(_usual, parts)))
+        once = f" by step {step:,}" + " (some were trained for longer)" * (step < max(part.usual for part in parts))
         low, high = (f"{_ends(part, step)[0].percent()} with {part.about}" for part in ends)
         chosen = f" (the lowest and the highest of {len(parts)})" * (len(parts) > 2)
         medians = [(p.by_time.median, p.about) for p in parts if p.by_time and len(p.rows) >= FEWEST_OF_A_MEDIAN]
@@ -214,10 +222,10 @@ def analyse(observations: Observations) -> Study:
 def _summary(census: Census) -> str:
     """Return what was trained, how many, what came out and how sure."""
     n, unit, steps = _ends(census)[0].n, census.population.unit, census.rows["config.train.steps"]
-    longer = " or more" * bool((steps > _usual(census)).mean() > FEW_LONGER)
-    upto = "up to " * (not longer and bool((floats(census.rows["steps"]) < _usual(census)).mean() > FEW_LONGER))
+    longer = " or more" * bool((steps > census.usual).mean() > FEW_LONGER)
+    upto = "up to " * (not longer and bool((floats(census.rows["steps"]) < census.usual).mean() > FEW_LONGER))
     shorter = f" (and {len(steps) - n:,} for less)" * (n < len(steps))
-    trained = f"{n:,} {unit if n > 1 else unit.replace('seeds', 'seed', 1)} trained for {upto}{_usual(census):,} steps"
+    trained = f"{n:,} {unit if n > 1 else unit.replace('seeds', 'seed', 1)} trained for {upto}{census.usual:,} steps"
     if census.population.has_diary_task and census.shares:
         shares = " and ".join(f"{census.shares[name].percent()} {name}" for name in CLASSES[:2])
         low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
@@ -372,8 +380,8 @@ def _unequal(census: Census) -> list[Finding]:
 def _time_findings(census: Census) -> list[Finding]:
     done = _ends(census)[0]
     n, seen = done.n, round(done.value * done.n)
-    longer = floats(census.rows["config.train.steps"]).max() > _usual(census)
-    budget = f"by step {_usual(census):,}" if longer else "within their budget"
+    longer = floats(census.rows["config.train.steps"]).max() > census.usual
+    budget = f"by step {census.usual:,}" if longer else "within their budget"
     text = (
         f"{seen:,} of {n:,} {census.population.unit} generalised {budget} (validation accuracy of at least "
         f"{GENERALISED_VAL_ACC:.0%} at {PERSISTENCE} evaluations in a row, or at the last): {done.percent()}."
@@ -400,20 +408,14 @@ def _time_findings(census: Census) -> list[Finding]:
 
 def _ends(census: Census, step: int | None = None) -> tuple[Estimate, Estimate]:
     """Return the share that generalised by ``step`` (the usual length), and the share that did so for good."""
-    step = step or _usual(census)
-    long = census.rows["config.train.steps"] >= step  # of shorter ones nobody knows
-    done, good = census.times.right <= step, floats(census.rows["grokked_for_good_step"]) <= step
-    return share(int(done[long].sum()), int(long.sum())), share(int(good[long].sum()), int(long.sum()))
-
-
-def _usual(census: Census) -> int:
-    """Return the longest step to which at least half of the seeds were to be trained."""
-    return int(np.quantile(census.rows["config.train.steps"].to_numpy(dtype=np.int64), 0.5, method="higher"))
+    step = step or census.usual
+    of = census.rows
+    return share_by(of, census.times.right, step), share_by(of, floats(of["grokked_for_good_step"]), step)
 
 
 def _done(census: Census) -> NDArray[np.bool_]:
     """Return whether each seed generalised by that step: a few longer runs would raise the share by theirs alone."""
-    return np.asarray(census.times.right <= _usual(census))
+    return np.asarray(census.times.right <= census.usual)
 
 
 def _best_table(census: Census) -> Table:

@@ -240,10 +240,13 @@ def _shares(study: Crossed) -> None:
     last = int(study.rows["config.train.steps"].max())
     early = study.outcome.is_loss and study.outcome.horizon < last
     of = f"{'rank ' * ranked}variance"
-    whole = f"{of} of the {study.outcome.name.partition(', ')[0]}"  # in the sentences that stand alone
+    whole = f"{of} of the {study.outcome.name}"  # in the sentences that stand alone
     of += f" of the loss at step {study.outcome.horizon:,.0f}" * early
     cannot_tell = ": these data cannot tell", ", and these data cannot tell how much"
+    n, chosen = len(shares.shares), shares.largest
     leads = [*words, max(shares.shares, key=lambda name: shares.shares[name].value)]
+    allowing = f"{100 * chosen.low:.0f} to {100 * chosen.high:.0f}%"
+    largest = f"; it is the largest of {n} shares ({allowing} allows for this choice)" * (n > 2)
     for i, (name, e) in enumerate(sorted(shares.shares.items(), key=lambda pair: -pair[1].value)):
         shown = _shown(e)
         study.tell(
@@ -251,7 +254,8 @@ def _shares(study: Crossed) -> None:
             shown,
             f"{shown} of the {of if i else whole} belongs to {words.get(name, f'the interaction {name}')}"
             f"{cannot_tell[e.low > 0] if e.high - e.low > UNKNOWN else ''}"
-            f"{': beyond what normal effects give, so without an interval' if e.high - e.low < NO_WIDTH else ''}.",
+            f"{': beyond what normal effects give, so without an interval' if e.high - e.low < NO_WIDTH else ''}"
+            f"{'' if i else largest}.",
             e,
             headline=name in leads,
             listed=name in leads,
@@ -261,7 +265,6 @@ def _shares(study: Crossed) -> None:
         name, most = max(
             ((n, s) for n, s in shares.shares.items() if "×" in n and CHAOS not in n), key=lambda pair: pair[1].value
         )
-        e = replace(e, low=max(e.low, most.low))  # it has at least what a part has
         text = f"{e.percent()} of the {whole if e.low > 0.5 else of} belongs to combinations of {'two ' * merged}seeds"
         text += ", that is to no seed by itself"
         text += f"; the largest part to {name}, {most.value:.0%}." if len(shares.levels) > 2 else "."
@@ -296,7 +299,7 @@ def _shares(study: Crossed) -> None:
                 f"the loss at step {last:,}."
             )
     method = next(iter(shares.shares.values())).method
-    study.tabulate("variance", f"Variance components ({method})", records)
+    study.tabulate("variance", f"Shares of the {whole}, and components ({method})", records)
 
 
 def _shown(e: Estimate) -> str:
@@ -444,7 +447,11 @@ def _confirmed_ratio(
 
 def _answer(subject: Subject) -> Callable[[Observations], Study]:
     conditions, answer = lambda of: subject.conditions(subject.rows(of)), partial(one, subject=subject)
-    return by_condition(conditions, answer, Beside(), subject.settings)
+    return by_condition(conditions, answer, Beside(_row), subject.settings)
+
+
+def _row(study: Crossed) -> dict[str, object]:
+    return {"outcome": study.outcome.name, **{f.label: f.shown for f in study.headlines}}
 
 
 QUESTION = Question(

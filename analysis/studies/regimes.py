@@ -79,7 +79,7 @@ def _order(steps: list[float]) -> str:
 
 def early(study: Regimes) -> pd.DataFrame:
     """Return the events of the runs that generalised within the usual length: few that were trained on do not count."""
-    usual = usual_length(study.population.rows["config.train.steps"].to_numpy(dtype=np.int64))
+    usual = usual_length(study.population.rows["config.train.steps"])
     return study.events[(study.events["grokked"] <= usual) & (study.events["first"] != UNSEEN)]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from grok.analysis.criteria import usual_length
+from grok.analysis.criteria import share_by, usual_length
 from grok.analysis.observations import Observations, floats
 from grok.analysis.populations import Population
 from grok.analysis.statistics import survival
@@ -75,8 +75,8 @@ def one(observations: Observations, population: Population) -> Survival:
 def beside(study: Survival) -> dict[str, object]:
     """Return the row of one population in the table of populations."""
     events = study.events.set_index("event")
-    usual = usual_length(study.population.rows["config.train.steps"].to_numpy(dtype=np.int64))
-    done = share(int((study.times.right <= usual).sum()), len(study.times))  # a few longer runs raise only their own
+    rows = study.population.rows
+    done = share_by(rows, study.times.right, usual_length(rows["config.train.steps"]))
     return {
         "generalised": done.percent(),
         **{f"{name}: median step": events.loc[name, "median step"] for name in events.index},

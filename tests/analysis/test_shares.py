@@ -130,6 +130,21 @@ def test_pure_chaos_is_called_chaos() -> None:
 
 
 @pytest.mark.slow
+def test_the_interval_of_the_largest_share_allows_for_its_choice() -> None:
+    """Eight equal shares: one of them is estimated as the largest. A part is never outside of what it is a part of."""
+    factors, rng, inside = grid(3, 4, 4), generator("largest"), 0
+    cells = vs.Cells(factors, rng)
+    for _ in range(100):
+        found = cells.shares(effects_of(factors, dict.fromkeys(cells.labels, 1 / 8), rng), sums={"all": cells.labels})
+        assert found.largest.value == max(e.value for e in found.shares.values())
+        inside += found.largest.low <= 1 / 8 <= found.largest.high
+        parts = [e for name, e in found.shares.items() if "×" in name]
+        wholes = [found.together, found.sums["all"]]
+        assert all(part.low <= whole.low and part.high <= whole.high for part in parts for whole in wholes if whole)
+    assert inside >= 95
+
+
+@pytest.mark.slow
 def test_cells_that_are_unequally_chaotic_do_not_narrow_the_chaos_share() -> None:
     rng = generator("uneven chaos")
     inside, draws, spread, factors = 0, 80, 0.7, grid(6, 6, 6)
