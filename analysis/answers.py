@@ -21,8 +21,8 @@ from grok.analysis.observations import (
     varying_columns,
     without_repetition,
 )
-from grok.analysis.populations import asked, roles
 from grok.analysis.proposals import confirmation, given_again, proposal
+from grok.analysis.purposes import asked, roles
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies import QUESTIONS, Missing
 from grok.analysis.studies.base import OwnStudy, Study

@@ -31,19 +31,8 @@ from grok.analysis.observations import (
     in_words,
     varying_columns,
 )
-from grok.analysis.populations import (
-    ASKED,
-    SEEDS,
-    after_results,
-    asked,
-    asked_before_and_after,
-    listed,
-    matched,
-    pairing,
-    populations,
-    roles,
-    shared_seeds,
-)
+from grok.analysis.populations import asked_before_and_after, listed, populations
+from grok.analysis.purposes import ASKED, SEEDS, after_results, asked, matched, pairing, roles, shared_seeds
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until

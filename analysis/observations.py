@@ -1,7 +1,7 @@
 """The runs of a store, prepared for analysis: one row per trajectory, with its curve and event times.
 
 A trajectory counts once, however often it was evaluated or re-run: the longest of its runs is kept. What a run was
-for, and so to which population it belongs, :mod:`grok.analysis.populations` reads from the store's designs.
+for, and so to which population it belongs, :mod:`grok.analysis.purposes` reads from the store's designs.
 Failed and rolled-back runs are left out (the provenance counts them). Diverged runs stay, as seeds
 that did not generalise.
 """
@@ -259,7 +259,7 @@ class Observations:
         self.sweeps = sweeps
         """Command and settings of each sweep, one dict per file: they are shown, and decide nothing."""
         self.designs = no_designs() if designs is None else designs
-        """What each run was for; :mod:`grok.analysis.populations` reads it."""
+        """What each run was for; :mod:`grok.analysis.purposes` reads it."""
 
     @classmethod
     def read(cls, path: Path | str) -> Observations:

@@ -12,7 +12,7 @@ import pandas as pd
 import yaml
 
 from grok.analysis.observations import HASH, Observations, hashes_of
-from grok.analysis.populations import asked
+from grok.analysis.purposes import asked
 from grok.commands.words import CONF
 from grok.config.values import literal
 from grok.streams import STREAMS, derive_seed

@@ -18,8 +18,9 @@ from grok.analysis.observations import (
     varying_columns,
     without_repetition,
 )
-from grok.analysis.populations import LEFT, Population, Populations, after_results, listed, populations, roles, triples
+from grok.analysis.populations import LEFT, Population, Populations, listed, populations
 from grok.analysis.proposals import proposal
+from grok.analysis.purposes import after_results, roles, triples
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, holm
 from grok.store.designs import TRAINED
 

@@ -16,7 +16,8 @@ import pandas as pd
 
 from grok.analysis.criteria import DIARY, UNJUDGED
 from grok.analysis.observations import Condition, Observations, conditions_of, describe_task, floats
-from grok.analysis.populations import CHOSEN, LAYERS, asked, places, random_seeds, roles, settings_in_words
+from grok.analysis.populations import LAYERS, settings_in_words
+from grok.analysis.purposes import CHOSEN, asked, places, random_seeds, roles
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.proportions import clopper_pearson, share
 from grok.analysis.statistics.repeatability import Kept, between_parents, kept_distance, mean_share, normal_scores

@@ -25,7 +25,8 @@ from grok.analysis.observations import (
     in_words,
     varying_columns,
 )
-from grok.analysis.populations import SEEDS, after_results, asked, extended, listed, matched, shared_seeds, triples
+from grok.analysis.populations import listed
+from grok.analysis.purposes import SEEDS, after_results, asked, extended, matched, shared_seeds, triples
 from grok.analysis.statistics.estimate import LEVEL, Estimate, Labels, NotEnoughData, holm, student
 from grok.analysis.statistics.proportions import clustered_ratio, ratio
 from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, quantile, watched_until

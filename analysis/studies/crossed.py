@@ -21,7 +21,8 @@ from grok.analysis.observations import (
     describe_task,
     has_diary_task,
 )
-from grok.analysis.populations import roles, settings_in_words
+from grok.analysis.populations import settings_in_words
+from grok.analysis.purposes import roles
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, benjamini_hochberg, generator
 from grok.analysis.statistics.proportions import Heterogeneity, confirmed_ratio, heterogeneity
 from grok.analysis.statistics.repeatability import normal_scores

@@ -20,7 +20,8 @@ import pandas as pd
 
 from grok.analysis.criteria import DIARY, UNJUDGED
 from grok.analysis.observations import PLAIN_SETTINGS, Condition, Observations, conditions_of, describe_task, floats
-from grok.analysis.populations import asked, listed, places, random_seeds, roles, settings_in_words
+from grok.analysis.populations import listed, settings_in_words
+from grok.analysis.purposes import asked, places, random_seeds, roles
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, median_interval
 from grok.analysis.statistics.halfway import Floats, Halfway, halfway
 from grok.analysis.statistics.prediction import auroc, screened, spearman

@@ -14,8 +14,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.analysis.observations import OWN_CODE, Condition, Observations, floats, in_words, varying_columns
-from grok.analysis.populations import asked_unseen
 from grok.analysis.proposals import rerun_commands
+from grok.analysis.purposes import asked_unseen
 from grok.analysis.statistics.estimate import NotEnoughData, holm, mean
 from grok.analysis.studies.base import ALARM, Finding, Question, Study, Table, one_by_one
 from grok.analysis.studies.conditions import ratio_of_means

@@ -15,7 +15,7 @@ import pandas as pd
 
 from grok.analysis.criteria import final_loss
 from grok.analysis.observations import Condition, Observations
-from grok.analysis.populations import roles
+from grok.analysis.purposes import roles
 from grok.analysis.statistics.estimate import NotEnoughData, generator
 from grok.analysis.statistics.variance_shares import variance_shares
 from grok.analysis.studies import gpt

@@ -12,7 +12,7 @@ import pandas as pd
 
 from grok.analysis.criteria import DIARY, MOST_CENSORED, Outcome, accuracy_at, change_in_words, outcome, wrong_log_odds
 from grok.analysis.observations import Observations, describe_task, floats, in_words, seed_names, varying_columns
-from grok.analysis.populations import places, roles
+from grok.analysis.purposes import places, roles
 from grok.analysis.statistics.estimate import NotEnoughData, generator, holm
 from grok.analysis.statistics.shapley import Additivity, Attribution, additivity, attribute, p_of_no_pattern
 from grok.analysis.studies.base import ALARM, Finding, Question, Study

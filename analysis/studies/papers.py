@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from grok.analysis.observations import OWN_CODE, Observations, as_text, conditions_of, differing_settings, floats
-from grok.analysis.populations import extended, random_seeds
+from grok.analysis.purposes import extended, random_seeds
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.survival import Times, geometric_mean, growth, least_ratio, ratio_of_times
 from grok.analysis.studies.base import Question, Study

@@ -29,7 +29,8 @@ from grok.analysis.observations import (
     processors,
     varying_columns,
 )
-from grok.analysis.populations import CHOSEN, Population, asked, drawn, listed, places, roles
+from grok.analysis.populations import Population, drawn, listed
+from grok.analysis.purposes import CHOSEN, asked, places, roles
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, NotEnoughData, generator, median_interval
 from grok.analysis.statistics.proportions import clopper_pearson, heterogeneity, unequal_rates
 from grok.analysis.statistics.repeatability import MOST, RATE, Counts, Replication, Verdict, mean_share, replication

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from grok.analysis.observations import Observations, as_text, floats, varying_columns
-from grok.analysis.populations import asked_unseen
+from grok.analysis.purposes import asked_unseen
 from grok.analysis.statistics.estimate import LEVEL, NotEnoughData, generator, holm
 from grok.analysis.statistics.excursions import NOISE, RISE, SMOOTH, excursions, heights, smoothed, threshold
 from grok.analysis.statistics.proportions import heterogeneity, share

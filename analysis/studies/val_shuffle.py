@@ -26,7 +26,8 @@ from grok.analysis.observations import (
     has_own_task,
     varying_columns,
 )
-from grok.analysis.populations import COUPLING, asked, settings_in_words
+from grok.analysis.populations import COUPLING, settings_in_words
+from grok.analysis.purposes import asked
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, mean
 from grok.analysis.statistics.survival import Times
 from grok.analysis.studies.base import Beside, Question, Study, by_condition

@@ -14,7 +14,8 @@ from scipy import optimize, special
 
 from grok.analysis.figures import drawings
 from grok.analysis.page import Runs, encode_chart
-from grok.analysis.populations import asked, populations
+from grok.analysis.populations import populations
+from grok.analysis.purposes import asked
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.halfway import halfway, isotonic
 from grok.analysis.studies.fate import FORWARD, MOVED, REVERSE, START, Fate, equal_bits

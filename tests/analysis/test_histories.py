@@ -19,7 +19,8 @@ import pytest
 
 import grok
 from grok.analysis.observations import Observations
-from grok.analysis.populations import asked, places, populations, roles
+from grok.analysis.populations import populations
+from grok.analysis.purposes import asked, places, roles
 from grok.analysis.studies.branching import pairs
 from grok.analysis.studies.crossed import EQUATIONS, FEWEST, largest_design
 from grok.analysis.studies.layers import transplants

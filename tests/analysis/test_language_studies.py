@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from grok.analysis.answers import compile_report
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations
-from grok.analysis.populations import asked_unseen
+from grok.analysis.purposes import asked_unseen
 from grok.analysis.statistics.estimate import generator
 from grok.analysis.statistics.excursions import RISE, excursions, heights, smoothed, threshold
 from grok.analysis.statistics.variance_shares import seeds_needed

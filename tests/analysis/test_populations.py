@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from grok.analysis.answers import compile_report, provenance
 from grok.analysis.observations import Observations, differing_settings, is_random_seed
-from grok.analysis.populations import FEWEST, Populations, asked, asked_before_and_after, populations
+from grok.analysis.populations import FEWEST, Populations, asked_before_and_after, populations
 from grok.analysis.proposals import code_needed, rerun_command, rerun_commands
+from grok.analysis.purposes import asked
 from grok.analysis.studies import QUESTIONS, seeds
 from grok.analysis.studies.regimes import ORDERS
 from grok.analysis.writing import write_report

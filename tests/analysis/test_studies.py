@@ -16,7 +16,7 @@ from grok.analysis import report
 from grok.analysis.criteria import held_by
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations, differing_settings
-from grok.analysis.populations import random_seeds
+from grok.analysis.purposes import random_seeds
 from grok.analysis.statistics.estimate import generator
 from grok.analysis.statistics.proportions import at_any_time, share
 from grok.analysis.statistics.variance_shares import variance_shares

@@ -10,7 +10,7 @@ import pytest
 
 from grok.__main__ import main as grok
 from grok.analysis.observations import Observations
-from grok.analysis.populations import asked
+from grok.analysis.purposes import asked
 from grok.run import main
 from grok.store import open_store
 from grok.streams import STREAMS, derive_seed
