@@ -18,6 +18,7 @@ from grok.analysis.observations import (
     differing_settings,
     hashes_in_words,
     in_words,
+    sort_key,
     varying_columns,
     without_repetition,
 )
@@ -127,8 +128,7 @@ def _conditions(rows: pd.DataFrame) -> str:
 
 
 def _ordered(column: pd.Series) -> list[object]:
-    values = list(column.drop_duplicates())
-    return sorted(values, key=lambda v: (isinstance(v, str), v if isinstance(v, int | float) else 0.0, str(v)))
+    return sorted(column.drop_duplicates(), key=sort_key)
 
 
 def _value(value: object) -> str:
@@ -247,6 +247,11 @@ class Unfinished:
     stops_early: bool
     """Whether runs stop when they generalise."""
 
+    @property
+    def text(self) -> str:
+        """How many of its runs are missing."""
+        return f"{self.missing:,} of {self.planned:,} planned runs are not in the store yet"
+
 
 def unfinished(observations: Observations) -> list[Unfinished]:
     """Return each design with runs that are neither stored nor given up, in the order of planning."""
@@ -273,8 +278,7 @@ def unfinished(observations: Observations) -> list[Unfinished]:
 def pending(observations: Observations) -> list[str]:
     """Return a sentence for each design with planned runs that are not in the store yet."""
     return [
-        f"{of.missing:,} of {of.planned:,} planned runs are not in the store yet: "
-        f"{of.command or f'a design of kind {of.kind}'}.{BIASED if of.stops_early else ''}"
+        f"{of.text}: {of.command or f'a design of kind {of.kind}'}.{BIASED if of.stops_early else ''}"
         for of in unfinished(observations)
     ]
 
@@ -282,14 +286,11 @@ def pending(observations: Observations) -> list[str]:
 def _about_designs(observations: Observations) -> list[str]:
     """Return what is not known, or known only from a reconstruction, of the purposes of all runs."""
     purposes = observations.once(roles)
-    counts = {
-        "are trained by no plan in designs/, so what they were for is unknown": len(purposes.unknown()),
-        "were planned without saying how they were chosen (choice=unstated)": len(purposes.unstated()),
-        "were stored before a plan named them as members (results_seen)": len(purposes.seen),
-    }
     again = purposes.rows[purposes.rows["origin"] == "reconstructed"]["run_id"]
     reconstructed = again[again.isin(observations.all_runs["run_id"])].nunique()
-    counts["have designs that were reconstructed after their training (origin=reconstructed)"] = reconstructed
+    counts = purposes.about() | {
+        "have designs that were reconstructed after their training (origin=reconstructed)": reconstructed
+    }
     return [f"{number:,} runs {words}." for words, number in counts.items() if number]
 
 
@@ -345,8 +346,8 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
     runs = observations.all_runs
     for of in unfinished(observations):
         if of.command:
-            words = f"{of.missing:,} of {of.planned:,} planned runs are not in the store yet.{BIASED * of.stops_early}"
-            return Fact(f"{words} If the sweep has stopped, go on:", of.command, is_command=True)
+            words = f"{of.text}.{BIASED * of.stops_early} If the sweep has stopped, go on:"
+            return Fact(words, of.command, is_command=True)
     if len(runs) and (runs["status"] == "failed").all():
         return Fact("All runs failed: see why.", f"grok store status {observations.path}", is_command=True)
     if runs.empty:

@@ -35,7 +35,7 @@ from grok.analysis.populations import asked_before_and_after, listed, population
 from grok.analysis.purposes import ASKED, SEEDS, after_results, asked, matched, pairing, roles, shared_seeds
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
-from grok.analysis.statistics.survival import exponential, kaplan_meier, quantile, watched_until
+from grok.analysis.statistics.survival import exponential, quantile
 from grok.analysis.studies.base import OwnStudy, Table
 from grok.analysis.studies.conditions import CHOSEN, FEWEST, Family, contrast, held_fixed, slowdown_words
 from grok.analysis.studies.val_shuffle import SCHEDULE
@@ -191,10 +191,8 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
     )
     times = [observations.times(rows) for rows in sides.rows]
     if any(t.seen.any() for t in times):
-        curves = [(name, kaplan_meier(t)) for name, t in zip(names, times, strict=True)]
-        ends = [min(float(t.points.max()), watched_until(t)) for t in times]
         caption = "Share of seeds that have generalised by each step, Kaplan-Meier with 95% bands."
-        study.drawn = [compare(name, "Time to generalise", caption, curves, ends)]
+        study.drawn = [compare(name, "Time to generalise", caption, list(zip(names, times, strict=True)))]
     return study
 
 

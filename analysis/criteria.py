@@ -149,8 +149,8 @@ class SpeedJudgement:
     only the hits among short runs would bias the share high."""
 
 
-def judge_by_time(times: Times, budgets: NDArray[np.float64], criteria: Criteria = DIARY) -> SpeedJudgement:
-    """Return which runs generalise at least ``speedup`` times faster than the median run.
+def judge_by_time(times: Times, budgets: NDArray[np.float64]) -> SpeedJudgement:
+    """Return which runs generalise at least ``DIARY.speedup`` times faster than the median run.
 
     ``budgets`` are the planned lengths in steps. A run counts as super only if its first
     evaluation as generalised is not after the threshold. So rare evaluations can miss a super
@@ -162,7 +162,7 @@ def judge_by_time(times: Times, budgets: NDArray[np.float64], criteria: Criteria
     if len(times) < FEWEST_OF_A_SPEED:
         raise NotEnoughData(f"at least {FEWEST_OF_A_SPEED} seeds")
     median = quantile(times, 0.5)
-    threshold = median.value / criteria.speedup
+    threshold = median.value / DIARY.speedup
     judged = budgets >= threshold
     return SpeedJudgement(median, threshold, judged & (times.right <= threshold), judged)
 
@@ -204,28 +204,37 @@ class Outcome:
     """Whether it is a language model's validation loss, in nats per token."""
 
 
-def restricted_log_time(observations: Observations, rows: pd.DataFrame) -> Outcome:
-    """Return ln(min(step of generalisation, horizon)) of each run.
+def known_until(observations: Observations, rows: pd.DataFrame) -> float:
+    """Return the largest step up to which the time of every run is known: runs without generalisation limit it."""
+    times = observations.times(rows)
+    return float(times.left[~times.seen].min(initial=float(floats(rows["config.train.steps"]).max())))
 
-    The horizon is the largest step up to which every run's time is known. Only runs that did not
-    generalise limit it.
+
+def restricted(times: Times, horizon: float) -> NDArray[np.float64]:
+    """Return ln(min(time, horizon)) of each run (n,).
+
+    A run that generalised at the evaluation of the horizon did so within it.
+    """
+    late = ~times.seen | (times.right > horizon)
+    return np.asarray(np.log(np.where(late, horizon, np.maximum(times.points, 1.0))))
+
+
+def restricted_log_time(observations: Observations, rows: pd.DataFrame) -> Outcome:
+    """Return ln(min(step of generalisation, horizon)) of each run, up to the step to which all times are known.
 
     Raises:
         NotEnoughData: there is no run, or more than half of the runs had not generalised by the horizon.
     """
     if rows.empty:
         raise NotEnoughData("runs")
-    times = observations.times(rows)
-    budget = float(floats(rows["config.train.steps"]).max())
-    horizon = float(times.left[~times.seen].min(initial=budget))
-    # A run that generalised at its last evaluation counts as generalised within the horizon.
+    times, horizon = observations.times(rows), known_until(observations, rows)
     late = ~times.seen | (times.right > horizon)
     censored = float(late.mean())
     if censored > MOST_CENSORED:
         raise NotEnoughData(
             f"longer runs of these seeds: {censored:.0%} of {len(rows)} had not generalised by step {horizon:,.0f}"
         )
-    values = np.log(np.where(late, horizon, np.maximum(times.points, 1.0)))
+    values = restricted(times, horizon)
     seen = times.take(~late)
     width = np.log(np.maximum(seen.right, 1.0)) - np.log(np.maximum(seen.left, 1.0))
     name = f"log step of generalisation up to step {horizon:,.0f}"

@@ -146,34 +146,27 @@ def with_code_versions(runs: pd.DataFrame) -> pd.DataFrame:
     if "own_code" not in runs or runs["own_code"].isna().all():
         return runs
     metrics = runs[METRICS].fillna("") if METRICS in runs else [""] * len(runs)
-    texts = list(zip(runs["own_code"].fillna(""), metrics, strict=True))
-    parts = {text: _moving_and_measuring(*text) for text in set(texts)}
-    columns: list[pd.DataFrame | pd.Series] = [runs]
-    for place, name in enumerate((OWN_CODE, OWN_METRICS)):
-        named = _several({text: pair[place] for text, pair in parts.items()})
-        column = pd.Series([named[text] for text in texts], index=runs.index, name=f"config.{name}", dtype=object)
-        if name == OWN_CODE or column.notna().any():
-            columns.append(column)
-    return pd.concat(columns, axis=1)
-
-
-def _several(hashes: dict[tuple[str, str], dict[str, str]]) -> dict[tuple[str, str], str | None]:
-    """Return the hashes in words, of the import paths that have several; None if there are none."""
+    texts = runs["own_code"].fillna("{}").replace("", "{}")
+    codes = [hashes_of(text) or ({"own code": text} if text != "{}" else {}) for text in texts]
     versions: dict[str, set[str]] = {}
-    for path, version in (item for code in hashes.values() for item in code.items()):
+    for path, version in (item for code in codes for item in code.items()):
         versions.setdefault(path, set()).add(version)
-    return {
-        text: ", ".join(f"{path} {v[:HASH]}" for path, v in sorted(code.items()) if len(versions[path]) > 1) or None
-        for text, code in hashes.items()
-    }
 
+    def column(name: str, measures: bool) -> pd.Series:
+        """Return the hashes in words, of the import paths that have several; None if there are none."""
+        words = [
+            ", ".join(
+                f"{path} {version[:HASH]}"
+                for path, version in sorted(code.items())
+                if len(versions[path]) > 1 and (f'"{path}"' in text) == measures
+            )
+            for code, text in zip(codes, metrics, strict=True)
+        ]
+        return pd.Series([text or None for text in words], runs.index, dtype=object, name=f"config.{name}")
 
-def _moving_and_measuring(code: str, metrics: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the hashes of a run's own code by import path: of what trains, and of its metrics, which only measure."""
-    if not (hashes := hashes_of(code)) and code not in ("", "{}"):
-        return {"own code": code}, {}
-    measuring = {path for path in hashes if f'"{path}"' in metrics}
-    return {p: v for p, v in hashes.items() if p not in measuring}, {p: hashes[p] for p in sorted(measuring)}
+    measuring = column(OWN_METRICS, measures=True)
+    columns = [runs, column(OWN_CODE, measures=False), *([measuring] if measuring.notna().any() else [])]
+    return pd.concat(columns, axis=1)
 
 
 def hashes_in_words(text: Any) -> Any:
@@ -519,6 +512,12 @@ def as_text(value: object) -> str:
     if isinstance(value, bool | np.bool_):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def sort_key(value: Any) -> tuple[bool, float, str]:
+    """Return the key by which values of a setting are sorted: numbers, then texts."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool) and not np.isnan(value)
+    return not number, float(value) if number else 0.0, as_text(value)
 
 
 def in_words(value: object) -> str:

@@ -18,14 +18,13 @@ import pandas as pd
 
 from grok.analysis.observations import (
     Observations,
-    as_text,
-    default_settings,
     describe_task,
     differing_settings,
     has_diary_task,
     in_words,
     is_derived,
     settings_words,
+    sort_key,
     told_apart,
     varying_columns,
 )
@@ -52,8 +51,6 @@ class Population:
     """Streams whose seed differs from run to run: of ``split``, ``init``, ``order``, or ``layers.NAME``."""
     fixed: Mapping[str, int]
     """The other streams and their seeds."""
-    condition: Mapping[str, str]
-    """Values, as text, of the settings that differ between the store's populations."""
     name: str = ""
     """How this population differs from the others of the store; empty if it is the only one."""
     masters: Mapping[tuple[str, int], int] = field(default_factory=dict)
@@ -200,8 +197,8 @@ def populations(observations: Observations) -> Populations:
     }
     large = set(map(id, kept))
     kept = [_once(replace(p, rows=extended(observations, p.rows))) for p in kept]
-    ordered = _in_order([_finished(p, settings, masters) for p in kept], settings)
-    named = tuple(replace(p, name=n) for p, n in zip(ordered, _names(ordered), strict=True))
+    ordered = _in_order([_finished(p, masters) for p in kept], settings)
+    named = tuple(replace(p, name=n) for p, n in zip(ordered, _names(ordered, settings), strict=True))
     counted = set().union(*(set(p.rows["place"]) for p in named))
     beside = sum(len(set(c.rows["place"]) - counted) for c in taken if id(c) not in large)
     claims = observations.once(claims_of)
@@ -260,7 +257,7 @@ def _drawn(plain: pd.DataFrame) -> list[Population]:
         groups = [group.drop_duplicates(seed) for _, group in rows.groupby(cell, sort=True)]
         alone = Counter(group["_condition"].iloc[0] for group in groups)
         result += [
-            Population(group, varies, {s: int(group[f"seed_{s}"].iloc[0]) for s in fixed}, {})
+            Population(group, varies, {s: int(group[f"seed_{s}"].iloc[0]) for s in fixed})
             for group in groups
             if from_masters or len(group) >= PARALLEL or alone[group["_condition"].iloc[0]] == 1
         ]
@@ -284,7 +281,7 @@ def _layer_scans(rows: pd.DataFrame) -> list[Population]:
                 held = json.loads(_without(str(group["layers"].iloc[0]), layer))
                 fixed = {s: int(group[f"seed_{s}"].iloc[0]) for s in RUN_STREAMS}
                 fixed |= {f"{LAYERS}{name}": int(seed) for name, seed in held.items()}
-                result.append(Population(group, (f"{LAYERS}{layer}",), fixed, {}))
+                result.append(Population(group, (f"{LAYERS}{layer}",), fixed))
     return result
 
 
@@ -304,11 +301,9 @@ def _not_contained(candidates: list[Population]) -> list[Population]:
     return taken
 
 
-def _finished(p: Population, settings: tuple[str, ...], masters: dict[tuple[str, int], int]) -> Population:
-    first = p.rows.iloc[0]
-    condition = {s: as_text(first[f"config.{s}"]) for s in settings}
+def _finished(p: Population, masters: dict[tuple[str, int], int]) -> Population:
     rows = p.rows.drop(columns="_condition", errors="ignore").loc[p.seeds.sort_values(kind="stable").index]
-    return replace(p, rows=rows, condition=condition, masters=masters)
+    return replace(p, rows=rows, masters=masters)
 
 
 def _in_order(every: list[Population], settings: tuple[str, ...]) -> list[Population]:
@@ -318,33 +313,27 @@ def _in_order(every: list[Population], settings: tuple[str, ...]) -> list[Popula
     """
     if not every:
         return []
-    defaults = {s: as_text(default_settings()[s]) for s in settings}
 
     def place(p: Population) -> tuple[Any, ...]:
         first = p.rows.iloc[0]
-        values = tuple(_sortable(first[f"config.{s}"]) for s in settings)
+        values = tuple(sort_key(first[f"config.{s}"]) for s in settings)
         return (-len(p.varies), p.varies, values, tuple(p.fixed.values()))
 
-    def changed(p: Population) -> int:
-        return sum(p.condition[s] != defaults[s] for s in settings)
+    def first(p: Population) -> tuple[Any, ...]:
+        return (len(differing_settings(p.rows.iloc[0], settings)), -len(p.varies), -len(p), place(p))
 
-    reference = min(every, key=lambda p: (changed(p), -len(p.varies), -len(p), place(p)))
+    reference = min(every, key=first)
     return [reference, *sorted((p for p in every if p is not reference), key=place)]
 
 
-def _sortable(value: Any) -> tuple[int, float, str]:
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool) and not np.isnan(value)
-    return (0, float(value), "") if number else (1, 0.0, as_text(value))
-
-
-def _names(every: list[Population]) -> list[str]:
+def _names(every: list[Population], settings: tuple[str, ...]) -> list[str]:
     """Return each population's name: the values of its differing settings, and its streams if they differ, too."""
     if len(every) < 2:
         return [""] * len(every)
     kinds = {(p.varies, tuple(p.fixed.items())) for p in every}
     names = []
-    settings = told_apart([settings_words(p.rows.iloc[0], list(p.condition)) for p in every])
-    for p, values in zip(every, settings, strict=True):
+    words = told_apart([settings_words(p.rows.iloc[0], settings) for p in every])
+    for p, values in zip(every, words, strict=True):
         streams = []
         if len(kinds) > 1:
             streams = [f"{p.unit}, {p.held} fixed" if p.fixed else "seeds, every stream drawn"]

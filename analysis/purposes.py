@@ -102,31 +102,23 @@ class Roles:
         others = self.rows[self.rows["role"].isin(("child", "trial")) & (self.rows["choice"] != "unstated")]
         return set(late["run_id"]) - set(others["run_id"])
 
+    def about(self, mode: str | None = None) -> dict[str, int]:
+        """Return how many runs are of unknown purpose, of unstated choice, and planned after results, in words."""
+        return {
+            "were trained by no plan in designs/, so what they were for is unknown": len(self.unknown(mode)),
+            "were planned without saying how they were chosen (choice=unstated; design=Purposes(...) states it)": len(
+                self.unstated(mode)
+            ),
+            "were stored before the first plan (results_seen), so results may have chosen their seeds": len(self.seen),
+        }
+
     @cached_property
     def said(self) -> list[str]:
-        """Sentences on arithmetic runs of unknown purpose, unstated choice, change in mid-run, plans after results."""
-        unknown, unstated, seen = len(self.unknown("arithmetic")), len(self.unstated("arithmetic")), len(self.seen)
-        notes = []
-        if unknown:
-            notes.append(
-                f"What {unknown:,} run{'s were' if unknown > 1 else ' was'} for is unknown (trained by no plan in "
-                "designs/): counted here only, in no population and no class."
-            )
-        if unstated:
-            notes.append(
-                f"How {unstated:,} run{'s were' if unstated > 1 else ' was'} chosen is unstated: counted here only, in "
-                "no population and no class. execute(configs, design=Purposes(...)) states it; every command does."
-            )
-        if self.switched:
-            change = "runs change" if len(self.switched) > 1 else "run changes"
-            notes.append(f"{len(self.switched):,} {change} in mid-run (switch.*): in no population of random seeds.")
-        if seen:
-            notes.append(
-                f"{seen:,} run{'s were' if seen > 1 else ' was'} stored before the first plan that there is "
-                "(results_seen), so results may have chosen the seeds: counted here only, in no population and no "
-                "class. What was asked for before, rows with origin=reconstructed can say (Designs, in docs/store.md)."
-            )
-        return notes
+        """Sentences on the arithmetic runs that are in no population for what they were for, or change in mid-run."""
+        left = "counted here only, in no population and no class"
+        counts = {f"{words}: {left}": n for words, n in self.about("arithmetic").items()}
+        counts["change in mid-run (switch.*): in no population of random seeds"] = len(self.switched)
+        return [f"{n:,} runs {words}." for words, n in counts.items() if n]
 
 
 def _switched(runs: pd.DataFrame) -> pd.Series:

@@ -17,31 +17,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-from grok.analysis.figures.style import (
-    DPI,
-    INK,
-    PAPER,
-    RC,
-    SMALL,
-    SOFT,
-    WIDTH,
-    Band,
-    Bars,
-    Cells,
-    Chart,
-    ChartAxis,
-    Drawing,
-    Intervals,
-    Layer,
-    Lines,
-    Points,
-    Rule,
-    log_axis,
-    number,
-    of_all,
-    text_width,
-    wrapped,
-)
+from grok.analysis.figures import style
 
 SEQUENTIAL = LinearSegmentedColormap.from_list("speed", ["#13816e", "#e9e3d2", "#c67e1b"])
 """Colours from best to worst. None is a colour of the palette, so a dark page does not replace them."""
@@ -65,23 +41,23 @@ def draw(
     name: str,
     title: str,
     caption: str,
-    charts: Sequence[Chart],
+    charts: Sequence[style.Chart],
     data: pd.DataFrame,
     count: str = "",
     *,
     of: int | None = None,
     columns: int = 1,
-    width: float = WIDTH,
-) -> Drawing:
+    width: float = style.WIDTH,
+) -> style.Drawing:
     """Return the figure with a panel for each of ``charts``.
 
     ``count``: the sample size, such as ``64 seeds``, or only its unit (``seeds``) if ``of`` gives the number of all:
     then the number that the charts draw is counted here.
     """
     if of is not None:
-        count = f"{of_all(max(chart.drawn for chart in charts), of)} {count}"
+        count = f"{style.of_all(max(chart.drawn for chart in charts), of)} {count}"
     rows = -(-len(charts) // columns)
-    with mpl.rc_context(RC):
+    with mpl.rc_context(style.RC):
         rooms = [width / columns - _beside(chart) for chart in charts]
         legends = [
             _legend(chart, room, charts[0] if i else None)
@@ -89,7 +65,7 @@ def draw(
         ]
         inches = [chart.height + LINE * lines for chart, (_, lines) in zip(charts, legends, strict=True)]
         heights = [max(inches[i : i + columns]) for i in range(0, len(charts), columns)]
-        figure = Figure(figsize=(width, sum(heights) + 0.4), dpi=DPI, layout="constrained")
+        figure = Figure(figsize=(width, sum(heights) + 0.4), dpi=style.DPI, layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False, height_ratios=heights)
         for axes in list(grid.flat)[len(charts) :]:
             axes.set_visible(False)
@@ -103,13 +79,13 @@ def draw(
             if i + columns < len(charts) and chart.x == charts[i + columns].x:
                 axes.tick_params(labelbottom=False)
                 axes.set_xlabel("")
-        return Drawing(name, title, caption, figure, data, count, tuple(charts))
+        return style.Drawing(name, title, caption, figure, data, count, tuple(charts))
 
 
-def _beside(chart: Chart) -> float:
+def _beside(chart: style.Chart) -> float:
     """Return the inches beside the axes of a panel: numbers and a label, or names."""
     names = [row_name(name) for name in (chart.y.ticks or {}).values()]
-    return max([MARGIN, *(0.3 + text_width(name, FontProperties(size=SMALL)) for name in names if name)])
+    return max([MARGIN, *(0.3 + style.text_width(name, FontProperties(size=style.SMALL)) for name in names if name)])
 
 
 def row_name(name: str) -> str:
@@ -117,24 +93,24 @@ def row_name(name: str) -> str:
     return name if "\n" in name else fill(name, NAME_WIDTH, break_long_words=False)
 
 
-def _groups(chart: Chart) -> dict[str, tuple[str, Line2D]]:
+def _groups(chart: style.Chart) -> dict[str, tuple[str, Line2D]]:
     """Return colour and legend's handle by the group's name; the last layer of a group gives them."""
     made = {}
     for layer in chart.layers:
-        if isinstance(layer, Rule | Cells) or not layer.group:
+        if isinstance(layer, style.Rule | style.Cells) or not layer.group:
             continue
-        if isinstance(layer, Points | Bars):
-            marker = "s" if isinstance(layer, Bars) else layer.marker
+        if isinstance(layer, style.Points | style.Bars):
+            marker = "s" if isinstance(layer, style.Bars) else layer.marker
             handle = Line2D([], [], color=layer.colour, linestyle="none", marker=marker, markersize=5.5)
         else:
-            dash: Any = DASHES[layer.dash] if isinstance(layer, Lines) else "solid"
-            point = "o" if isinstance(layer, Intervals) else ""
+            dash: Any = DASHES[layer.dash] if isinstance(layer, style.Lines) else "solid"
+            point = "o" if isinstance(layer, style.Intervals) else ""
             handle = Line2D([], [], color=layer.colour, linewidth=1.8, linestyle=dash, marker=point, markersize=5)
         made[layer.group] = (layer.colour, handle)
     return made
 
 
-def _legend(chart: Chart, room: float, first: Chart | None) -> tuple[dict[str, Any], int]:
+def _legend(chart: style.Chart, room: float, first: style.Chart | None) -> tuple[dict[str, Any], int]:
     """Return the options of a chart's legend (none: it has no legend) and its lines of text.
 
     A chart with the same groups as the ``first`` of its figure has only its title.
@@ -143,9 +119,9 @@ def _legend(chart: Chart, room: float, first: Chart | None) -> tuple[dict[str, A
     colours = {name: colour for name, (colour, _) in groups.items()}
     if first is not None and colours == {name: colour for name, (colour, _) in _groups(first).items()}:
         groups = {}
-    font = FontProperties(size=SMALL)
+    font = FontProperties(size=style.SMALL)
     title = fill(chart.title, max(12, int(room * 14)))
-    names = [wrapped(name, room - HANDLE, font) for name in groups]
+    names = [style.wrapped(name, room - HANDLE, font) for name in groups]
     handles = [handle for _, handle in groups.values()]
     if len(names) > MOST_NAMES:
         names = [*names[: MOST_NAMES - 1], f"and {len(names) - MOST_NAMES + 1} more"]
@@ -168,55 +144,56 @@ def _legend(chart: Chart, room: float, first: Chart | None) -> tuple[dict[str, A
 
 def _width(names: list[str], columns: int, font: FontProperties) -> float:
     """Return the width in inches of a legend with these names in so many columns."""
-    return float(sum(max(text_width(name, font) for name in part) + HANDLE for part in np.array_split(names, columns)))
+    return float(
+        sum(max(style.text_width(name, font) for name in part) + HANDLE for part in np.array_split(names, columns))
+    )
 
 
-def _panel(axes: Axes, chart: Chart, room: float) -> None:
+def _panel(axes: Axes, chart: style.Chart, room: float) -> None:
     _axis(axes, "x", chart.x, room)
     _axis(axes, "y", chart.y, chart.height - 0.6)
     axes.set_xlim(chart.x.low, chart.x.high)  # before any label is placed
     axes.set_ylim(chart.y.low, chart.y.high)
     axes.autoscale(enable=False)
-    named, coloured = chart.y.ticks is not None, any(isinstance(layer, Cells) for layer in chart.layers)
+    named, coloured = chart.y.ticks is not None, any(isinstance(layer, style.Cells) for layer in chart.layers)
     axes.grid(visible=named and not coloured, axis="x")
     axes.grid(visible=not named and not coloured, axis="y")
     base: dict[float, float] = {}
     ruled = 0
     for z, layer in enumerate(chart.layers, 2):
-        if isinstance(layer, Bars):
+        if isinstance(layer, style.Bars):
             _bars(axes, layer, base, z)
-        elif isinstance(layer, Rule):
+        elif isinstance(layer, style.Rule):
             _rule(axes, layer, ruled, z, chart)
             ruled += bool(layer.label and layer.axis == "x")
         else:
             PAINTERS[type(layer)](axes, layer, z)
 
 
-def _axis(axes: Axes, side: str, axis: ChartAxis, room: float) -> None:
+def _axis(axes: Axes, side: str, axis: style.ChartAxis, room: float) -> None:
     """Scale and label one axis; ``room`` in inches."""
     drawn = axes.xaxis if side == "x" else axes.yaxis
     most = max(3, min(7, int(room * (1.7 if side == "x" else 3))))
+    options = {"linear_width": axis.linear_until} if axis.scale == "asinh" else {}
+    getattr(axes, f"set_{side}scale")(axis.scale, **options)
     if axis.scale == "log":
-        log_axis(drawn, most)
+        drawn.set_major_locator(FixedLocator(style.log_ticks(min(axis.low, axis.high), max(axis.low, axis.high), most)))
     elif axis.scale == "linear":
         drawn.set_major_locator(MaxNLocator(most, integer=axis.whole, steps=[1, 2, 2.5, 5, 10]))
-    else:
-        options = {"linear_width": axis.linear_until} if axis.scale == "asinh" else {}
-        getattr(axes, f"set_{side}scale")(axis.scale, **options)
-    if axis.scale == "asinh":
+    elif axis.scale == "asinh":
         drawn.set_major_locator(FixedLocator([0.0, *(axis.linear_until * 10.0 ** np.arange(8))]))
     drawn.set_minor_locator(NullLocator())
-    drawn.set_major_formatter(lambda value, _: f"{value:.0%}" if axis.percent else number(value))
+    drawn.set_major_formatter(lambda value, _: f"{value:.0%}" if axis.percent else style.number(value))
     if axis.ticks is not None:
         drawn.set_ticks(list(axis.ticks), labels=[row_name(name) for name in axis.ticks.values()])
         if side == "y":
-            axes.tick_params(axis="y", labelcolor=INK)
+            axes.tick_params(axis="y", labelcolor=style.INK)
     # a y label is wrapped with the whole figure, and a name without spaces is never broken
-    text = wrapped(axis.label, room, FontProperties(size=10)) if side == "x" and " " in axis.label else axis.label
+    text = style.wrapped(axis.label, room, FontProperties(size=10)) if side == "x" and " " in axis.label else axis.label
     drawn.set_label_text(text)
 
 
-def _lines(axes: Axes, layer: Lines, z: int) -> None:
+def _lines(axes: Axes, layer: style.Lines, z: int) -> None:
     frame = layer.frame[layer.frame["run_id"].isin(layer.drawn)].dropna(subset=[layer.x, layer.y])
     paths = [run[[layer.x, layer.y]].to_numpy(dtype=float) for _, run in frame.groupby("run_id", sort=True)]
     options = {
@@ -228,7 +205,7 @@ def _lines(axes: Axes, layer: Lines, z: int) -> None:
     axes.add_collection(LineCollection(paths, zorder=z, **options))
 
 
-def _points(axes: Axes, layer: Points, z: int) -> None:
+def _points(axes: Axes, layer: style.Points, z: int) -> None:
     many = len(layer.frame) > MANY
     size = (layer.size / 5 if many else layer.size) * layer.frame.get("times", 1.0)
     style: Any = {"color": layer.colour} if layer.marker == "|" else {"facecolors": layer.colour, "linewidths": 0}
@@ -236,7 +213,7 @@ def _points(axes: Axes, layer: Points, z: int) -> None:
                  clip_on=False, **style)  # fmt: skip
 
 
-def _bars(axes: Axes, layer: Bars, base: dict[float, float], z: int) -> None:
+def _bars(axes: Axes, layer: style.Bars, base: dict[float, float], z: int) -> None:
     """Draw bars upon those of the same bins, whose heights are in ``base``."""
     low, high, count = (layer.frame[name].to_numpy(dtype=float) for name in ("low", "high", "count"))
     bottom = np.array([base.get(place, 0.0) for place in low.tolist()])
@@ -244,7 +221,7 @@ def _bars(axes: Axes, layer: Bars, base: dict[float, float], z: int) -> None:
     base.update(zip(low.tolist(), (bottom + count).tolist(), strict=True))
 
 
-def _band(axes: Axes, layer: Band, z: int) -> None:
+def _band(axes: Axes, layer: style.Band, z: int) -> None:
     frame, step = layer.frame, "post" if layer.stairs else None
     options = {"color": layer.colour, "alpha": 0.16, "linewidth": 0}
     axes.fill_between(frame["x"], frame["low"], frame["high"], step=step, zorder=z, **options)  # type: ignore[arg-type]
@@ -252,7 +229,7 @@ def _band(axes: Axes, layer: Band, z: int) -> None:
     axes.plot(frame["x"], frame["value"], color=layer.colour, drawstyle=drawstyle, zorder=z)
 
 
-def _intervals(axes: Axes, layer: Intervals, z: int) -> None:
+def _intervals(axes: Axes, layer: style.Intervals, z: int) -> None:
     frame = layer.frame
     across, width = (axes.vlines if layer.vertical else axes.hlines), 1.0 + layer.size / 15
     across(frame["place"], frame["low"], frame["high"], colors=layer.colour, linewidth=width, alpha=0.35, zorder=z)
@@ -261,7 +238,7 @@ def _intervals(axes: Axes, layer: Intervals, z: int) -> None:
     axes.scatter(frame[pairs[0]], frame[pairs[1]], s=layer.size, **options)  # type: ignore[arg-type]
 
 
-def _rule(axes: Axes, layer: Rule, before: int, z: int, chart: Chart) -> None:
+def _rule(axes: Axes, layer: style.Rule, before: int, z: int, chart: style.Chart) -> None:
     """Draw a rule; its label stands lower the more labels of upright rules were ``before`` it."""
     if layer.axis == "diagonal":
         ends = [max(chart.x.low, chart.y.low), min(chart.x.high, chart.y.high)]
@@ -275,8 +252,8 @@ def _rule(axes: Axes, layer: Rule, before: int, z: int, chart: Chart) -> None:
         layer.at, color=layer.colour, linewidth=0.9, linestyle=RULE, zorder=z)  # fmt: skip
     if not layer.label:
         return
-    box = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.7, "pad": 0.8}
-    options: dict[str, Any] = {"color": layer.colour, "fontsize": SMALL, "zorder": 90, "bbox": box}
+    box = {"facecolor": style.PAPER, "edgecolor": "none", "alpha": 0.7, "pad": 0.8}
+    options: dict[str, Any] = {"color": layer.colour, "fontsize": style.SMALL, "zorder": 90, "bbox": box}
     if upright:
         right = axes.transAxes.inverted().transform(axes.transData.transform((layer.at, 1.0)))[0] > 0.6
         axes.annotate(layer.label, (layer.at, 1), (-4 if right else 4, -3 - 12 * before), ("data", "axes fraction"),
@@ -287,25 +264,25 @@ def _rule(axes: Axes, layer: Rule, before: int, z: int, chart: Chart) -> None:
                       ha="right", va="bottom" if above else "top", **options)  # fmt: skip
 
 
-def _cells(axes: Axes, layer: Cells, z: int) -> None:
+def _cells(axes: Axes, layer: style.Cells, z: int) -> None:
     values = layer.values.to_numpy(dtype=float)
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     log = layer.log and low > 0
     colours = SEQUENTIAL if layer.best == "low" else SEQUENTIAL.reversed()
-    mesh = axes.pcolormesh(np.ma.masked_invalid(values), cmap=colours, edgecolors=PAPER, linewidth=0.8,
+    mesh = axes.pcolormesh(np.ma.masked_invalid(values), cmap=colours, edgecolors=style.PAPER, linewidth=0.8,
                            norm="log" if log else None, zorder=z)  # fmt: skip
     ticks = np.geomspace(low, high, 4) if log else np.linspace(low, high, 4)
     bar: Any = axes.figure.colorbar(mesh, ax=axes, pad=0.02, fraction=0.05)
     bar.outline.set_visible(False)
-    bar.set_label(layer.label, color=SOFT)
+    bar.set_label(layer.label, color=style.SOFT)
     bar.ax.minorticks_off()
-    bar.set_ticks(ticks, labels=[number(float(f"{tick:.3g}")) for tick in ticks])
+    bar.set_ticks(ticks, labels=[style.number(float(f"{tick:.3g}")) for tick in ticks])
 
 
-PAINTERS: Final[dict[type[Layer], Callable[[Axes, Any, int], None]]] = {
-    Lines: _lines,
-    Points: _points,
-    Band: _band,
-    Intervals: _intervals,
-    Cells: _cells,
+PAINTERS: Final[dict[type[style.Layer], Callable[[Axes, Any, int], None]]] = {
+    style.Lines: _lines,
+    style.Points: _points,
+    style.Band: _band,
+    style.Intervals: _intervals,
+    style.Cells: _cells,
 }

@@ -19,7 +19,7 @@ from grok.analysis.criteria import DIARY, UNJUDGED, usual_length
 from grok.analysis.figures import style
 from grok.analysis.figures.render import draw
 from grok.analysis.observations import floats
-from grok.analysis.statistics.survival import SurvivalCurve, kaplan_meier
+from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, watched_until
 from grok.analysis.studies.base import Study
 from grok.analysis.studies.branching import Branching, validation_examples
 from grok.analysis.studies.census import Census
@@ -437,28 +437,26 @@ def cumulative(study: Survival) -> style.Drawing:
     return draw("cumulative", title, caption, [shares(curves)], data, f"{n:,} seeds")
 
 
-def compare(
-    name: str, title: str, caption: str, curves: Sequence[tuple[str, SurvivalCurve]], ends: Sequence[float]
-) -> style.Drawing:
-    """Draw one cumulative curve per condition; ``ends``: the last step of each."""
-    drawn = [
-        (f"{label} (n={curve.n:,})", style.SERIES[i % len(style.SERIES)], stairs(curve, end))
-        for i, ((label, curve), end) in enumerate(zip(curves, ends, strict=True))
-    ]
+def compare(name: str, title: str, caption: str, groups: Sequence[tuple[str, Times]]) -> style.Drawing:
+    """Draw one cumulative curve per group of runs, up to the last step with enough of them at risk."""
+    drawn = []
+    for i, (label, times) in enumerate(groups):
+        end = min(float(np.max(np.where(times.seen, times.right, times.left))), watched_until(times))
+        group = f"{label} (n={len(times):,})"
+        drawn.append((group, style.SERIES[i % len(style.SERIES)], stairs(kaplan_meier(times), end)))
     data = pd.concat([frame.assign(condition=label) for label, _, frame in drawn])
-    count = f"{sum(curve.n for _, curve in curves):,} runs"
+    count = f"{sum(len(times) for _, times in groups):,} runs"
     return draw(name, title, caption, [shares(drawn, "share generalised")], data, count)
 
 
 def coupled_curves(study: ValShuffle) -> style.Drawing:
     """Draw the cumulative curves with separate and with coupled streams."""
-    end = float(max(np.max(np.where(t.seen, t.right, t.left)) for t in (study.apart, study.coupled)))
-    pairs = [("apart", kaplan_meier(study.apart)), ("coupled", kaplan_meier(study.coupled))]
+    pairs = [("apart", study.apart), ("coupled", study.coupled)]
     caption = (
         "Share of seeds that have generalised, with the validation shuffle separate from the batch order and coupled "
         "to it."
     )
-    return compare("val_shuffle", "The val-shuffle bug", caption, pairs, [end, end])
+    return compare("val_shuffle", "The val-shuffle bug", caption, pairs)
 
 
 # Cumulative curves of one setting at a time.
@@ -469,17 +467,16 @@ MOST_CURVES = 6
 def family_curves(study: Comparison) -> list[style.Drawing]:
     """Draw the cumulative curves of every setting for which some run generalised, one figure each."""
     made = []
-    for i, (family, curves) in enumerate(study.families):
-        if not any(len(curve.times) for curve, _ in curves.values()):
+    for i, (family, times) in enumerate(study.families):
+        if not any(t.seen.any() for t in times.values()):
             continue
-        shown = {str(value): pair for value, pair in list(curves.items())[:MOST_CURVES]}
-        left = f" {len(curves) - len(shown)} more values are in the table." if len(shown) < len(curves) else ""
-        n = sum(curve.n for curve, _ in shown.values())
+        shown = list(times.items())[:MOST_CURVES]
+        left = f" {len(times) - len(shown)} more values are in the table." if len(shown) < len(times) else ""
+        n = sum(len(t) for _, t in shown)
         caption = f"Kaplan-Meier with 95% bands, {n} runs by {family.title}. A curve ends where too few runs are left."
         name = "by_" + family.setting.replace(".", "_") + (f"_{i + 1}" if family.at else "")
         title = f"Time to generalise by {family.title}"
-        pairs = [(value, curve) for value, (curve, _) in shown.items()]
-        made.append(compare(name, title, caption + left, pairs, [end for _, end in shown.values()]))
+        made.append(compare(name, title, caption + left, shown))
     return made
 
 
@@ -489,10 +486,9 @@ def family_curves(study: Comparison) -> list[style.Drawing]:
 def cumulative_of_populations(study: Study) -> style.Drawing:
     """Draw the share generalised by each step, one curve per population."""
     parts = study.parts[: len(style.SERIES)]
-    curves = [(part.about, part.curve) for part in parts]  # type: ignore[attr-defined]
-    ends = [min(part.end, part.last) for part in parts]  # type: ignore[attr-defined]
+    groups = [(part.about, part.times) for part in parts]  # type: ignore[attr-defined]
     left = len(study.parts) - len(parts)
     rest = f" {left} more populations are in the table." if left else ""
     caption = f"Kaplan-Meier with 95% bands. A curve ends where too few runs are left.{rest}"
     title = "Share of seeds that have generalised by each step"
-    return compare("cumulative", title, caption, curves, ends)
+    return compare("cumulative", title, caption, groups)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,13 +22,12 @@ from typing import Any, Final, Literal, Self
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
-from matplotlib.ticker import Locator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from grok.analysis.statistics.estimate import write_csv
 from grok.errors import ConfigError
@@ -398,10 +397,10 @@ APART: Final = 0.12
 """Smallest distance between two ticks of a logarithmic axis, as a share of its length."""
 
 
-def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
+def log_ticks(low: float, high: float, most: int) -> list[float]:
     """Return ticks of a logarithmic axis: as many digits of each decade as have room, or even steps on a short axis.
 
-    >>> log_ticks(100, 5000), log_ticks(1e-3, 5e6, 4), log_ticks(2100, 2900)
+    >>> log_ticks(100, 5000, 7), log_ticks(1e-3, 5e6, 4), log_ticks(2100, 2900, 7)
     ([100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0], [0.001, 1.0, 1000.0, 1000000.0], [2200.0, 2400.0, 2600.0, 2800.0])
     """
     first, last = math.floor(math.log10(low)), math.floor(math.log10(high))
@@ -413,31 +412,6 @@ def log_ticks(low: float, high: float, most: int = 7) -> list[float]:
         if 2 <= len(ticks) <= most and min(b / a for a, b in pairwise(ticks)) >= (high / low) ** APART:
             return ticks
     return [float(v) for v in MaxNLocator(4).tick_values(low, high) if low <= v <= high]
-
-
-class LogTicks(Locator):
-    """Ticks of a logarithmic axis, at most ``most``."""
-
-    def __init__(self, most: int = 7) -> None:
-        self.most = most
-
-    def __call__(self) -> Sequence[float]:
-        """Return the ticks in view."""
-        assert self.axis is not None
-        low, high = sorted(self.axis.get_view_interval())
-        return log_ticks(low, high, self.most)
-
-    def tick_values(self, vmin: float, vmax: float) -> Sequence[float]:
-        """Return the ticks between ``vmin`` and ``vmax``."""
-        return log_ticks(vmin, vmax, self.most)
-
-
-def log_axis(axis: Axis, most: int = 7) -> None:
-    """Make an axis logarithmic, with labels at 1, 2 and 5 of each decade, or more if it is short."""
-    (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
-    axis.set_major_locator(LogTicks(most))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(lambda value, _: number(value))
 
 
 def in_style() -> AbstractContextManager[None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from scipy import optimize, special, stats
@@ -22,30 +22,21 @@ RARE: Final = 5
 """Below this number of hits or of misses a share has the exact interval."""
 
 
-def wilson(hits: int, n: int) -> Estimate:
-    """Return ``hits / n`` with Wilson's score interval, whose mean coverage is close to nominal."""
-    return _interval(hits, n, "wilson", "Wilson")
-
-
-def clopper_pearson(hits: int, n: int) -> Estimate:
-    """Return ``hits / n`` with the exact interval: coverage never below ``LEVEL``."""
-    return _interval(hits, n, "exact", "Clopper-Pearson")
-
-
-def _interval(hits: int, n: int, method: Literal["wilson", "exact"], name: str) -> Estimate:
-    _check(hits, n)
-    ends = stats.binomtest(hits, n).proportion_ci(LEVEL, method)
-    return Estimate(hits / n, float(ends.low), float(ends.high), n, name)
-
-
-def share(hits: int, n: int) -> Estimate:
-    """Return ``hits / n`` with the exact interval if hits or misses are below ``RARE``, else with Wilson's.
+def share(hits: int, n: int, rare: float = RARE) -> Estimate:
+    """Return ``hits / n`` with the exact interval if hits or misses are below ``rare``, else with Wilson's.
 
     Raises:
         NotEnoughData: ``n`` is 0.
     """
     _check(hits, n)
-    return (clopper_pearson if min(hits, n - hits) < RARE else wilson)(hits, n)
+    exact = min(hits, n - hits) < rare
+    ends = stats.binomtest(hits, n).proportion_ci(LEVEL, "exact" if exact else "wilson")
+    return Estimate(hits / n, float(ends.low), float(ends.high), n, "Clopper-Pearson" if exact else "Wilson")
+
+
+def clopper_pearson(hits: int, n: int) -> Estimate:
+    """Return ``hits / n`` with the exact interval: coverage never below ``LEVEL``."""
+    return share(hits, n, math.inf)
 
 
 def at_any_time(hits: int, n: int) -> Estimate:

@@ -245,9 +245,10 @@ def side_by_side(
     if every == 1:
         return parts[0]
     study = Study(scope=scope(), parts=parts)
-    study.findings = [*_differences(parts, beside, kind, len(gaps)), *_leading(parts, kind), *gaps]
+    p = _p_values(parts, beside)
+    study.findings = [*_differences(parts, p, beside, kind, len(gaps)), *_leading(parts, kind), *gaps]
     own = [(i, part, table) for i, part in enumerate(parts, 1) for table in part.tables]
-    study.tables = [_table(parts, {unit.name: len(unit) for unit in units}, beside, kind)]
+    study.tables = [_table(parts, {unit.name: len(unit) for unit in units}, p, beside, kind)]
     study.tables += [replace(t, name=f"{t.name}_{i}", caption=f"{p.about}: {t.caption}", open=False) for i, p, t in own]
     study.notes = _notes(parts)
     if every > len(units):
@@ -290,9 +291,10 @@ def _p_values(parts: Sequence[Study], beside: Beside) -> dict[str, float]:
     return dict(zip(tested, map(float, holm(list(tested.values()))), strict=True)) if tested else {}
 
 
-def _differences(parts: Sequence[Study], beside: Beside, kind: str, untested: int) -> list[Finding]:
+def _differences(
+    parts: Sequence[Study], p: Mapping[str, float], beside: Beside, kind: str, untested: int
+) -> list[Finding]:
     """Return the finding which parts differ from the first beyond chance; empty without tests."""
-    p = _p_values(parts, beside)
     if not p:
         return []
     clear = [about for about, value in p.items() if value < ALARM]
@@ -337,8 +339,9 @@ def _common_lead(parts: Sequence[Study]) -> Callable[[Any], Finding | None]:
     return lead
 
 
-def _table(parts: Sequence[Study], sizes: Mapping[str, int], beside: Beside, kind: str) -> Table:
-    p = _p_values(parts, beside)
+def _table(
+    parts: Sequence[Study], sizes: Mapping[str, int], p: Mapping[str, float], beside: Beside, kind: str
+) -> Table:
     records = []
     for part in parts:
         record: dict[str, object] = {kind: part.about, "runs": sizes[part.about], **beside.row(part)}

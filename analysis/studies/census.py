@@ -195,13 +195,6 @@ def analyse(observations: Observations) -> Study:
         once = f" by step {step:,}" + " (some were trained for longer)" * (step < max(part.usual for part in parts))
         low, high = (f"{_ends(part, step)[0].percent()} with {part.about}" for part in ends)
         chosen = f" (the lowest and the highest of {len(parts)})" * (len(parts) > 2)
-        medians = [(p.by_time.median, p.about) for p in parts if p.by_time and len(p.rows) >= FEWEST_OF_A_MEDIAN]
-        if _ends(parts[0], step)[0].value == _ends(parts[-1], step)[0].value and len(medians) == len(
-            parts
-        ):  # equal shares: times
-            medians.sort(key=lambda pair: pair[0].value)
-            low, high = (f"half by step {e.plain()} with {about}" for e, about in (medians[0], medians[-1]))
-            chosen, once = chosen.replace("lowest", "earliest").replace("highest", "latest"), ""
         tasks = {f" on {part.population.task}" for part in parts}
         trained = f"{n:,} runs in {len(parts)} populations{tasks.pop() if len(tasks) == 1 else ''}"
         study.lead = "cumulative"

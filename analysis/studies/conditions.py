@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from grok.analysis.criteria import DIARY, UNJUDGED
+from grok.analysis.criteria import DIARY, UNJUDGED, known_until, restricted
 from grok.analysis.observations import (
     CONDITION_SETTINGS,
     OWN_CODE,
@@ -21,7 +21,6 @@ from grok.analysis.observations import (
     default_settings,
     describe_task,
     differing_settings,
-    floats,
     in_words,
     varying_columns,
 )
@@ -29,7 +28,7 @@ from grok.analysis.populations import listed
 from grok.analysis.purposes import SEEDS, after_results, asked, extended, matched, shared_seeds, triples
 from grok.analysis.statistics.estimate import LEVEL, Estimate, Labels, NotEnoughData, holm, student
 from grok.analysis.statistics.proportions import clustered_ratio, ratio
-from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, quantile, watched_until
+from grok.analysis.statistics.survival import Times, quantile, watched_until
 from grok.analysis.studies.base import Finding, Question, Study
 from grok.analysis.studies.census import judged
 
@@ -212,26 +211,15 @@ def contrast(observations: Observations, family: Family, value: str) -> Contrast
     paired = len(pairs[0]) >= FEWEST and not by_results
     if paired:
         rows, base = pairs
-    log, log0, horizon, bound = _restricted_pair(observations, rows, base)
-    bound = CHOSEN if by_results else bound
+    horizon = known_until(observations, pd.concat([rows, base]))
+    log, log0 = (restricted(observations.times(side), horizon) for side in (rows, base))
+    bound = CHOSEN if by_results else bound_of(log, log0, float(np.log(horizon)))
     shared = shared_seeds(rows) if paired else shared_seeds(rows, base)
     found = ratio_of_means(log, log0, paired, [*shared.values()]) if bound not in ("no", CHOSEN) else (None, None)
     slowdown, p = found
     if slowdown is not None and bound != CROSSING and bound:
         slowdown = replace(slowdown, high=np.inf) if bound == "at least" else replace(slowdown, low=0.0)
     return Contrast(family, value, rows, base, paired, horizon, slowdown, bound, p, tuple(shared))
-
-
-def _restricted_pair(
-    observations: Observations, rows: pd.DataFrame, base: pd.DataFrame
-) -> tuple[np.ndarray, np.ndarray, float, str]:
-    """Return both sides' log times up to the largest step to which all are known, that step, and the word ``bound``."""
-    t, t0 = observations.times(rows), observations.times(base)
-    budgets = np.concatenate([floats(r["config.train.steps"]) for r in (rows, base)])
-    unseen = np.concatenate([x.left[~x.seen] for x in (t, t0)])
-    horizon = float(unseen.min()) if len(unseen) else float(budgets.max())
-    log, log0 = restricted(t, horizon), restricted(t0, horizon)
-    return log, log0, horizon, bound_of(log, log0, float(np.log(horizon)))
 
 
 def bound_of(log: np.ndarray, log0: np.ndarray, end: float) -> str:
@@ -245,12 +233,6 @@ def bound_of(log: np.ndarray, log0: np.ndarray, end: float) -> str:
     if late == late0 or slower != (late > late0) or min(late, late0) > FEW_LATE:
         return CROSSING
     return "at least" if slower else "at most"
-
-
-def restricted(times: Times, horizon: float) -> np.ndarray:
-    """Return ln(min(time, horizon)) of each run (n,)."""
-    late = ~times.seen | (times.right > horizon)
-    return np.asarray(np.log(np.where(late, horizon, np.maximum(times.points, 1.0))))
 
 
 def ratio_of_means(log: np.ndarray, log0: np.ndarray, paired: bool, shared: Labels = ()) -> tuple[Estimate, float]:
@@ -275,8 +257,8 @@ def ratio_of_means(log: np.ndarray, log0: np.ndarray, paired: bool, shared: Labe
 class Comparison(Study):
     """Families, their curves and each value's contrast."""
 
-    families: list[tuple[Family, dict[str, tuple[SurvivalCurve, float]]]]
-    """Each family with, per value, its curve and the last step with enough runs at risk."""
+    families: list[tuple[Family, dict[str, Times]]]
+    """Each family with the times by value."""
     contrasts: list[Contrast]
     p: dict[str, float]
     """Holm-adjusted p-value by the contrast's label."""
@@ -294,7 +276,7 @@ def analyse_settings(observations: Observations, families: list[Family]) -> Comp
     tested = [c for c in contrasts if c.p is not None]
     adjusted = holm([c.p for c in tested if c.p is not None])
     study = Comparison(
-        families=[(f, {v: _curve(observations, rows) for v, rows in f.groups.items()}) for f in families],
+        families=[(f, {v: observations.times(rows) for v, rows in f.groups.items()}) for f in families],
         contrasts=contrasts,
         p={c.label: float(p) for c, p in zip(tested, adjusted, strict=True)},
     )
@@ -334,12 +316,6 @@ def _count(study: Comparison) -> Finding:
     return Finding("values change the time beyond chance", shown, text + ".", headline=True)
 
 
-def _curve(observations: Observations, rows: pd.DataFrame) -> tuple[SurvivalCurve, float]:
-    times = observations.times(rows)
-    last = float(np.max(np.where(times.seen, times.right, times.left)))
-    return kaplan_meier(times), min(last, watched_until(times))
-
-
 def _sentence(study: Comparison, family: Family, contrasts: list[Contrast]) -> Finding:
     values = "; ".join(f"{c.value}: {slowdown_words(c)}{c.about}{_verdict(study, c)}" for c in contrasts)
     text = f"{family.title}, time to generalise relative to {family.reference}: {values}."
@@ -376,9 +352,11 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
     rows = family.groups[family.reference] if c is None else c.rows
     times = observations.times(rows)
     slowdown = c.slowdown if c else None
-    known, later = _known_until(observations, family)
+    # longer runs of one value would otherwise count as an advantage
+    every = pd.concat(family.groups.values())
+    known, done_at = known_until(observations, every), observations.times(every)
     done = f"{int((times.right <= known).sum())} of {len(times)}"
-    if later:
+    if (done_at.seen & (done_at.right > known)).any():
         more = int((times.seen & (times.right > known)).sum())
         done += f" by step {known:,.0f}" + (f", {more} later" if more else "")
     return {
@@ -391,16 +369,6 @@ def _record(observations: Observations, study: Comparison, family: Family, c: Co
         "up to step": f"{c.horizon:,.0f}" if c and slowdown else "",
         "p (Holm)": f"{study.p[c.label]:.2g}" if c and c.label in study.p else "",
     }
-
-
-def _known_until(observations: Observations, family: Family) -> tuple[float, bool]:
-    """Return the largest step up to which every run's time is known, and whether a run generalised after it.
-
-    Longer runs of one value would otherwise count as an advantage.
-    """
-    times = [observations.times(rows) for rows in family.groups.values()]
-    until = min(float(t.left[~t.seen].min(initial=np.inf)) for t in times)
-    return until, any(bool((t.seen & (t.right > until)).any()) for t in times)
 
 
 def _median(times: Times) -> str:

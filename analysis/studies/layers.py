@@ -393,7 +393,7 @@ def _records(result: Result) -> list[dict[str, Any]]:
             "low": e.low,
             "high": e.high,
             "% of the total": round(100 * e.value / attribution.total.value) if result.clear else None,
-            "no bit changed": _identical(result.transplant, layer),
+            "no bit changed": layer not in result.moving,
         }
         for layer, e in attribution.shapley.items()
     ]
@@ -415,23 +415,16 @@ def _cells(result: Result) -> list[dict[str, Any]]:
     ]
 
 
-def _identical(transplant: Transplant, factor: str) -> bool | None:
-    """Return whether exchanging only ``factor`` never changed the final weights (None: no such pair of runs)."""
-    seen = None
-    i = transplant.factors.index(factor)
-    rest = [j for j in range(len(transplant.factors)) if j != i]
-    rows = transplant.rows
-    key = [
-        (*transplant.design[r, rest], p if pd.notna(p) else -1, u)
-        for r, (p, u) in enumerate(zip(rows["config.seeds.perturb"], rows["config.perturb.ulps"], strict=True))
-    ]
-    groups: dict[Any, dict[float, str]] = {}
-    for k, bit, digest in zip(key, transplant.design[:, i], rows["weights_hash"], strict=True):
-        groups.setdefault(k, {})[bit] = digest
-    for pair in groups.values():
-        if len(pair) == 2:
-            seen = (seen is None or seen) and pair[0.0] == pair[1.0]
-    return seen
+def _identical(transplant: Transplant, factor: str) -> bool:
+    """Return whether exchanging only ``factor`` is seen never to change the final weights."""
+    i, rows = transplant.factors.index(factor), transplant.rows
+    runs = pd.DataFrame({"from": transplant.design[:, i], "weights": rows["weights_hash"].to_numpy()})
+    rest = pd.DataFrame(np.delete(transplant.design, i, 1)).assign(
+        perturb=floats(rows["config.seeds.perturb"]), ulps=floats(rows["config.perturb.ulps"])
+    )
+    kinds = runs.groupby([rest[name] for name in rest], dropna=False).nunique()
+    pairs = kinds[kinds["from"] == 2]
+    return len(pairs) > 0 and bool((pairs["weights"] == 1).all())
 
 
 def _notes(study: Layers, left_out: int) -> None:

@@ -1,5 +1,6 @@
 """Settings compared, prediction and measurements inside a network, on simulated stores whose truth is known."""
 
+import contextlib
 import itertools
 import json
 from typing import Any
@@ -127,6 +128,15 @@ def test_another_setting_that_varies_is_named_or_held_equal() -> None:
     opposed = [Truth(t.overrides, t.time * factor.get(tuple(list(t.overrides.values())[1:3]), 1.2)) for t in truths]
     text = settings_study("weight_decay", "optim.weight_decay", opposed).findings[0].text
     assert "slowest" not in text and "0.5 at optim.lr=0.02" in text
+
+
+@pytest.mark.parametrize("coupled", [True, False])
+def test_two_schedules_of_evaluation_are_no_side_where_they_redraw_the_order(coupled: bool) -> None:
+    given = [{"optim.weight_decay": d, "eval.every": e} for d, e in ((0.5, 25), (0.5, 50), (2.0, 25))]
+    more = {"train.steps": 1000, "eval.couple_order": coupled}
+    found = simulate([Truth({"seed": 10 * i + s, **of, **more}, 500.0) for i, of in enumerate(given) for s in range(6)])
+    with pytest.raises(ConfigError, match=r"every is 25, 50 in A") if coupled else contextlib.nullcontext():
+        Sides.of(found, found.path, ("weight_decay=0.5", "weight_decay=2"))
 
 
 def test_budgets_that_differ_do_not_bend_the_ratio() -> None:
@@ -342,7 +352,7 @@ def test_populations_are_named_and_told_apart_if_their_rates_differ(kind: str, r
     census = ask("census", observations)
     assert len(census.parts) == 2
     for part in census.parts:
-        rate = rates[list(part.population.condition.values()) == ["0"] or part.population.fixed.get("order") == 9]
+        rate = rates[int(part.about == "optim.weight_decay=0" or part.population.fixed.get("order") == 9)]
         assert part.shares["super"].low <= rate <= part.shares["super"].high
     (said,) = [f.shown for f in census.findings if f.label.startswith("populations that differ")]
     assert said.startswith("1 ") == (rates[0] != rates[1])

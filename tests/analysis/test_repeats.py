@@ -251,6 +251,7 @@ def test_super_seeds_that_come_back_are_a_property_of_the_seed_and_redrawn_ones_
     controls = f"0 of 48 repeats of 6 seeds, {mean_share([(0, 8)] * 6).percent(0)} with the seed as the unit"
     assert controls in study.findings[0].text, "the count, and which of its two intervals this is"
     assert all(c.base is not None and c.base.n == 300 for c in ulp.result.candidates)
+    assert {own for unit in ulp.kind.candidates for own in unit.owns} <= set(ulp.kind.candidates[0].others)
     assert "no sign" in verdict(order)
 
 
@@ -283,6 +284,7 @@ def test_runs_with_equal_kept_seeds_are_one_candidate_and_not_their_own_comparis
     same, init = ({test.kind.name: test for test in study.tests}[name] for name in ("split + order", "init + order"))
     (unit,) = same.kind.candidates
     assert len(unit.owns) == 16 and same.kind.hit.words == "super" and len(same.kind.controls) == elsewhere / 2
+    assert set(unit.owns).isdisjoint(unit.others), "candidates are among the other seeds only where a draw had them"
     assert same.units[["again", "of"]].to_numpy().tolist() == [[16, 48]]
     assert same.result.mean is None and same.result.candidates[0].base == (share(4, 200) if beside else None)
     assert ("more often than other seeds" in verdict(same)) == (beside > 0)

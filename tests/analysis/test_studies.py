@@ -94,6 +94,16 @@ def test_census_of_another_task_has_early_and_late_seeds_and_no_classes_of_the_d
     assert set(study.kinds) <= {"early", "late", "not within 1,000 steps"}
 
 
+@pytest.mark.parametrize("time", [700.0, 1e6])
+def test_one_run_has_a_step_and_no_share(time: float) -> None:
+    study = ask(
+        "census", simulate([Truth({"seed": 3, "task.modulus": 31, "train.steps": 1000, "eval.every": 25}, time)])
+    )
+    step = study.rows["grokked_step"].iloc[0]
+    assert pd.isna(step) == (time > 1000) and "%" not in study.summary.partition(":")[2]
+    assert (f"{step:,}" in study.summary) if time < 1000 else ("not" in study.summary)
+
+
 def test_census_with_every_kind_of_ending() -> None:
     truths = census(30, np.random.default_rng(4))
     truths += [Truth({"seed": 100}, 900, status="diverged"), Truth({"seed": 101}, 900, status="failed")]
@@ -473,6 +483,9 @@ def test_a_seed_that_needs_all_of_its_layers_gives_none_of_them_a_share(layers: 
     together = [r.act_together for r in study.results]
     assert all(together) and "They act together" in study.findings[0].text
     assert study.shares.empty and drawings(study) == []
+    first = ask("layers", simulate(all_or_nothing(100, 200, np.random.default_rng(20), layers)))
+    alone, several = first.findings[0].estimate, study.findings[0].estimate
+    assert several is None and alone == first.results[0].additivity.share, "one pair of seeds tells of itself alone"
     assert not any("odds" in f.text for f in study.findings), "no wrong answer with its own weights: no odds"
     changes = [f.shown for f in study.findings if f.label.startswith("all layers")]
     assert all(re.fullmatch(r"accuracy \d+\.\d% instead of (100\.0|99\.\d)%", change) for change in changes)
