@@ -23,7 +23,6 @@ from grok.commands.compose import compose
 from grok.config import flatten, load_config
 from grok.store import StoreWriter
 from tests.analysis.simulate import BY_NAME, Truth, ask, simulate
-from tests.analysis.simulate import census as census_of_seeds
 
 SERIES = ("grey", "blue", "amber", "teal", "rose", "violet")
 Floats = NDArray[np.float64]
@@ -64,16 +63,6 @@ def test_a_figure_says_how_many_seeds_it_draws() -> None:
         assert "var(" not in drawing.standalone_svg(), "programs without CSS variables draw it black"
 
 
-def test_seeds_that_did_not_generalise_stand_where_their_runs_ended() -> None:
-    rest = [Truth({"seed": seed, "eval.every": 500}, 1e9) for seed in range(20, 60)]
-    longer = [Truth({"seed": seed, "eval.every": 500, "train.steps": 12_500}, 9_000 + seed) for seed in range(20)]
-    drawing = time_histogram(ask("census", simulate([*longer, *rest])))
-    (bar,) = drawing.data[drawing.data["not by their last step"] > 0].to_dict("records")
-    assert bar["not by their last step"] == 40
-    assert bar["step from"] < 3_000 <= bar["step to"] < 4_000
-    assert titled(drawing) == 60 == drawing.charts[0].drawn
-
-
 def test_seeds_that_diverged_stand_where_they_ended_and_no_seed_is_late_without_a_median() -> None:
     length = {"train.steps": 3000, "eval.every": 250}
     truths = [Truth({"seed": s, **length}, 2000.0 if s < 3 else 9000.0) for s in range(20)]
@@ -86,14 +75,6 @@ def test_seeds_that_diverged_stand_where_they_ended_and_no_seed_is_late_without_
     assert list(ended["not by their last step"]) == [1, 17]
     assert ended["step from"].iloc[0] < 1000 <= ended["step to"].iloc[0]
     assert census.by_time is None and "late" not in data and data["generalised"].sum() == 3
-
-
-def test_the_iconic_figure_picks_out_the_chosen_and_keeps_all_others() -> None:
-    drawing = seeds.census_iconic(ask("census", simulate(census_of_seeds(24, np.random.default_rng(1)))))
-    assert drawing is not None and drawing.data["run_id"].nunique() == 24
-    names = drawing.data.groupby("name")["run_id"].nunique()
-    assert len(names) == 3 and names["other"] == 22
-    assert (drawing.data["step"] > 0).all()
 
 
 def test_the_histogram_counts_every_seed_in_its_class() -> None:

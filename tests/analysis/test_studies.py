@@ -96,12 +96,10 @@ def test_census_of_another_task_has_early_and_late_seeds_and_no_classes_of_the_d
 
 @pytest.mark.parametrize("time", [700.0, 1e6])
 def test_one_run_has_a_step_and_no_share(time: float) -> None:
-    study = ask(
-        "census", simulate([Truth({"seed": 3, "task.modulus": 31, "train.steps": 1000, "eval.every": 25}, time)])
-    )
-    step = study.rows["grokked_step"].iloc[0]
-    assert pd.isna(step) == (time > 1000) and "%" not in study.summary.partition(":")[2]
-    assert (f"{step:,}" in study.summary) if time < 1000 else ("not" in study.summary)
+    given = {"seed": 3, "task.modulus": 41, "train.steps": 1000, "eval.every": 25}
+    study = ask("census", simulate([Truth(given, time)]))
+    step, said = study.rows["grokked_step"].iloc[0], study.summary.partition(":")[2]
+    assert "%" not in said and (f"{step:,}" in said if time < 1000 else "not" in said and pd.isna(step))
 
 
 def test_census_with_every_kind_of_ending() -> None:
