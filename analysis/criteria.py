@@ -64,30 +64,18 @@ class Criteria:
     speedup: float = 3.0
     """Super by time: generalises at least this many times faster than the median seed."""
 
-    def horizon_for(self, steps: NDArray[np.int64]) -> int:
-        """Return the step at which runs of these lengths (steps) are judged.
-
-        It is ``horizon`` if at least half of the runs are that long, otherwise the largest step that half reached.
-
-        Raises:
-            NotEnoughData: there is no run.
-        """
-        if not len(steps):
-            raise NotEnoughData("at least one finished run")
-        return min(self.horizon, usual_length(steps))
-
     def horizon_of(self, rows: pd.DataFrame) -> int:
         """Return the step at which the runs in ``rows`` are judged. The lengths of diverged runs do not count.
 
+        It is ``horizon`` if at least half of the runs are that long, otherwise the largest step that half reached.
         Early stopping ends runs because they have generalised. A horizon after their end would leave
         out these runs and bias the share low. So the horizon is never after the first step at which
         early stopping may end a run (``train.stop_horizon``).
         """
         lasting = rows[rows["status"] != "diverged"]
         rows = lasting if len(lasting) else rows
-        horizon = self.horizon_for(rows["steps"].to_numpy(dtype=np.int64))
-        stopped = rows[rows["stop_reason"] == "generalised"]
-        return int(min([horizon, *stopped["config.train.stop_horizon"].dropna().astype(int)]))
+        stopped = rows["config.train.stop_horizon"][rows["stop_reason"] == "generalised"]
+        return int(min([self.horizon, usual_length(rows["steps"]), *stopped.dropna().astype(int)]))
 
     def classify(self, accuracy: pd.Series, diverged: pd.Series) -> pd.Series:
         """Return the class of each run from its accuracy at the horizon (NaN: not judged)."""

@@ -11,7 +11,7 @@ from grok.analysis.figures.style import Drawing
 from grok.analysis.studies.base import OwnStudy, Study
 
 DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]] = {
-    "census": (seeds.seed_curves, seeds.accuracy_histogram, seeds.time_histogram),
+    "census": (seeds.seed_curves, seeds.accuracy_histogram, seeds.time_histogram, seeds.census_iconic),
     "survival": (seeds.cumulative,),
     "regimes": (seeds.order_of_events,),
     "crossed": (causes.variance_bars, causes.heat_map),
@@ -31,18 +31,9 @@ DRAWINGS: dict[str, tuple[Callable[[Any], Drawing | list[Drawing] | None], ...]]
     "papers": (seeds.beside_papers,),
 }
 """Figures by the study's name, each a function of the study that returns None if there is nothing to draw."""
+PAGES = {seeds.census_iconic}
+"""Those that only the pages of ``results/`` have."""
 
-
-PAGES: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
-    "census": (seeds.census_iconic,),
-}
-"""By the study's name: figures that only the pages of ``results/`` have."""
-
-
-BESIDE: dict[str, tuple[Callable[[Any], Drawing | None], ...]] = {
-    "survival": (seeds.cumulative_of_populations,),
-}
-"""By the study's name: figures of a study that has parts (populations, conditions)."""
 MOST_PARTS = 4
 """Largest number of parts that get their own figures; the others are only in the table."""
 
@@ -54,13 +45,12 @@ def drawings(study: Study, for_page: bool = False) -> list[Drawing]:
     """
     if isinstance(study, OwnStudy):
         return study.drawn
+    if study.parts and study.name == "survival":
+        return [seeds.cumulative_of_populations(study)]
     made: list[Drawing] = []
-    own = (*DRAWINGS.get(study.name, ()), *(PAGES.get(study.name, ()) if for_page else ()))
-    for draw in BESIDE.get(study.name, ()) if study.parts else own:
-        drawn = draw(study)
+    for draw in () if study.parts else DRAWINGS.get(study.name, ()):
+        drawn = None if draw in PAGES and not for_page else draw(study)
         made += drawn if isinstance(drawn, list) else [drawn] if drawn else []
-    if study.name == "survival":  # one figure shows all its parts
-        return made
     for i, part in enumerate(study.parts[:MOST_PARTS], 1):
         for d in drawings(part):
             title, caption = f"{d.title}: {part.about}", f"{part.about}. {d.caption}"

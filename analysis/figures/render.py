@@ -23,8 +23,6 @@ SEQUENTIAL = LinearSegmentedColormap.from_list("speed", ["#13816e", "#e9e3d2", "
 """Colours from best to worst. None is a colour of the palette, so a dark page does not replace them."""
 NAME_WIDTH: Final = 24
 """Largest number of characters in a line of a name beside an axis."""
-MOST_NAMES: Final = 18
-"""Largest number of groups in a legend: so many pairs of colour and dash are unlike."""
 LINE: Final = 0.18
 """Height of a line of text in inches."""
 HANDLE: Final = 0.4
@@ -123,9 +121,6 @@ def _legend(chart: style.Chart, room: float, first: style.Chart | None) -> tuple
     title = fill(chart.title, max(12, int(room * 14)))
     names = [style.wrapped(name, room - HANDLE, font) for name in groups]
     handles = [handle for _, handle in groups.values()]
-    if len(names) > MOST_NAMES:
-        names = [*names[: MOST_NAMES - 1], f"and {len(names) - MOST_NAMES + 1} more"]
-        handles = [*handles[: MOST_NAMES - 1], Line2D([], [], linestyle="none")]
     if not names:
         return ({"handles": [], "title": title, "alignment": "left"} if title else {}), title.count("\n") + 1
     columns = next(n for n in range(len(names), 0, -1) if n == 1 or _width(names, n, font) <= room)

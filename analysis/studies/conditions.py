@@ -78,27 +78,18 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
         if column not in columns:
             continue
         others = [c for c in columns if c != column]
-        base = rows.groupby(others, dropna=False, sort=True).ngroup() if others else pd.Series(0, index=rows.index)
-        # Compute the sizes first: a store can have hundreds of families of one value.
-        value = rows[column].map(in_words, na_action=None)
-        sizes = rows.groupby([base, value]).size()
-        sizes = sizes[sizes >= FEWEST]
-        total = sizes.groupby(level=0).agg(["size", "sum"])
-        total = total[total["size"] >= 2].sort_values("sum", ascending=False, kind="stable")
-        largest = list(total.index[:MOST])
-        firsts = rows.loc[[rows.index[base == one][0] for one in largest]]
-        differing = [c for c in others if firsts[c].nunique(dropna=False) > 1]
-        for one, (_, first) in zip(largest, firsts.iterrows(), strict=True):
-            values = [str(v) for v in sizes[sizes.index.get_level_values(0) == one].index.get_level_values(1)]
-            # in the order of the values (numbers as numbers), null last
-            ordered = dict.fromkeys(map(in_words, rows[column].sort_values(na_position="last")))
-            groups = {v: rows[(base == one) & (value == v)] for v in ordered if v in values}
-            default = in_words(default_settings()[setting])
-            everywhere = sizes.loc[largest].groupby(level=1).sum()
-            references = [v for v in groups if v == default]
-            references += sorted((v for v in groups if v != default), key=everywhere.__getitem__, reverse=True)
+        # in the order of the values (numbers as numbers), null last
+        values = dict.fromkeys(map(in_words, rows[column].sort_values(na_position="last")))
+        alike = [base for _, base in rows.groupby(others, dropna=False, sort=True)] if others else [rows]
+        found = [groups for base in alike if len(groups := _by_value(base, column, list(values))) > 1]
+        found = sorted(found, key=lambda groups: -sum(map(len, groups.values())))[:MOST]
+        firsts = [next(iter(groups.values())).iloc[0] for groups in found]
+        differing = [c for c in others if len({in_words(first[c]) for first in firsts}) > 1]
+        default = in_words(default_settings()[setting])
+        everywhere = {v: sum(len(groups.get(v, ())) for groups in found) for v in values}
+        for groups, first in zip(found, firsts, strict=True):
             at = ", ".join(f"{c.removeprefix('config.')}={in_words(first[c])}" for c in differing)
-            for reference in references:
+            for reference in sorted(groups, key=lambda v: (v != default, -everywhere[v])):
                 matched = _matched({reference: groups[reference], **groups})
                 if len(matched) > 1:
                     apart = tuple(v for v in groups if v not in matched)
@@ -106,6 +97,13 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
                     result.append(Family(setting, longer, at, apart))
                     break
     return result
+
+
+def _by_value(rows: pd.DataFrame, column: str, values: list[str]) -> dict[str, pd.DataFrame]:
+    """Return the rows of each of ``values`` that has enough of them."""
+    text = rows[column].map(in_words, na_action=None)
+    groups = {value: rows[text == value] for value in values}
+    return {value: runs for value, runs in groups.items() if len(runs) >= FEWEST}
 
 
 def _matched(groups: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

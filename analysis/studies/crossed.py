@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -242,7 +242,6 @@ def _shares(study: Crossed) -> None:
     early = study.outcome.is_loss and study.outcome.horizon < last
     of = f"{'rank ' * ranked}variance"
     whole = f"{of} of the {study.outcome.name}"  # in the sentences that stand alone
-    of += f" of the loss at step {study.outcome.horizon:,.0f}" * early
     cannot_tell = ": these data cannot tell", ", and these data cannot tell how much"
     n, chosen = len(shares.shares), shares.largest
     leads = [*words, max(shares.shares, key=lambda name: shares.shares[name].value)]
@@ -277,7 +276,7 @@ def _shares(study: Crossed) -> None:
         study.tell(f"{name} share", e.percent(), text, e)
     if ranked:
         own = variance_shares(y, study.factors, generator("variance of values"), merged=merged).shares
-        text = f"By the {study.outcome.name}, not its ranks: {', '.join(f'{n} {e.value:.0%}' for n, e in own.items())}"
+        text = f"By the {study.outcome.name}, not its ranks: {_values(own)}"
         shown = f"{[*own.values()][-1].value:.0%}"
         study.tell("shares by value", shown, f"{text}, without intervals: a few runs far from all others can decide.")
     elif study.outcome.saturated is not None and study.outcome.saturated.any():
@@ -301,6 +300,11 @@ def _shares(study: Crossed) -> None:
             )
     method = next(iter(shares.shares.values())).method
     study.tabulate("variance", f"Shares of the {whole}, and components ({method})", records)
+
+
+def _values(shares: Mapping[str, Estimate]) -> str:
+    """Return shares without their intervals."""
+    return ", ".join(f"{name} {e.value:.0%}" for name, e in shares.items())
 
 
 def _shown(e: Estimate) -> str:
@@ -342,15 +346,13 @@ def _without_saturated(study: Crossed, saturated: NDArray[np.bool_]) -> Finding:
         f"{n} of {len(values)} runs are at the end of the scale: their log odds say how many examples there are. They "
         f"would carry {carried(values, saturated):.0%} of the sum of squares, so they count as the nearest other run."
     )
-    rows, without = ~saturated, None
+    rows = ~saturated
+    factors = {name: levels[rows] for name, levels in study.factors.items()}
     try:
-        factors = {name: levels[rows] for name, levels in study.factors.items()}
         without = variance_shares(values[rows], factors, generator("without saturated"), merged=study.single)
+        text += f" Without them, without intervals: {_values(without.shares)}."
     except NotEnoughData as gap:
         text += f" The shares without them: not enough data, needs {gap.needs}."
-    if without is not None:
-        shares = ", ".join(f"{name} {e.value:.0%}" for name, e in without.shares.items())
-        text += f" Without them, without intervals: {shares}."
     return Finding("runs at the end of the scale", f"{n} of {len(values)}", text)
 
 

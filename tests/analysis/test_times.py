@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from grok.analysis.criteria import DIARY, FEW_CUT_OFF, accuracy_at, judge_by_time, outcome, wrong_log_odds
+from grok.analysis.criteria import DIARY, FEW_CUT_OFF, accuracy_at, judge_by_time, outcome, usual_length, wrong_log_odds
 from grok.analysis.statistics import survival
 from grok.analysis.statistics.estimate import NotEnoughData, generator
 from grok.analysis.statistics.variance_shares import Cells
@@ -237,13 +237,11 @@ def test_the_diarys_thresholds() -> None:
     assert DIARY.classify(accuracy, diverged).tolist() == ["super", "fast", "fast", "normal", "not judged", "diverged"]
 
 
-def test_the_horizon_moves_down_with_short_runs_and_never_up() -> None:
-    assert DIARY.horizon_for(np.array([3000, 3000, 20_000])) == 3000
-    assert DIARY.horizon_for(np.array([10, 20_000, 3000])) == 3000
-    assert DIARY.horizon_for(np.array([1000] * 60 + [3000] * 4)) == 1000
-    assert DIARY.horizon_for(np.array([500])) == 500
-    with pytest.raises(NotEnoughData):
-        DIARY.horizon_for(np.array([], dtype=np.int64))
+def test_the_usual_length_is_one_that_half_of_the_runs_have() -> None:
+    assert usual_length(np.array([3000, 3000, 20_000])) == 3000
+    assert usual_length(np.array([10, 20_000, 3000])) == 3000
+    assert usual_length(np.array([1000] * 60 + [3000] * 4)) == 1000
+    assert usual_length(np.array([500])) == 500
 
 
 def curves(**runs: list[tuple[int, float]]) -> pd.DataFrame:
