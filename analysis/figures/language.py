@@ -29,6 +29,11 @@ def _groups(study: Gpt) -> dict[str, tuple[str, pd.Index]]:
     return {str(name): (colour, grouped.index[grouped == name]) for name, colour in zip(order, colours, strict=False)}
 
 
+def _count(study: Gpt) -> str:
+    """Return how many of the runs are drawn."""
+    return f"{of_all(sum(len(spread(runs)) for _, runs in _groups(study).values()), len(study.runs))} runs"
+
+
 def _losses(study: Gpt) -> tuple[Chart, pd.DataFrame]:
     """Return the chart of training (thin) and validation loss (thick) of each group of runs, and its numbers."""
     steps, curves = study.steps, study.curves.dropna(subset=["val_loss"])
@@ -52,7 +57,7 @@ def loss_curves(study: Gpt) -> Drawing:
     """Draw training loss (thin) and validation loss (thick) of every run, one colour per condition."""
     chart, data = _losses(study)
     caption = "Thick: validation, thin: training; training loss is averaged over short stretches of steps."
-    return draw("loss_curves", "Loss of the language models", caption, [chart], data, "runs", of=len(study.runs))
+    return draw("loss_curves", "Loss of the language models", caption, [chart], data, _count(study))
 
 
 USED: Final = {
@@ -80,7 +85,7 @@ def loss_by_use(study: Gpt) -> Drawing | None:
             charts.append(Chart(x, y, tuple(layer for layer in layers if len(layer.frame)), height=1.7))
     caption = "Validation loss by what was used until then. FLOPs leave out the head; hours leave out evaluations."
     title = "Loss by what was used"
-    return draw("loss_by_use", title, caption, charts, used, "runs", of=len(study.runs), columns=2, width=1.4 * WIDTH)
+    return draw("loss_by_use", title, caption, charts, used, _count(study), columns=2, width=1.4 * WIDTH)
 
 
 # Losses of runs with and without spikes, by setting.

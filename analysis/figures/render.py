@@ -43,17 +43,13 @@ def draw(
     data: pd.DataFrame,
     count: str = "",
     *,
-    of: int | None = None,
     columns: int = 1,
     width: float = style.WIDTH,
 ) -> style.Drawing:
     """Return the figure with a panel for each of ``charts``.
 
-    ``count``: the sample size, such as ``64 seeds``, or only its unit (``seeds``) if ``of`` gives the number of all:
-    then the number that the charts draw is counted here.
+    ``count``: the sample size, such as ``64 seeds``.
     """
-    if of is not None:
-        count = f"{style.of_all(max(chart.drawn for chart in charts), of)} {count}"
     rows = -(-len(charts) // columns)
     with mpl.rc_context(style.RC):
         rooms = [width / columns - _beside(chart) for chart in charts]

@@ -83,7 +83,7 @@ def seed_curves(census: Census) -> style.Drawing | None:
     chart = style.Chart(style.ChartAxis("step", 0, last), axis, tuple(layers), height=2.2)
     data = pd.concat(frames)[["run_id", "label", "step", "val_acc", "val_loss"]]
     title = "Validation accuracy of single seeds"
-    return draw("seed_curves", title, caption, [chart], data, "seeds", of=len(label))
+    return draw("seed_curves", title, caption, [chart], data, f"{style.of_all(drawn, len(label))} seeds")
 
 
 def _end(census: Census) -> int:
@@ -121,7 +121,7 @@ def order_of_events(regimes: Regimes) -> style.Drawing | None:
         caption += f" Above the upper dashed line: not fallen by 1% when the run ended ({missing:,})."
     data = done[["grokked", "fall", "climb", "first"]].rename_axis("run_id").reset_index()
     title = "Fall of the weight norm and generalisation"
-    return draw("order_of_events", title, caption, [chart], data, "seeds", of=len(done))
+    return draw("order_of_events", title, caption, [chart], data, f"{len(done):,} seeds")
 
 
 # Seed histograms: the step of generalisation.
@@ -174,7 +174,7 @@ def time_histogram(census: Census) -> style.Drawing:
     marks = pd.Series(times.right[times.seen], index=census.rows.index[times.seen])
     x = style.ChartAxis("step at which the seed generalised", 0, float(edges[-1]))
     chart = style.Chart(x, axis, (*layers, *rules), marks)
-    return draw("time_histogram", "When the seeds generalised", caption, [chart], data, "seeds", of=len(times))
+    return draw("time_histogram", "When the seeds generalised", caption, [chart], data, f"{len(times):,} seeds")
 
 
 def _step_edges(times: np.ndarray, budget: float, most: int = 40) -> np.ndarray:
@@ -289,14 +289,15 @@ def census_iconic(census: Census) -> style.Drawing | None:
         style.ChartAxis("accuracy (dashed: training)", -0.02, 1.03),
         tuple(layers),
     )
+    drawn = len(faint) + len(chosen)
     caption = (
-        f"Training accuracy (mini-batches, dashed) and validation accuracy (solid) of {len(faint) + len(chosen):,} "
+        f"Training accuracy (mini-batches, dashed) and validation accuracy (solid) of {drawn:,} "
         f"seeds{f', evenly selected of {len(every):,}' if len(faint) < len(others) else ''}."
     )
     data = known[known["run_id"].isin([*faint, *chosen])][["run_id", "step", "train_acc", "val_acc"]]
     data = data.assign(name=data["run_id"].map(dict(chosen)).fillna("other"))
     title = "Training and validation accuracy, seed by seed"
-    return draw("iconic", title, caption, [chart], data, "seeds", of=len(every))
+    return draw("iconic", title, caption, [chart], data, f"{style.of_all(drawn, len(every))} seeds")
 
 
 def accuracy_histogram(census: Census, bins: int = 40) -> style.Drawing | None:
@@ -321,7 +322,8 @@ def accuracy_histogram(census: Census, bins: int = 40) -> style.Drawing | None:
         f"Validation accuracy of {len(rows):,} seeds at step {census.horizon:,} on a logit axis. Dashed: the diary's "
         f"thresholds ({DIARY.normal_accuracy} and {DIARY.super_accuracy})."
     )
-    return draw("logit_histogram", "Validation accuracy on a logit axis", caption, [chart], data, "seeds", of=len(rows))
+    title, count = "Validation accuracy on a logit axis", f"{len(rows):,} seeds"
+    return draw("logit_histogram", title, caption, [chart], data, count)
 
 
 def _edges(x: Floats, thresholds: Floats, bins: int) -> Floats:

@@ -165,20 +165,6 @@ class Chart:
     height: float = 2.4
     """Height in inches, of the axes with their numbers."""
 
-    @property
-    def drawn(self) -> int:
-        """The number of runs that are drawn: lines, points, or those that bars count."""
-        named: set[str] = set()
-        counted = 0
-        for layer in self.layers:
-            if isinstance(layer, Lines):
-                named |= layer.drawn & set(layer.frame["run_id"])
-            elif isinstance(layer, Points) and "run_id" in layer.frame:
-                named |= set(layer.frame["run_id"])
-            elif isinstance(layer, Bars):
-                counted += int(layer.frame["count"].sum())
-        return max(len(named), counted)
-
 
 def number(value: float) -> str:
     """Return a number as on an axis.

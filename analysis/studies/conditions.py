@@ -311,6 +311,7 @@ def _count(study: Comparison) -> Finding:
             _, c = max(far, key=lambda pair: pair[0])
             beside = f"{c.family.reference} at {c.family.at}" if c.family.at else c.family.reference
             text += f"; {word} at {c.family.setting}={c.value} over {beside}, {slowdown_words(c)}{c.about}"
+    text += "; an extreme of several ratios is likely too far from 1" * (len(timed) > 1)
     return Finding("values change the time beyond chance", shown, text + ".", headline=True)
 
 

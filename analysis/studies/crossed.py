@@ -377,8 +377,8 @@ def _rates(observations: Observations, study: Crossed) -> None:
             f"outcomes differ between {factor} seeds",
             f"p = {test.p:.2g}",
             f"Do the outcomes differ between the {test.groups} {factor} seeds, at these {'/'.join(others)} seeds? "
-            f"Ranks, permuted in whole blocks: p = {test.p:.2g}. A seed that matters only together with others "
-            "can show here, too.",
+            f"Ranks, permuted in whole blocks: p = {test.p:.2g}, one test of {len(factors)}. "
+            "A seed that matters only together with others can show here, too.",
         )
         if hit is None:
             continue

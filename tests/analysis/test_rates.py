@@ -164,8 +164,6 @@ def test_the_confidence_sequence_inverts_its_martingale() -> None:
             ratio_at = stats.betabinom.pmf(hits, n, 0.5, 0.5) / stats.binom.pmf(hits, n, end)
             assert ratio_at == pytest.approx(20, rel=1e-6)
     assert at_any_time(0, 50).low == 0 and at_any_time(50, 50).high == 1
-    with pytest.raises(NotEnoughData):
-        at_any_time(0, 0)
 
 
 def test_groups_with_one_rate_and_with_two() -> None:
@@ -178,8 +176,6 @@ def test_groups_with_one_rate_and_with_two() -> None:
         unequal_rates([0, 0], [10, 10], rng)
     with pytest.raises(NotEnoughData):
         unequal_rates([1], [10], rng)
-    with pytest.raises(ValueError, match="expected 0 <= hits <= runs"):
-        unequal_rates([11, 0], [10, 10], rng)
 
 
 def test_six_super_seeds_that_always_come_back_are_a_property_of_the_seed() -> None:
