@@ -279,7 +279,7 @@ def final_loss(observations: Observations, rows: pd.DataFrame) -> Outcome:
     step, losses = at[0], floats(at[1])
     if float(np.ptp(losses)) == 0:
         raise NotEnoughData("final losses that differ")
-    return Outcome(losses, f"validation loss (nats per token) at step {step:,}", False, step, 0.0, is_loss=True)
+    return Outcome(losses, f"validation loss at step {step:,} (nats per token)", False, step, 0.0, is_loss=True)
 
 
 def outcome(observations: Observations, rows: pd.DataFrame) -> Outcome:
