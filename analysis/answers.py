@@ -6,6 +6,7 @@ import re
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -394,52 +395,46 @@ def own_studies(targets: Sequence[str], folder: str) -> list[Own]:
     Raises:
         ConfigError: there is no such function.
     """
-    if not targets:
-        return []
-    name_code(folder, targets)
+    if targets:
+        name_code(folder, targets)
     functions = {target: load(target) for target in targets}
     for target, function in functions.items():
         if not callable(function):
             raise ConfigError(f"--with {target}: expected a function of the store's observations")
-    return [_asking(target, function) for target, function in functions.items()]
+    return [partial(_ask, target, function) for target, function in functions.items()]
 
 
-def _asking(target: str, function: Callable[[Observations], Any]) -> Own:
-    def ask(observations: Observations) -> Study:
-        from grok.analysis.figures.style import in_style
+def _ask(target: str, function: Callable[[Observations], Any], observations: Observations) -> Study:
+    """Return the study that the user's ``function`` makes of a store, or one of the figures that it returns."""
+    from grok.analysis.figures.style import Drawing, in_style
 
-        name = target.rpartition(".")[2]
-        question = ((function.__doc__ or "").strip().splitlines() or [""])[0]
-        try:
-            with in_style():
-                answer = function(observations)
-        except NotEnoughData as gap:
-            answer, question = None, f"{question} Not enough data: needs {gap.needs}."
-        except Exception as error:
-            frames = traceback.extract_tb(error.__traceback__)
-            files = {source.path for source in active().modules.values()}
-            frame = next((frame for frame in reversed(frames) if frame.filename in files), frames[-1])
-            place = f"{Path(frame.filename).name}:{frame.lineno}"
-            kind = "" if isinstance(error, GrokError) else f"{type(error).__name__}: "
-            raise ConfigError(f"--with {target} fails at {place} ({kind}{error})") from error
-        if isinstance(answer, Study):
-            return _fit(target, answer)
-        drawn = answer if isinstance(answer, list) else [] if answer is None else [answer]
-        from grok.analysis.figures.style import Drawing
-
-        for i, drawing in enumerate(drawn):
-            if not isinstance(drawing, Drawing):
-                kind = type(drawing).__name__ + (f" as element {i} of its list" if isinstance(answer, list) else "")
-                raise ConfigError(
-                    f"--with {target} gave a {kind}: expected a grok.analysis.figures.style.Drawing, "
-                    "a list of them, or a grok.analysis.studies.Study"
-                )
-        title = name.replace("_", " ").capitalize()  # the pictures have titles of their own
-        notes = [] if drawn else ["The store has no data for it."]
-        scope = f"by {target}"
-        return _fit(target, OwnStudy(name=name, title=title, question=question, notes=notes, scope=scope, drawn=drawn))
-
-    return ask
+    name = target.rpartition(".")[2]
+    question = ((function.__doc__ or "").strip().splitlines() or [""])[0]
+    try:
+        with in_style():
+            answer = function(observations)
+    except NotEnoughData as gap:
+        answer, question = None, f"{question} Not enough data: needs {gap.needs}."
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        files = {source.path for source in active().modules.values()}
+        frame = next((frame for frame in reversed(frames) if frame.filename in files), frames[-1])
+        place = f"{Path(frame.filename).name}:{frame.lineno}"
+        kind = "" if isinstance(error, GrokError) else f"{type(error).__name__}: "
+        raise ConfigError(f"--with {target} fails at {place} ({kind}{error})") from error
+    if isinstance(answer, Study):
+        return _fit(target, answer)
+    drawn = answer if isinstance(answer, list) else [] if answer is None else [answer]
+    for i, drawing in enumerate(drawn):
+        if not isinstance(drawing, Drawing):
+            raise ConfigError(
+                f"--with {target} gave a {type(drawing).__name__}{f' as element {i} of its list' * (answer is drawn)}: "
+                "expected a grok.analysis.figures.style.Drawing, a list of them, or a grok.analysis.studies.Study"
+            )
+    title = name.replace("_", " ").capitalize()  # the pictures have titles of their own
+    notes = [] if drawn else ["The store has no data for it."]
+    scope = f"by {target}"
+    return _fit(target, OwnStudy(name=name, title=title, question=question, notes=notes, scope=scope, drawn=drawn))
 
 
 def _fit(target: str, study: Study) -> Study:

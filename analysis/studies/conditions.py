@@ -405,20 +405,10 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     e = replace(e, n=len(c.rows)) if c.paired else e
     others = set(differing_settings(c.base.iloc[0])) - {c.family.setting}
     seeds = f"seeds above {DIARY.super_accuracy:.0%}" if others else "super seeds"  # the thresholds are the diary's
-    what = seeds[0].upper() + seeds[1:]
-    if not (a and b):
-        shown, which = f"{a} of {n} against {b} of {m}", f"{what} only" if a else f"No {seeds}"
-        ends = f"{e.low:.2g} and above" if a else f"up to {e.high:.2g}"
-        text = f"{which} at {c.label}: {counts} (interval of the ratio: {ends})."
-    else:
-        shown = f"×{e.plain(2)}"
-        text = f"{what} at {c.label}, over those at {base}: {shown}; {counts}."
-    # The table has the times of every value; only rates that differ beyond chance get a sentence.
-    clear = e.low > 1 or e.high < 1
-    if a and b and not clear:
-        text = f"{what} at {c.label}, over those at {base}: {shown}, not told apart."
-    elif not clear:
-        text += " These rates are not told apart."
+    shown = f"×{e.plain(2)}" if b else f"at least ×{e.low:.2g}"
+    # the table has the times of every value; only rates that differ beyond chance get a sentence
+    clear, what = e.low > 1 or e.high < 1, seeds[0].upper() + seeds[1:]
+    text = f"{what} at {c.label}, over those at {base}: {shown}; {counts}{'' if clear else ', not told apart'}."
     label = f"{seeds} at {c.label}, over those at {base}"
     return [*findings, Finding(label, shown, text, e, headline=headline and clear, listed=clear)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -383,9 +384,9 @@ def _rates(observations: Observations, study: Crossed) -> None:
         if hit is None:
             continue
         diary = study.subject is EQUATIONS and has_diary_task(cells.iloc[0])
-        confirmed = _confirmed_ratio(hit, levels, others, factor, meaning, diary=diary)
-        if confirmed is not None:
-            study.findings.append(confirmed)
+        with suppress(NotEnoughData):
+            best = confirmed_ratio(hit, levels, list(others.values()))
+            study.findings.append(_confirmed(best, factor, " and ".join(others), meaning, diary=diary))
     if frames:
         study.rates = pd.concat(frames, ignore_index=True)
         caption = "Outcome given each seed, one run per cell; p and q are from ranks, permuted in whole blocks"
@@ -428,15 +429,8 @@ def _level_table(
     return frame.sort_values("mean rank %", kind="stable")
 
 
-def _confirmed_ratio(
-    hit: np.ndarray, levels: np.ndarray, others: dict[str, np.ndarray], factor: str, meaning: str, *, diary: bool
-) -> Finding | None:
+def _confirmed(e: Estimate, factor: str, other: str, meaning: str, *, diary: bool) -> Finding:
     """Return the ratio of rates at the best level, measured with seeds of the other factors that did not choose it."""
-    try:
-        e = confirmed_ratio(hit, levels, list(others.values()))
-    except NotEnoughData:
-        return None
-    other = " and ".join(others)
     return Finding(
         f"best {factor} seed, confirmed",
         f"{e.value:.2f} times ({e.low:.2f} to {e.high:.2f})",

@@ -264,7 +264,7 @@ def analyse(observations: Observations) -> Layers:
         is_time=is_time,
         results=kept,
         shares=pd.DataFrame([record for r in kept if r.adds_up for record in _records(r)]),
-        cells=pd.DataFrame([record for r in kept for record in _cells(r)]),
+        cells=pd.concat([_cells(r) for r in kept], ignore_index=True),
     )
     _notes(study, len(results) - len(kept))
     study.findings += [_together(same, value) for same, value in zip(sets, p, strict=True)]
@@ -399,20 +399,13 @@ def _records(result: Result) -> list[dict[str, Any]]:
     ]
 
 
-def _cells(result: Result) -> list[dict[str, Any]]:
+def _cells(result: Result) -> pd.DataFrame:
+    """Return each combination with its runs, and the mean, lowest and highest accuracy or step."""
     t = result.transplant
-    exchanged = [" + ".join(f for f, bit in zip(t.factors, bits, strict=True) if bit) or "nothing" for bits in t.design]
-    of = pd.Series(result.accuracy).groupby(exchanged, sort=False)
-    return [
-        {
-            "transplant": t.name,
-            "exchanged": name,
-            "runs": len(runs),
-            **{word: round(float(value), 4) for word, value in zip(("mean", "lowest", "highest"), values, strict=True)},
-        }
-        for name, runs in of
-        for values in [(runs.mean(), runs.min(), runs.max())]
-    ]
+    names = [" + ".join(f for f, bit in zip(t.factors, bits, strict=True) if bit) or "nothing" for bits in t.design]
+    runs = pd.DataFrame({"transplant": t.name, "exchanged": names, "of": result.accuracy})
+    of = runs.groupby(["transplant", "exchanged"], sort=False)["of"]
+    return of.agg(runs="size", mean="mean", lowest="min", highest="max").round(4).reset_index()
 
 
 def _identical(transplant: Transplant, factor: str) -> bool:
