@@ -356,8 +356,8 @@ class Observations:
         if not varying:
             return pd.Series(0, index=rows.index)
         number = rows.groupby(varying, dropna=False, sort=True).ngroup()
-        largest = number.value_counts(sort=False).sort_values(ascending=False).index
-        return pd.Series(largest.get_indexer(number), index=rows.index)
+        rank = {old: new for new, old in enumerate(number.value_counts(sort=False).sort_values(ascending=False).index)}
+        return number.map(rank)
 
     def by_condition(self) -> list[tuple[str, pd.DataFrame]]:
         """Return (name, rows) for each condition of :attr:`arithmetic`, as :func:`conditions_of` orders them.

@@ -185,8 +185,7 @@ def populations(observations: Observations) -> Populations:
     if rows.empty:
         return Populations((), (), {"tried": len(tried)})
     rows = rows.assign(_condition=observations.conditions(rows))
-    candidates = [*_drawn(rows[rows["layers"] == "{}"]), *_layer_scans(rows)]
-    taken = _not_contained(candidates)
+    taken = _not_contained(drawn(rows))
     kept = [c for c in taken if len(c.rows) >= FEWEST] or taken
     columns = varying_columns(pd.DataFrame([p.rows.iloc[0] for p in kept])) if kept else []
     settings = tuple(c.removeprefix("config.") for c in columns)
@@ -235,58 +234,35 @@ def _once(p: Population) -> Population:
 def drawn(rows: pd.DataFrame) -> list[Population]:
     """Return every group of ``rows`` in which some streams differ from run to run and the others are fixed.
 
-    ``rows`` are runs of one condition, without layer seeds, no two with all seeds equal. The groups may overlap;
-    :func:`populations` returns groups that do not.
+    In several streams, each run has its own master seed; else the runs differ in one, a layer's own seed included.
+    ``rows`` are runs of one condition, or have its number in the column ``_condition``; no two have all seeds equal.
+    The groups may overlap; :func:`populations` returns groups that do not.
     """
-    return [replace(p, rows=p.rows.drop(columns="_condition")) for p in _drawn(rows.assign(_condition=0))]
-
-
-def _drawn(plain: pd.DataFrame) -> list[Population]:
-    """Return the groups whose runs differ in some streams: in several, each of its own master seed, or in any one."""
-    derived = {s: is_derived(plain, s).to_numpy(bool) for s in RUN_STREAMS}
-    others = [tuple(s for s in RUN_STREAMS if s != stream) for stream in RUN_STREAMS]
-    result = []
-    for fixed in ((), *((s,) for s in RUN_STREAMS), *others):
-        varies = tuple(s for s in RUN_STREAMS if s not in fixed)
-        from_masters = len(varies) > 1
-        rows = plain[np.all([derived[s] for s in varies], axis=0)] if from_masters else plain
-        seed = "seed" if from_masters else f"seed_{varies[0]}"
-        cell = ["_condition", *(f"seed_{s}" for s in fixed)]
-        if fixed:  # most of the thousands of cells have one run: dropping them before the loop saves its time
-            rows = rows[rows.groupby(cell)[seed].transform("nunique") >= FEWEST]
-        groups = [group.drop_duplicates(seed) for _, group in rows.groupby(cell, sort=True)]
-        alone = Counter(group["_condition"].iloc[0] for group in groups)
-        result += [
-            Population(group, varies, {s: int(group[f"seed_{s}"].iloc[0]) for s in fixed})
-            for group in groups
-            if from_masters or len(group) >= PARALLEL or alone[group["_condition"].iloc[0]] == 1
-        ]
-    return result
-
-
-def _layer_scans(rows: pd.DataFrame) -> list[Population]:
-    """Return the groups in which the seed of one layer differs and everything else is fixed."""
-    rows = rows[rows["layers"] != "{}"]
-    if rows.empty:
-        return []
     maps = rows["layers"].map(json.loads)
+    layers = sorted({f"{LAYERS}{name}" for layers in maps for name in layers})
+    column = {stream: f"seed_{stream}" for stream in RUN_STREAMS} | {layer: f"_{layer}" for layer in layers}
+    own = {column[layer]: [of.get(layer.removeprefix(LAYERS)) for of in maps] for layer in layers}
+    rows = rows.assign(_condition=rows.get("_condition", 0)).assign(**own)
+    plain = rows[rows["layers"] == "{}"]
+    derived = {s: is_derived(plain, s).to_numpy(bool) for s in RUN_STREAMS}
+    pairs = [tuple(s for s in RUN_STREAMS if s != stream) for stream in RUN_STREAMS]
     result = []
-    for layer in sorted({name for layers in maps for name in layers}):
-        mine = rows[[layer in layers for layers in maps]]
-        others = mine["layers"].map(lambda text, layer=layer: _without(text, layer))
-        cell = [mine["_condition"], *(mine[f"seed_{s}"] for s in RUN_STREAMS), others]
-        groups = [g.drop_duplicates("layers") for _, g in mine.groupby(cell, sort=True) if len(g) >= FEWEST]
+    for varies in (RUN_STREAMS, *pairs, *((stream,) for stream in column)):
+        from_masters = len(varies) > 1
+        mine = rows[rows[column[varies[0]]].notna()] if varies[0] in layers else plain
+        mine = mine[np.all([derived[s] for s in varies], axis=0)] if from_masters else mine
+        seed = "seed" if from_masters else column[varies[0]]
+        fixed = [s for s in column if s not in varies]
+        cell = ["_condition", *(column[s] for s in fixed)]
+        if len(varies) < len(RUN_STREAMS):  # most of thousands of cells have one run: dropping them first saves time
+            mine = mine[mine.groupby(cell, dropna=False)[seed].transform("nunique") >= FEWEST]
+        groups = [group.drop_duplicates(seed) for _, group in mine.groupby(cell, dropna=False, sort=True)]
+        alone = Counter(group["_condition"].iloc[0] for group in groups)
         for group in groups:
-            if len(group) >= PARALLEL or len(groups) == 1:
-                held = json.loads(_without(str(group["layers"].iloc[0]), layer))
-                fixed = {s: int(group[f"seed_{s}"].iloc[0]) for s in RUN_STREAMS}
-                fixed |= {f"{LAYERS}{name}": int(seed) for name, seed in held.items()}
-                result.append(Population(group, (f"{LAYERS}{layer}",), fixed))
+            if from_masters or len(group) >= PARALLEL or alone[group["_condition"].iloc[0]] == 1:
+                held = {s: int(group[column[s]].iloc[0]) for s in fixed if pd.notna(group[column[s]].iloc[0])}
+                result.append(Population(group.drop(columns=["_condition", *own]), varies, held))
     return result
-
-
-def _without(text: str, layer: str) -> str:
-    return json.dumps({k: v for k, v in json.loads(text).items() if k != layer}, sort_keys=True)
 
 
 def _not_contained(candidates: list[Population]) -> list[Population]:
@@ -302,8 +278,7 @@ def _not_contained(candidates: list[Population]) -> list[Population]:
 
 
 def _finished(p: Population, masters: dict[tuple[str, int], int]) -> Population:
-    rows = p.rows.drop(columns="_condition", errors="ignore").loc[p.seeds.sort_values(kind="stable").index]
-    return replace(p, rows=rows, masters=masters)
+    return replace(p, rows=p.rows.loc[p.seeds.sort_values(kind="stable").index], masters=masters)
 
 
 def _in_order(every: list[Population], settings: tuple[str, ...]) -> list[Population]:

@@ -189,11 +189,11 @@ def analyse(observations: Observations) -> Study:
     parts = [part for part in study.parts if isinstance(part, Census)]
     if parts:
         first, n = study.parts[0], sum(len(part.rows) for part in parts)
-        step = min(part.usual for part in parts)  # to which all were trained
+        lengths = [part.usual for part in parts]
+        step, most = min(lengths), max(lengths)  # all were trained to the first
+        once = f" by step {step:,}" + " (some were trained for longer)" * (step < most)
         parts.sort(key=lambda part: _ends(part, step)[0].value)
-        ends = (parts[0], parts[-1])
-        once = f" by step {step:,}" + " (some were trained for longer)" * (step < max(part.usual for part in parts))
-        low, high = (f"{_ends(part, step)[0].percent()} with {part.about}" for part in ends)
+        low, high = (f"{_ends(part, step)[0].percent()} with {part.about}" for part in (parts[0], parts[-1]))
         chosen = f" (the lowest and the highest of {len(parts)})" * (len(parts) > 2)
         tasks = {f" on {part.population.task}" for part in parts}
         trained = f"{n:,} runs in {len(parts)} populations{tasks.pop() if len(tasks) == 1 else ''}"
