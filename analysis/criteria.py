@@ -11,6 +11,7 @@ median seed. The median accounts for censored runs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -305,16 +306,14 @@ def outcome(observations: Observations, rows: pd.DataFrame) -> Outcome:
 
 def change_in_words(change: Estimate, is_time: bool) -> str:
     """Return a change of log time, or of the log odds of a wrong answer, as a ratio in words."""
-    ratio = np.exp([change.value, change.low, change.high])
-    if change.low <= 0 <= change.high:
-        value, low, high = map(ratio_in_words, ratio)
-        what = "times as long" if is_time else "times the odds of a wrong answer"
-        return f"no clear change, {value} {what} ({low} to {high})"
-    if change.value > 0:
-        value, low, high = map(ratio_in_words, ratio)
-        return f"{value} {'times slower' if is_time else 'times the odds of a wrong answer'} ({low} to {high})"
-    value, high, low = (ratio_in_words(1 / r) for r in ratio)
-    return f"{value} {'times faster' if is_time else 'times smaller odds of a wrong answer'} ({low} to {high})"
+    clear = not change.low <= 0 <= change.high
+    sign = -1 if clear and change.value < 0 else 1
+    low, high = (ratio_in_words(math.exp(end)) for end in sorted((sign * change.low, sign * change.high)))
+    what = "times as long" if not clear else "times slower" if sign > 0 else "times faster"
+    if not is_time:
+        what = f"times {'the' if sign > 0 else 'smaller'} odds of a wrong answer"
+    text = f"{ratio_in_words(math.exp(sign * change.value))} {what} ({low} to {high})"
+    return text if clear else f"no clear change, {text}"
 
 
 def ratio_in_words(value: float) -> str:

@@ -10,6 +10,7 @@ from scipy import special
 
 from grok.analysis.figures import style
 from grok.analysis.figures.render import LINE, draw, row_name
+from grok.analysis.statistics.estimate import Estimate
 from grok.analysis.statistics.repeatability import Verdict
 from grok.analysis.statistics.variance_shares import CHAOS
 from grok.analysis.studies.crossed import Crossed
@@ -27,6 +28,12 @@ def share_axis(label: str, frame: pd.DataFrame) -> style.ChartAxis:
     """Return the axis of shares with their intervals."""
     low, high = float(frame["low"].min()), float(frame["high"].max())
     return style.ChartAxis(label, min(-0.01, 1.05 * low), max(0.3, min(1.02, 1.05 * high)), percent=True)
+
+
+def intervals(estimates: Mapping[str, Estimate]) -> pd.DataFrame:
+    """Return a row for each estimate (columns: name, value, low, high)."""
+    rows = [(name, e.value, e.low, e.high) for name, e in estimates.items()]
+    return pd.DataFrame(rows, columns=["name", "value", "low", "high"])
 
 
 def rows_chart(
@@ -54,9 +61,7 @@ def variance_bars(study: Crossed) -> style.Drawing | None:
     if study.shares is None:
         return None
     result = study.shares
-    frame = pd.DataFrame(
-        [{"name": k, "value": e.value, "low": e.low, "high": e.high} for k, e in result.shares.items()]
-    )
+    frame = intervals(result.shares)
     colours = [style.ROSE if k == CHAOS else style.BLUE if "×" not in k else style.GREY for k in result.shares]
     groups = {style.BLUE: "a seed alone", style.GREY: "interactions", style.ROSE: "runs with equal seeds"}
     caption = (
@@ -107,12 +112,8 @@ def repeat_kinds(study: Repeats) -> style.Drawing | None:
     """Draw the share of repeats that hit again for each kind of repeat; None for a single kind."""
     if len(study.tests) < 2:
         return None
-    frame = pd.DataFrame(
-        [
-            {"name": t.name, "value": e.value, "low": e.low, "high": e.high, "candidates": len(t.units), "repeats": e.n}
-            for t in study.tests
-            for e in [t.result.pooled]
-        ]
+    frame = intervals({t.name: t.result.pooled for t in study.tests}).assign(
+        candidates=[len(t.units) for t in study.tests], repeats=[t.result.pooled.n for t in study.tests]
     )
     colours = [style.ROSE if not t.free else style.BLUE if len(t.kind.fixed) == 1 else style.AMBER for t in study.tests]
     groups = {style.ROSE: "all streams kept", style.AMBER: "one stream redrawn", style.BLUE: "two streams redrawn"}

@@ -344,7 +344,8 @@ def _still_high(same: list[Result]) -> Finding | None:
         )
     n = len({r.transplant.recipient for r in high})
     text = (
-        f"{n} recipient{'s are' if n > 1 else ' is'} above {DIARY.super_accuracy:.0%} in every run of their own. "
+        f"{n} recipient{'s are' if n > 1 else ' is'} above {DIARY.super_accuracy:.0%} in every run of their own "
+        "(these runs chose them, so a part of each fall can be chance). "
         f"Runs that stay so with only this exchanged: {'; '.join(parts)}."
     )
     return Finding(f"still super, {', '.join(high[0].transplant.factors)}", "; ".join(parts), text)
