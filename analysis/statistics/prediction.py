@@ -51,13 +51,12 @@ def auroc(scores: Floats, labels: Flags) -> Estimate:
     return Estimate(value, low, high, len(labels), "Newcombe's fifth")
 
 
-def folds(labels: Flags, k: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return a fold number (0 to k - 1) per run, with hits and misses spread evenly over the folds."""
-    fold = np.empty(len(labels), dtype=np.int64)
+def half_of(labels: Flags, rng: np.random.Generator) -> Flags:
+    """Return which runs (n,) are in a random half, of hits and of misses."""
+    half = np.zeros(len(labels), dtype=bool)
     for kind in (True, False):
-        where = np.flatnonzero(labels == kind)
-        fold[rng.permutation(where)] = np.arange(len(where)) % k
-    return fold
+        half[rng.permutation(np.flatnonzero(labels == kind))[::2]] = True
+    return half
 
 
 def screened(scores: Floats, labels: Flags, keep: float, step: int, lengths: Floats) -> tuple[int, float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from scipy import optimize, special, stats
@@ -77,9 +77,14 @@ def ratio(hits_a: int, n_a: int, hits_b: int, n_b: int) -> Estimate:
     return Estimate(a.value / b.value if hits_b else math.inf, low, high, n_a + n_b, "Donner and Zou")
 
 
-def fisher(one: tuple[int, int], other: tuple[int, int]) -> float:
-    """Return the p-value of Fisher's exact test that two groups, of (hits, runs) each, have one rate."""
-    return float(stats.fisher_exact(np.array([[hits, n - hits] for hits, n in (one, other)])).pvalue)
+def fisher(
+    one: tuple[int, int], other: tuple[int, int], *, side: Literal["two-sided", "greater"] = "two-sided"
+) -> float:
+    """Return the p-value of Fisher's exact test that two groups, of (hits, runs) each, have one rate.
+
+    ``greater``: that the rate of ``one`` is not above that of ``other``.
+    """
+    return float(stats.fisher_exact(np.array([[k, n - k] for k, n in (one, other)]), side).pvalue)
 
 
 def difference(hits_a: int, n_a: int, hits_b: int, n_b: int) -> Estimate:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, benjamini_hochberg
-from grok.analysis.statistics.proportions import clopper_pearson, share
+from grok.analysis.statistics.proportions import clopper_pearson, fisher, share
 
 Floats = NDArray[np.float64]
 
@@ -133,7 +133,8 @@ def replication(
         raise NotEnoughData("at least one repeated candidate")
     hits, runs = np.array(counts).T
     p_most = np.asarray(stats.binom.sf(hits - 1, runs, MOST)).tolist()
-    p_more = [None if base is None else more_often(count, base) for count, base in zip(counts, bases, strict=True)]
+    both = zip(counts, bases, strict=True)
+    p_more = [None if base is None else fisher(count, base, side="greater") for count, base in both]
     compared = np.array([p is not None for p in p_more])
     q_more = np.ones(len(counts))
     if compared.any():
@@ -152,12 +153,6 @@ def replication(
     return Replication(tuple(candidates), pooled, mean, _together(candidates, pooled, more))
 
 
-def more_often(count: Counts, base: Counts) -> float:
-    """Return the one-sided p-value of Fisher's exact test that the rate of ``count`` is not above that of ``base``."""
-    (hits, runs), (other_hits, other_runs) = count, base
-    return float(stats.hypergeom.sf(hits - 1, runs + other_runs, hits + other_hits, runs))
-
-
 def together_more_often(counts: Sequence[Counts], bases: Sequence[Counts | None]) -> float:
     """Return the p-value that all candidates together hit no more often than the seeds that they are compared with.
 
@@ -169,7 +164,7 @@ def together_more_often(counts: Sequence[Counts], bases: Sequence[Counts | None]
     p = [1.0]
     for base in others:
         mine = np.array([count for count, other in zip(counts, bases, strict=True) if other == base])
-        p.append(len(others) * more_often((int(mine[:, 0].sum()), int(mine[:, 1].sum())), base))
+        p.append(len(others) * fisher((int(mine[:, 0].sum()), int(mine[:, 1].sum())), base, side="greater"))
     return min(p)
 
 

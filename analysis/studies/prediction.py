@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from grok.analysis.criteria import DIARY, UNJUDGED, restricted_log_time
+from grok.analysis.criteria import DIARY, UNJUDGED, called, restricted_log_time
 from grok.analysis.observations import Observations, floats
 from grok.analysis.populations import Population
 from grok.analysis.statistics import prediction
@@ -47,13 +47,16 @@ def labels(observations: Observations, population: Population) -> tuple[np.ndarr
     """
     rows = population.rows
     labelled, horizon = judged(observations, rows)
-    above = f"above {DIARY.super_accuracy:.0%}", f"above {DIARY.normal_accuracy:.0%}"
-    called = ("super", "super or fast") if population.has_diary_task else above
     known = labelled[labelled["label"] != UNJUDGED]
-    for classes, words in zip((("super",), ("super", "fast")), called, strict=True):
+    for classes in (("super",), ("super", "fast")):
         hit = known["label"].isin(classes).to_numpy()
         if min(hit.sum(), len(hit) - hit.sum()) >= prediction.FEWEST and hit.mean() <= 0.5:
-            return hit, known, f"{words} at step {horizon:,}", known["accuracy"].fillna(-1).rename("the last accuracy")
+            return (
+                hit,
+                known,
+                f"{called(rows.iloc[0], *classes)} at step {horizon:,}",
+                known["accuracy"].fillna(-1).rename("the last accuracy"),
+            )
     y = restricted_log_time(observations, rows).values
     hit = y <= np.quantile(y, 0.25)
     few, seen = prediction.FEWEST, (int(hit.sum()), int((~hit).sum()))
@@ -130,7 +133,7 @@ def _screen(study: Prediction, scores: dict[int, np.ndarray], hit: np.ndarray, l
         trained, hits = steps_and_hits(option, among)
         return trained / hits if hits else np.inf
 
-    half = prediction.folds(hit, 2, generator("screen by loss halves")) == 0
+    half = prediction.half_of(hit, generator("screen by loss halves"))
     options = [(step, kept) for step in scores for kept in FEW]
     measured = [
         (*(choice := min(options, key=lambda option: a_hit(option, pick))), *steps_and_hits(choice, ~pick))
