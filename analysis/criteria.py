@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grok.analysis.observations import Observations, floats
+from grok.analysis.observations import Observations, floats, has_diary_task
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData
 from grok.analysis.statistics.proportions import share
 from grok.analysis.statistics.survival import Times, quantile
@@ -92,6 +92,12 @@ DIARY: Final = Criteria()
 """The diary's thresholds."""
 
 
+def called(row: pd.Series, *classes: str) -> str:
+    """Return what runs of ``classes`` are in words: on another task than the diary's, above which accuracy they are."""
+    bound = DIARY.normal_accuracy if "fast" in classes else DIARY.super_accuracy
+    return " or ".join(classes) if has_diary_task(row) else f"above {bound:.0%}"
+
+
 def accuracy_at(curves: pd.DataFrame, run_ids: pd.Index, horizon: int) -> pd.Series:
     """Return each run's validation accuracy at ``horizon``, NaN if it is not known.
 
@@ -113,11 +119,11 @@ def held_by(curves: pd.DataFrame, rows: pd.DataFrame, horizon: int, accuracy: fl
 
     2: it was above it at two evaluations in a row, the first of them by the horizon. 1: it was above it at its last
     evaluation, which nothing follows, so that nothing speaks against it. 0: neither, or it diverged. NaN: fewer than
-    two evaluations. A run that dips at the horizon itself is not lost by this, and neither is one that
+    two evaluations after the start. A run that dips at the horizon itself is not lost by this, and neither is one that
     ends there.
     """
     seen = curves[["run_id", "step", "val_acc"]].dropna()
-    seen = seen[seen["run_id"].isin(rows.index)].sort_values(["run_id", "step"])
+    seen = seen[seen["run_id"].isin(rows.index) & (seen["step"] > 0)].sort_values(["run_id", "step"])
     above = seen["val_acc"] > accuracy
     follows = seen["run_id"] == seen["run_id"].shift(-1)
     held = 2.0 * (above & follows & above.shift(-1, fill_value=False)) + (above & ~follows)

@@ -134,6 +134,11 @@ def listed(words: Sequence[str], joint: str = "and") -> str:
     return f"{', '.join(first)} {joint} {last}" if first else last
 
 
+def how_many(n: int, noun: str) -> str:
+    """Return ``1 seed`` or ``2,000 seeds``."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def settings_in_words(row: pd.Series, without: Sequence[str] = ()) -> str:
     """Return the settings of a run that are not the default, without the task and those of ``without``."""
     changed = {k: v for k, v in differing_settings(row).items() if k not in {*TASK_SETTINGS, *without}}

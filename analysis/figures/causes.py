@@ -176,13 +176,15 @@ def fate_by_step(study: Fate) -> style.Drawing | None:
         ticks[step] = f"{step:,}" if step < 0.45 * room else ""
         room = step if ticks[step] else room
     x = style.ChartAxis("step of the change (log)", 0.8 * min(ticks), 1.25 * later[-1], "log", ticks=ticks)
-    chart = style.Chart(x, style.ChartAxis("super children", -0.02, 1.02, percent=True), tuple(layers))
+    chart = style.Chart(x, style.ChartAxis(f"{study.hit} children", -0.02, 1.02, percent=True), tuple(layers))
     caption = (
-        f"Share of children of super parents that are super at step {study.horizon:,}, by the step at which they "
-        "change: mean over lines of descent with 95% intervals."
+        f"Share of children of {study.hit} parents that are {study.hit} at step {study.horizon:,}, by the step at "
+        "which they change: mean over lines of descent with 95% intervals."
     )
     runs = f"{int(frame['runs'].sum()):,} children"
-    return draw("fate_by_step", "Super children by the step of their change", caption, [chart], frame, runs)
+    return draw(
+        "fate_by_step", f"{study.hit.capitalize()} children by the step of their change", caption, [chart], frame, runs
+    )
 
 
 def fixed_by_step(study: LanguageFate) -> style.Drawing:

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from grok.analysis.criteria import DIARY, UNJUDGED
+from grok.analysis.criteria import DIARY, UNJUDGED, called
 from grok.analysis.observations import Condition, Observations, conditions_of, describe_task, floats
-from grok.analysis.populations import LAYERS, settings_in_words
+from grok.analysis.populations import LAYERS, how_many, settings_in_words
 from grok.analysis.purposes import CHOSEN, asked, places, random_seeds, roles
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.proportions import clopper_pearson, share
@@ -67,6 +67,8 @@ class Branching(Study):
     kept: dict[str, Kept]
     """Variance between parents of all first-generation families (``every``) and of those of random parents
     (``random``), and the distance that children of chosen parents keep (``chosen``). A redraw has its family's name."""
+    hit: str
+    """What the children are counted for, in words: ``super``, or on another task ``above 98%``."""
     horizon: int
     examples: int
     """Number of validation examples."""
@@ -181,11 +183,12 @@ def one(observations: Observations, condition: Condition) -> Branching:
     first = members.iloc[0]
     study = Branching(
         scope=f"{pd.concat([f.rows['run_id'] for f in families]).nunique():,} children of "
-        f"{table['parent'].nunique()} parents, compared with {len(census):,} random seeds; {describe_task(first)}; "
-        f"{settings_in_words(first)}.",
+        f"{how_many(table['parent'].nunique(), 'parent')}, compared with {how_many(len(census), 'random seed')}; "
+        f"{describe_task(first)}; {settings_in_words(first)}.",
         families=families,
         census=census,
         kept={},
+        hit=called(first, "super"),
         horizon=horizon,
         examples=validation_examples(first),
     )
@@ -199,29 +202,28 @@ def one(observations: Observations, condition: Condition) -> Branching:
 
 def _shares(study: Branching) -> None:
     """Add the shares of super children, every child, and the share of super seeds in the census."""
+    hit = study.hit
     by_kind = [
-        _share_record(family, str(kind), group)
+        _share_record(family, hit, str(kind), group)
         for family in study.families
         for kind, group in family.rows.groupby("kind", sort=True)
     ]
+    definition = f"{hit} (validation accuracy above {DIARY.super_accuracy:.0%} at step {study.horizon:,})"
+    shown, base, text = "no random seed", None, f"No random seed of these settings tells how many are {definition}."
+    if n := len(study.census):
+        base = share(int(study.census["super"].sum()), n)
+        shown = base.percent()
+        text = f"Among {how_many(n, 'random seed')} of the same settings {shown} are {definition}."
     of = "; ".join(
-        f"{r['super']} with a new {r['redrawn']} ({r['parents']} parent{'s' * (r['parents'][:2] != '1 ')})"
+        f"{r[hit]} with a new {r['redrawn']}, {r['of all such parents']} ({r['parents']} parent"
+        f"{'s' * (r['parents'][:2] != '1 ')})"
         for r in by_kind
         if " and " in r["kept"]
     )
-    if len(study.census):
-        base = share(int(study.census["super"].sum()), len(study.census))
-        study.tell(
-            "super among random seeds",
-            base.percent(),
-            f"Among {len(study.census):,} random seeds of the same settings {base.percent()} are super "
-            f"(validation accuracy above {DIARY.super_accuracy:.0%} at step {study.horizon:,})."
-            + f" Of the children these are: {of}."
-            * bool(of),
-            base,
-        )
-    study.tabulate("branching_shares", "Super seeds among children, 95% intervals", by_kind)
-    every = study.children.replace(np.inf, np.nan)  # not generalised
+    text += f" Of children these are, with means over lines of descent, for all such parents: {of}." * bool(of)
+    study.tell(f"{hit} among random seeds", shown, text, base)
+    study.tabulate("branching_shares", f"Children that are {hit}, 95% intervals", by_kind)
+    every = study.children.replace(np.inf, np.nan).rename(columns={"super": hit})  # infinite: not generalised
     study.tabulate("branching_children", "Every child", every, open=False, code=("run_id", "parent"))
     study.notes.append(
         "Only children are judged, because the best parents were chosen by their own validation loss. The families of "
@@ -355,8 +357,8 @@ _WORDS: Final = {
 }
 
 
-def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str, Any]:
-    hits, done = group["super"].to_numpy(bool), group["generalised"].to_numpy(float)
+def _share_record(family: Families, hit: str, kind: str, group: pd.DataFrame) -> dict[str, Any]:
+    hits, done, held = group["super"].to_numpy(bool), group["generalised"].to_numpy(float), group["held"].dropna()
     by_parent = group.groupby("parent", sort=False).agg(
         hits=("super", "sum"), n=("super", "size"), line=("line", "first")
     )
@@ -368,8 +370,8 @@ def _share_record(family: Families, kind: str, group: pd.DataFrame) -> dict[str,
         "redrawn": family.name,
         "parents": f"{group['parent'].nunique()} {kind}",
         "lines": group["line"].nunique(),
-        "super": f"{int(hits.sum())} of {len(group)}",
-        "reached and held": f"{int((group['held'] == 2).sum())} of {int(group['held'].notna().sum())}",
+        hit: f"{int(hits.sum())} of {len(group)}",
+        "reached and held": f"{int((held == 2).sum())} of {len(held)}" if len(held) else "seen once",
         "generalised": f"{int(np.isfinite(done).sum())} of {len(group)}",
         "half of these by step": f"{np.median(done[np.isfinite(done)]):,.0f}" if np.isfinite(done).any() else "",
         "of these parents": clopper_pearson(int(hits.sum()), len(group)).percent(),

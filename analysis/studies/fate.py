@@ -18,9 +18,17 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from grok.analysis.criteria import DIARY, UNJUDGED
-from grok.analysis.observations import PLAIN_SETTINGS, Condition, Observations, conditions_of, describe_task, floats
-from grok.analysis.populations import listed, settings_in_words
+from grok.analysis.criteria import DIARY, UNJUDGED, called
+from grok.analysis.observations import (
+    PLAIN_SETTINGS,
+    Condition,
+    Observations,
+    conditions_of,
+    describe_task,
+    floats,
+    has_diary_task,
+)
+from grok.analysis.populations import how_many, listed, settings_in_words
 from grok.analysis.purposes import asked, places, random_seeds, roles
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, median_interval
 from grok.analysis.statistics.halfway import Floats, Halfway, halfway
@@ -63,6 +71,8 @@ class Fate(Study):
     halves: dict[tuple[str, str, str], Halfway]
     """Half-fate steps by parents, measure and change."""
     horizon: int
+    hit: str
+    """What super runs are in words: ``super``, or on another task ``above 98%``."""
 
 
 def children(observations: Observations) -> pd.DataFrame:
@@ -142,28 +152,33 @@ def one(observations: Observations, condition: Condition) -> Fate:
         distance=np.where(alike, np.abs(loss), np.nan),
         **{
             SUPER: (child["label"] == SUPER).to_numpy(),
-            HELD: (child["held"] == 2).to_numpy(),
+            HELD: child["held"].eq(2).astype("boolean").mask(child["held"].isna()).to_numpy(),
             "generalised": np.isfinite(child["generalised"].to_numpy(float)),
         },
     ).reset_index(drop=True)
     first = parent.iloc[0]
-    lines = rows.groupby("parents")["parent"].nunique()
+    hit = called(first, SUPER)
+    lines = rows.groupby("parents")["parent"].nunique().rename({SUPER: hit})
     study = Fate(
         scope=f"{rows['run_id'].nunique():,} children of {listed([f'{n} {kind}' for kind, n in lines.items()])} "
-        f"parents, judged at step {horizon:,}; {describe_task(first)}; {settings_in_words(first)}.",
+        f"parent{'s' * int(lines.sum() > 1)}, judged at step {horizon:,}; {describe_task(first)}; "
+        f"{settings_in_words(first)}.",
         rows=rows,
         steps=_grouped(rows[rows["ulps"] <= 1], ["parents", "change", "step"]),
         halves={},
         horizon=horizon,
+        hit=hit,
     )
     _halves(study)
     _shares(study)
     _sizes(study)
     _divergence(study, curves)
-    _recognised(observations, condition, study)
-    study.tabulate("fate_children", "Every child", rows, open=False, code=("run_id", "parent", "line"))
+    if has_diary_task(first):  # the screen was set on its census
+        _recognised(observations, condition, study)
+    every = rows.rename(columns={SUPER: hit}).replace({"parents": {SUPER: hit}})
+    study.tabulate("fate_children", "Every child", every, open=False, code=("run_id", "parent", "line"))
     study.notes += [
-        f"A parent is super if it is super in this store (validation accuracy above {DIARY.super_accuracy:.0%} at "
+        f"A parent is {hit} if it is {hit} in this store (validation accuracy above {DIARY.super_accuracy:.0%} at "
         f"step {horizon:,}), whatever it was chosen for. Lines of descent are the units of every interval; a share is "
         "the mean of theirs. Reached and held: above it at two evaluations in a row, the first of them by then, since "
         "accuracy dips at single steps.",
@@ -202,19 +217,23 @@ def _counted(part: pd.DataFrame) -> dict[str, Any]:
         "value": share.value,
         "low": share.low,
         "high": share.high,
-        **part[[HELD, "generalised"]].sum(),
+        HELD: int(part[HELD].sum()) if part[HELD].notna().all() else None,
+        "generalised": int(part["generalised"].sum()),
         **part[["accuracy", "score", "distance"]].median(),
     }
 
 
-def _in_words(frame: pd.DataFrame) -> pd.DataFrame:
+def _in_words(frame: pd.DataFrame, hit: str) -> pd.DataFrame:
     """Return numbers of `_counted` as a table's columns."""
     of = " of " + frame["runs"].astype(str)
     ends = zip(frame["value"], frame["low"], frame["high"], strict=True)
+    frame = frame.replace({"change": CHANGES, "parents": {SUPER: hit}})
     columns: dict[str, Any] = {
-        "super": frame["hits"].astype(str) + of,
+        hit: frame["hits"].astype(str) + of,
         "mean share of lines": [f"{v:.0%} ({a:.0%} to {b:.0%})" for v, a, b in ends],
-        HELD: frame[HELD].astype(str) + of,
+        HELD: [
+            "seen once" if pd.isna(k) else f"{k:.0f} of {n}" for k, n in zip(frame[HELD], frame["runs"], strict=True)
+        ],
         "generalised": frame["generalised"].astype(str) + of,
         "median accuracy": [f"{v:.1%}" for v in frame["accuracy"]],
         "median distance to the parent": [f"{v:.2g}" for v in frame["distance"]],
@@ -237,7 +256,7 @@ MEASURES: Final = {SUPER: (SUPER,), HELD: (SUPER,), "generalised": (SUPER,), "di
 def _wide(rows: pd.DataFrame, change: str, places: str, measure: str, lines: list[str]) -> pd.DataFrame:
     """Return the mean of each line over its children of one change (lines, places); only places above 0 have one."""
     part = rows[(rows["change"] == change) & ((rows[places] > 0) | (change == START))]
-    part = part.assign(measure=part[measure].astype(float))
+    part = part.assign(measure=floats(part[measure]))
     return part.pivot_table(index="line", columns=places, values="measure", aggfunc="mean").reindex(lines)
 
 
@@ -265,7 +284,7 @@ def _halves(study: Fate) -> None:
                 continue
             n = int(curve.notna().any(axis=1).sum())
             label = f"half-fate step, {CHANGES[change]}{'' if measure == SUPER else f', by {measure}'}"
-            label += "" if parents == SUPER else f", {parents} parents"
+            label += f", {parents} parents" * (parents != SUPER)
             ends = start[0].to_numpy(float) if 0 in start else np.full(len(lines), np.nan)
             estimate = None
             try:
@@ -284,10 +303,11 @@ def _halves(study: Fate) -> None:
                 {"parents": parents, "lines": n, "measure": measure, "change": CHANGES[change],
                  "half-fate step": place, f"for a width of {2 * WIDTH} steps": more}
             )  # fmt: skip
-            text = f"{label[0].upper()}{label[1:]}: {place}, over {n} lines of descent. {more}."
+            text = f"{label[0].upper()}{label[1:]}: {place}, over {how_many(n, 'line')} of descent. {more}."
             study.tell(label, place, text, estimate, measure == SUPER, parents == SUPER)
     caption = "Half-fate steps with 95% intervals"
-    study.tables.insert(0, Table("fate_half", caption, pd.DataFrame(records)))
+    named = pd.DataFrame(records).replace({"parents": {SUPER: study.hit}, "measure": {SUPER: study.hit}})
+    study.tables.insert(0, Table("fate_half", caption, named))
 
 
 def _more(half: Halfway) -> str:
@@ -311,7 +331,7 @@ def _more(half: Halfway) -> str:
 
 def _shares(study: Fate) -> None:
     """Add the shares by step, and the two that bound what a child can lose."""
-    shown = _in_words(study.steps).replace({"change": CHANGES})
+    shown, hit = _in_words(study.steps, study.hit), study.hit
     study.tabulate("fate_steps", "Children by the step at which they change, 95% intervals", shown)
     of = study.steps[study.steps["parents"] == SUPER]
     for change, last in ((START, False), (MOVED, False), (MOVED, True)):
@@ -320,10 +340,11 @@ def _shares(study: Fate) -> None:
             continue
         row = part.iloc[-1 if last else 0]
         e = Estimate(row["value"], row["low"], row["high"], int(row["lines"]), "exact, by the scatter between units")
-        label = f"super children, {CHANGES[change]}" + ("" if change == START else f", {'last' if last else 'first'}")
+        label = f"{hit} children, {CHANGES[change]}" + ("" if change == START else f", {'last' if last else 'first'}")
         where = "" if change == START else f" {row['step']:,}"
-        counts = f"{row['hits']} of {row['runs']} children of super parents are super"
-        text = f"{CHANGES[change].capitalize()}{where}: {counts}, {e.percent(0)} over {row['lines']} lines."
+        counts = f"{row['hits']} of {row['runs']} children of {hit} parents are {hit}"
+        over = how_many(row["lines"], "line")
+        text = f"{CHANGES[change].capitalize()}{where}: {counts}, {e.percent(0)} over {over} of descent."
         study.tell(label, f"{e.percent(0)}", text, e)
 
 
@@ -334,7 +355,7 @@ def _sizes(study: Fate) -> None:
     if not several.any():
         return
     frame = _grouped(rows[several], ["parents", "step", "ulps"])
-    study.tabulate("fate_sizes", "Children by step and size of a move, 95% intervals", _in_words(frame))
+    study.tabulate("fate_sizes", "Children by step and size of a move, 95% intervals", _in_words(frame, study.hit))
     for step, part in rows[several & (rows["parents"] == SUPER)].groupby("step"):
         lines = sorted(part["line"].unique())
         wide = _wide(part, MOVED, "ulps", SUPER, lines)
@@ -347,8 +368,8 @@ def _sizes(study: Fate) -> None:
             study.tell(label, "cannot be told", f"{label.capitalize()}: needs {gap.needs}.")
             continue
         text = (
-            f"Critical size at step {step:,}: {size.shown('size')} ulps. There half as many children are super as "
-            f"after a move by {sizes[0]:,.0f}; {len(lines)} lines of descent."
+            f"Critical size at step {step:,}: {size.shown('size')} ulps. There half as many children are {study.hit} "
+            f"as after a move by {sizes[0]:,.0f}; {how_many(len(lines), 'line')} of descent."
         )
         study.tell(label, size.shown("size"), text, size.place)
 

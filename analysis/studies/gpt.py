@@ -14,10 +14,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.analysis.observations import OWN_CODE, Condition, Observations, floats, in_words, varying_columns
+from grok.analysis.populations import how_many
 from grok.analysis.proposals import rerun_commands
 from grok.analysis.purposes import asked_unseen
 from grok.analysis.statistics.estimate import NotEnoughData, holm, mean
-from grok.analysis.studies.base import ALARM, Finding, Question, Study, Table, one_by_one
+from grok.analysis.studies.base import ALARM, MOST_CARDS, Finding, Question, Study, Table, one_by_one
 from grok.analysis.studies.conditions import ratio_of_means
 from grok.analysis.studies.mechanism import measured
 from grok.config import GptConfig
@@ -38,6 +39,7 @@ def further_tables(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Table]:
     mine = curves[curves["run_id"].isin(runs.index)]
     wide = mine[["run_id", "step"]].join(measured(mine), how="inner")
     values = wide.melt(["run_id", "step"], var_name="name").dropna()
+    errors = values.set_index(["run_id", "name", "step"])["value"]
     sets, tasks = [], []
     for (run_id, name), group in values.groupby(["run_id", "name"], sort=True):
         kind, _, label = str(name).partition(".")
@@ -45,30 +47,14 @@ def further_tables(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Table]:
         own = runs.loc[str(run_id)]
         run = {"preset": own["condition"], "seed": str(own["seed"]), "run": str(run_id)[:10]}
         if kind == "val_loss":
-            sets.append(
-                {
-                    **run,
-                    "validation set": label,
-                    "best loss": round(best["value"], 4),
-                    "best perplexity": round(math.exp(min(best["value"], 700)), 2),
-                    "at step": best["step"],
-                    "last loss": round(last["value"], 4),
-                }
-            )
+            run |= {"validation set": label, "best loss": round(best["value"], 4)}
+            run |= {"best perplexity": round(perplexity(best["value"]), 2), "at step": best["step"]}
+            sets.append(run | {"last loss": round(last["value"], 4)})
         elif kind == "task" and not label.endswith("_stderr"):
             task, _, metric = label.rpartition(".")
-            same = (values["run_id"] == run_id) & (values["name"] == f"{name}_stderr")
-            errors = values["value"][same & (values["step"] == last["step"])]
-            tasks.append(
-                {
-                    **run,
-                    "task": task,
-                    "metric": metric,
-                    "score": f"{last['value']:.4g}",
-                    "standard error": f"{errors.iloc[0]:.2g}" if len(errors) else "",
-                    "at step": last["step"],
-                }
-            )
+            error = errors.get((run_id, f"{name}_stderr", last["step"]))
+            run |= {"task": task, "metric": metric, "score": f"{last['value']:.4g}"}
+            tasks.append(run | {"standard error": "" if error is None else f"{error:.2g}", "at step": last["step"]})
     captions = {
         "validation_sets": "Further validation sets (data.validation): loss in nats per token, perplexity per token",
         "tasks": "Tasks of lm-evaluation-harness (eval.tasks), as last scored during training",
@@ -101,8 +87,6 @@ CONDITION_SETTINGS: Final = (
     OWN_CODE,
 )
 """Settings that define the condition of a language model: no seed, no perturbation, and not which run it left."""
-MOST_CARDS: Final = 6
-"""Conditions whose perplexities get a card each."""
 WIDE: Final = 1e5
 """A perplexity from which on two digits are shown."""
 FEWEST_SEEDS: Final = 3
@@ -162,11 +146,10 @@ def conditions_of(rows: pd.DataFrame) -> list[Condition]:
 def describe_language_model(row: pd.Series) -> str:
     """Return model, batch and length of a language model's run in words."""
     of = {str(name).removeprefix("config."): value for name, value in row.items()}
-    layers = int(of["model.layers"])
     dropout = row[DROPOUT].fillna(0.0).max()
     return (
-        f"transformer of {layers} layer{'s' if layers > 1 else ''}, width {of['model.d_model']:,.0f}, "
-        f"{of['model.heads']:.0f} heads, {of['model.context']:,.0f} tokens"
+        f"transformer of {how_many(int(of['model.layers']), 'layer')}, width {of['model.d_model']:,.0f}, "
+        f"{how_many(int(of['model.heads']), 'head')}, {of['model.context']:,.0f} tokens"
         f"{f', dropout {dropout:g}' if dropout else ''}; learning rate {of['optim.lr']:g}, "
         f"batch {of['train.batch_size']:,.0f}, {of['train.steps']:,.0f} steps"
     )
@@ -277,11 +260,11 @@ def _flops_of_blocks(row: pd.Series) -> tuple[float, float]:
     return 6.0 * count_parameters(model, 1).blocks, 12.0 * model.layers * model.d_model
 
 
-def thinned(log: pd.DataFrame, points: int = 300) -> pd.DataFrame:
-    """Return the training loss averaged over at most ``points`` equal intervals of steps per run."""
+def thinned(log: pd.DataFrame) -> pd.DataFrame:
+    """Return the training loss averaged over at most 300 equal intervals of steps per run."""
     if log.empty or "train_loss" not in log:
         return pd.DataFrame({"run_id": [], "step": [], "train_loss": []})
-    width = (log.groupby("run_id")["step"].transform("max") / points).clip(lower=1)
+    width = (log.groupby("run_id")["step"].transform("max") / 300).clip(lower=1)
     bins = (log["step"] / width).astype(int)
     return log.groupby(["run_id", bins.rename("bin")], as_index=False)[["step", "train_loss"]].mean()
 

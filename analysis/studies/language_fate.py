@@ -15,6 +15,7 @@ import pandas as pd
 
 from grok.analysis.criteria import final_loss
 from grok.analysis.observations import Condition, Observations
+from grok.analysis.populations import how_many
 from grok.analysis.purposes import roles
 from grok.analysis.statistics.estimate import NotEnoughData, generator
 from grok.analysis.statistics.variance_shares import variance_shares
@@ -80,7 +81,7 @@ def one(observations: Observations, condition: Condition) -> LanguageFate:
     names = ["step", "runs left", "orders", "children", "value", "low", "high", "spread"]
     study.steps = pd.DataFrame(records, columns=names)
     model = gpt.describe_language_model(condition.rows.iloc[0])
-    study.scope = f"{len(completed):,} children of {completed['left'].nunique()} runs: {model}."
+    study.scope = f"{len(completed):,} children of {how_many(completed['left'].nunique(), 'run')}: {model}."
     told = ", ".join(f"{finding.shown} {finding.label}" for finding in study.findings)
     study.summary = f"{study.scope} Of the variance of their final loss {told}, with 95% intervals."
     if lost := len(condition.rows) - len(completed):

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.analysis.observations import MEASURED_CONDITION, Condition, Observations, conditions_of, describe_task
-from grok.analysis.populations import settings_in_words
+from grok.analysis.populations import how_many, settings_in_words
 from grok.analysis.statistics.proportions import share
 from grok.analysis.studies.base import Beside, Question, Study, by_condition
 from grok.store.schema import MEASUREMENTS
@@ -92,8 +92,8 @@ def one(observations: Observations, condition: Condition) -> Mechanism:
     names = [str(c) for c in metrics if c not in ("run_id", "step")]
     grokked = rows["grokked_step"].dropna().astype(float)
     study = Mechanism(
-        scope=f"{len(rows)} measured runs of {describe_task(rows.iloc[0])}; {settings_in_words(rows.iloc[0])}; "
-        f"{len(grokked)} generalised.",
+        scope=f"{how_many(len(rows), 'measured run')} of {describe_task(rows.iloc[0])}; "
+        f"{settings_in_words(rows.iloc[0])}; {len(grokked)} generalised.",
         metrics=metrics,
         aligned={name: aligned for name in names if (aligned := _align(metrics, name, grokked)) is not None},
         runs=len(rows),
@@ -106,7 +106,7 @@ def one(observations: Observations, condition: Condition) -> Mechanism:
     records = [_record(study, rows, grokked, name) for name in names]
     table = pd.DataFrame(records)
     table = table[[c for c in table if table[c].notna().any() and (table[c].astype(str) != "").any()]]
-    caption = f"Measurements of {len(rows)} runs: medians of those that reached each moment, and what leads"
+    caption = f"Measurements of {how_many(len(rows), 'run')}: medians of those that reached each moment, and what leads"
     study.tabulate("metrics", caption, table)
     if "excluded_loss" in names:
         study.notes.append(

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from grok.analysis.observations import OWN_CODE, Observations, as_text, conditions_of, differing_settings, floats
+from grok.analysis.populations import how_many
 from grok.analysis.purposes import extended, random_seeds
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.survival import Times, geometric_mean, growth, least_ratio, ratio_of_times
@@ -235,16 +236,14 @@ def _claims(t: Trained, trained: list[Trained], curves: pd.DataFrame) -> list[di
     if t.arm.theirs is not None:
         verdict = judged_time(t) if t.arm.claimed else f"{NO_CLAIM}: not its optimiser"
         made.append(_record(t, f"{t.arm.name}: steps to 95%", f"{t.arm.theirs:,}", _ours(t), verdict))
-    for name, times in t.arm.baselines.items():
-        base = next((other for other in trained if other.arm.name == name), None)
-        if base is not None:
+    for base in trained:
+        over = f"{t.arm.name}, over {base.arm.name}:"
+        if (times := t.arm.baselines.get(base.arm.name)) is not None:
             ours, verdict = _speedup(t, base, times)
-            theirs = f"{times:g}" if times else ""
-            made.append(_record(t, f"{t.arm.name}, over {name}: times sooner", theirs, ours, verdict))
-    base = next((other for other in trained if other.arm.name == t.arm.sooner_than), None)
-    if base is not None:
-        ours, verdict = _sooner(t, base)
-        made.append(_record(t, f"{t.arm.name}, over {base.arm.name}: sooner", "yes, no number", ours, verdict))
+            made.append(_record(t, f"{over} times sooner", f"{times:g}" if times else "", ours, verdict))
+        if base.arm.name == t.arm.sooner_than:
+            ours, verdict = _sooner(t, base)
+            made.append(_record(t, f"{over} sooner", "yes, no number", ours, verdict))
     if t.arm.generalises is not None:
         word = "generalises" if t.arm.generalises else "does not generalise"
         made.append(_record(t, f"{t.arm.name}: {word}", "curves, no number", _ours(t), judged_outcome(t)))
@@ -274,7 +273,7 @@ def judged_time(t: Trained) -> str:
     if seen == 0 and t.cut < theirs:
         return f"{OPEN}: runs ended at step {t.cut:,.0f}, before the paper's step"
     needs = [f"at least {FEWEST} seeds"] * (n < FEWEST) + ["more steps"] * (seen < n)
-    return f"{OPEN}: {seen} of {_seeds(n)} generalised; {' and '.join(needs)} are needed"
+    return f"{OPEN}: {seen} of {how_many(n, 'seed')} generalised; {' and '.join(needs)} are needed"
 
 
 def _speedup(t: Trained, base: Trained, theirs: float) -> tuple[str, str]:
@@ -307,11 +306,10 @@ def _sooner(t: Trained, base: Trained) -> tuple[str, str]:
         e = ratio_of_times(base.times, t.times)
     except NotEnoughData as gap:
         return f"{_time(t)}, beside {_time(base)}", f"{OPEN}: needs {gap.needs}"
-    if e.low > 1:
-        return f"{e.plain(1)} times", f"{AGREES}: the interval is above 1"
-    if e.high < 1:
-        return f"{e.plain(1)} times", f"{DISAGREES}: the interval is below 1"
-    return f"{e.plain(1)} times", f"{OPEN}: the interval holds 1; more seeds are needed"
+    verdict = f"{OPEN}: the interval holds 1; more seeds are needed"
+    if not e.low <= 1 <= e.high:
+        verdict = f"{AGREES}: the interval is above 1" if e.low > 1 else f"{DISAGREES}: the interval is below 1"
+    return f"{e.plain(1)} times", verdict
 
 
 def judged_outcome(t: Trained) -> str:
@@ -320,17 +318,13 @@ def judged_outcome(t: Trained) -> str:
     far = f"by step {t.cut:,.0f}"
     if t.arm.generalises:
         if seen == n:
-            return f"{AGREES}: {n} of {_seeds(n)}"
-        return f"{OPEN}: {seen} of {_seeds(n)} {far}; longer runs are needed"
+            return f"{AGREES}: {n} of {how_many(n, 'seed')}"
+        return f"{OPEN}: {seen} of {how_many(n, 'seed')} {far}; longer runs are needed"
     if seen:
-        return f"{DISAGREES}: {seen} of {_seeds(n)} generalised"
+        return f"{DISAGREES}: {seen} of {how_many(n, 'seed')} generalised"
     if n < FEWEST:
-        return f"{OPEN}: 0 of {_seeds(n)} {far}; at least {FEWEST} seeds are needed"
-    return f"{AGREES} up to the last step: 0 of {_seeds(n)} {far}"
-
-
-def _seeds(n: int) -> str:
-    return "1 seed" if n == 1 else f"{n} seeds"
+        return f"{OPEN}: 0 of {how_many(n, 'seed')} {far}; at least {FEWEST} seeds are needed"
+    return f"{AGREES} up to the last step: 0 of {how_many(n, 'seed')} {far}"
 
 
 def _growth(t: Trained, s5: bool) -> tuple[str, str]:
@@ -383,8 +377,8 @@ def _judged_lead(measure: pd.Series, accuracy: pd.Series) -> str:
     rest = f", at the same measured step in {n - before - after - unclear}" if before + after + unclear < n else ""
     rest += f", no clear change in {unclear}" if unclear else ""
     if after:
-        return f"{DISAGREES}: after it in {after} of {_seeds(n)}, before it in {before}{rest}"
-    return f"{OPEN if rest else AGREES}: before it in {before} of {_seeds(n)}{rest}"
+        return f"{DISAGREES}: after it in {after} of {how_many(n, 'seed')}, before it in {before}{rest}"
+    return f"{OPEN if rest else AGREES}: before it in {before} of {how_many(n, 'seed')}{rest}"
 
 
 def _steps(steps: pd.Series) -> str:

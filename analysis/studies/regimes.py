@@ -142,23 +142,18 @@ def _about(study: Regimes, done: pd.DataFrame, watched: pd.DataFrame) -> str:
     diverged = int((not_yet & (rows["status"] == "diverged")).sum())
     slow, n, unseen = int(not_yet.sum()) - diverged, len(done), int(study.events["first"].eq(UNSEEN).sum())
     later = len(rows) - slow - diverged - n - unseen
-    words = ["The norm falls at its first evaluation 1% below its highest since the seed memorised; it may rise later."]
-    words.append("Events are known at evaluations only: more frequent ones can show another order.")
-    if slow:
-        words.append(
-            f"{slow:,} of {len(rows):,} seeds had not generalised when they ended, so this is about those that had."
-        )
-    if diverged:
-        words.append(f"{diverged:,} of {len(rows):,} seeds diverged and do not count.")
-    if unseen:
-        words.append(f"{unseen:,} do not count, as no evaluation lies between memorising and generalising.")
-    if later:
-        words.append(f"{later:,} generalised after the usual length and do not count.")
-    few = f"{len(watched)} of the {n}" if len(watched) else f"None of the {n}"
+    words = [
+        "The norm falls at its first evaluation 1% below its highest since the seed memorised; it may rise later. "
+        "Events are known at evaluations only: more frequent ones can show another order."
+    ]
+    of = f"of {len(rows):,} seeds"
+    words += [f"{slow:,} {of} had not generalised when they ended, so this is about those that had."] * bool(slow)
+    words += [f"{diverged:,} {of} diverged and do not count."] * bool(diverged)
+    words += [f"{unseen:,} do not count, as no evaluation lies between memorising and generalising."] * bool(unseen)
+    words += [f"{later:,} generalised after the usual length and do not count."] * bool(later)
+    few = "All" if len(watched) == n else f"{len(watched) or 'None'} of the"
     words.append(
-        f"All {n} were trained to {WATCHED} times their step: their times are compared."
-        if len(watched) == n
-        else f"{few} were trained to {WATCHED} times their step: only then had they time to lose norm afterwards, and "
+        f"{few} {n} were trained to {WATCHED} times their step: only then had they time to lose norm afterwards, and "
         "only such times are compared."
     )
     return " ".join(words)

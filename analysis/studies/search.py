@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from grok.analysis.observations import Observations
+from grok.analysis.populations import how_many
 from grok.analysis.proposals import confirmation
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, median_interval
 from grok.analysis.statistics.proportions import share
@@ -130,7 +131,7 @@ def _best(study: Searches, result: SearchResult) -> None:
         f"{result.name}: best {result.objective}",
         value,
         f"{result.name}: the best of {len(done)} finished trials ({pruned} others) is trial {best['trial']}{alike} "
-        f"with {result.objective} {value} ({result.ends(n)}: {low} to {high}) over {n} seed{'s' * (n > 1)} "
+        f"with {result.objective} {value} ({result.ends(n)}: {low} to {high}) over {how_many(n, 'seed')} "
         f"({setting})."
         + " It was chosen as the best on these seeds, so this number is too optimistic."
         * (ties + 1 < len(done)),

@@ -25,7 +25,7 @@ from grok.analysis.observations import (
     varying_columns,
     without_repetition,
 )
-from grok.analysis.populations import populations
+from grok.analysis.populations import how_many, populations
 from grok.analysis.proposals import rerun_commands
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies.base import Question, Study
@@ -213,7 +213,7 @@ def analyse(observations: Observations) -> Study:
     if observations.all_runs.empty:
         raise NotEnoughData("at least one finished run")
     table = seed_table(observations)
-    caption = f"All {len(table):,} runs (seeds.csv has every column, with the command that trains each again)"
+    caption = f"{how_many(len(table), 'run')} (seeds.csv has every column, with the command that trains each again)"
     study = Study()
     study.tabulate("every", caption, compact(table), code=("run",))
     study.files[FILE] = table

@@ -9,9 +9,9 @@ import pandas as pd
 
 from grok.analysis.criteria import share_by, usual_length
 from grok.analysis.observations import Observations, floats
-from grok.analysis.populations import Population
+from grok.analysis.populations import Population, how_many
 from grok.analysis.statistics import survival
-from grok.analysis.statistics.estimate import NotEnoughData
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData
 from grok.analysis.statistics.proportions import share
 from grok.analysis.studies.base import Beside, Finding, Question, Study, by_population, has_populations
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC
@@ -58,14 +58,11 @@ def one(observations: Observations, population: Population) -> Survival:
     if lost := int((rows["status"] == "diverged").sum()):
         text = "seeds diverged: they count as not generalised up to the end of their budget."
         study.notes.append(f"{lost:,} of {len(rows):,} {text}")
-    longest = float(floats(rows["config.train.steps"]).max())
-    if study.end < longest:
-        beyond = int((times.points > study.end).sum())
-        if beyond:
-            study.notes.append(
-                f"Only {beyond} of {len(rows)} seeds were still at risk after step {study.end:,.0f}, too few for a "
-                "curve: the figure and the shares end there."
-            )
+    if beyond := int((times.points > study.end).sum()):
+        study.notes.append(
+            f"Only {beyond} of {len(rows)} seeds were still at risk after step {study.end:,.0f}, too few for a curve: "
+            "the figure and the shares end there."
+        )
     _quantiles(study)
     _events(study, observations)
     _gap(study, rows)
@@ -87,7 +84,7 @@ def beside(study: Survival) -> dict[str, object]:
 def compare(reference: Survival, other: Survival) -> float | None:
     """Return the log-rank p-value that the times of both populations have one distribution; None if undefined."""
     try:
-        return survival.logrank([reference.times, other.times])
+        return survival.logrank(reference.times, other.times)
     except NotEnoughData:
         return None
 
@@ -116,13 +113,15 @@ def _events(study: Survival, observations: Observations) -> None:
     study.tabulate("events", "Median step of each event (with censoring)", study.events)
     reached, fell = int(study.times.seen.sum()), int((floats(rows["val_acc_dips"]) > 0).sum())
     good = int(rows["grokked_for_good_step"].notna().sum())
+    e = share(good, reached)
     study.tell(
         "generalised for good",
         f"{good} of {reached}",
-        f"Of {reached} seed{'s' * (reached != 1)} that generalised, {fell} fell below {GENERALISED_VAL_ACC:.0%} again "
-        f"at a later evaluation, and {reached - good} ended below it; {good} generalised for good. All times here are "
-        "those of the first event. More frequent evaluations, and runs that do not stop early, would show more falls.",
-        share(good, reached),
+        f"Of {how_many(reached, 'seed')} that generalised, {fell} fell below {GENERALISED_VAL_ACC:.0%} again "
+        f"at a later evaluation, and {reached - good} ended below it; {good} generalised for good, {e.percent()}. All "
+        "times here are those of the first event. More frequent evaluations, and runs that do not stop early, would "
+        "show more falls.",
+        e,
     )
 
 
@@ -141,11 +140,15 @@ def _quantiles(study: Survival) -> None:
     if not study.findings:
         end = min(study.end, study.last)
         seen = f"{int((study.times.right <= end).sum())} of {len(study.times)}"
+        e, curve = share(0, len(study.times)), study.curve.until(end)
+        if len(curve.times):
+            done, *ends = (float(1 - side[-1]) for side in (curve.survival, curve.high, curve.low))
+            e = Estimate(done, ends[0], ends[1], curve.n, "Kaplan-Meier, beta-product bands")
         text = (
-            f"Fewer than half of the seeds have generalised by step {end:,.0f} ({seen}, with censoring). A long census "
-            "of at least 40 seeds gives the median (sweep=long_census)."
+            f"By step {end:,.0f} {e.percent()} of the seeds have generalised ({seen}, with censoring): fewer than "
+            "half, so their median takes longer runs of all seeds (sweep=long_census)."
         )
-        study.tell("generalised within the budget", seen, text, headline=True)
+        study.tell("generalised within the budget", seen, text, e, headline=True)
     study.tabulate("quantiles", "Step by which a share of the seeds has generalised", records)
 
 

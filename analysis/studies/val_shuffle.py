@@ -26,7 +26,7 @@ from grok.analysis.observations import (
     has_own_task,
     varying_columns,
 )
-from grok.analysis.populations import COUPLING, settings_in_words
+from grok.analysis.populations import COUPLING, how_many, settings_in_words
 from grok.analysis.purposes import asked
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, mean
 from grok.analysis.statistics.survival import Times
@@ -104,8 +104,8 @@ def one(observations: Observations, condition: Condition) -> ValShuffle:
     cells = len(on[["seed_split", "seed_init"]].drop_duplicates())
     study.notes.append(
         f"{len(rows)} runs of {describe_task(rows.iloc[0])}, {settings_in_words(rows.iloc[0], [COUPLING])}; "
-        f"{cells} pair{'s' * (cells > 1)} of split and weights, "
-        f"{on['seed_order'].nunique()} order seeds. Outcome: {result.name}."
+        f"{how_many(cells, 'pair')} of split and weights, "
+        f"{how_many(on['seed_order'].nunique(), 'order seed')}. Outcome: {result.name}."
     )
     study.notes.append(
         f"The coupling acts from the first epoch after the first evaluation: for the first {study.shared_steps} "

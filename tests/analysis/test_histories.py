@@ -24,7 +24,7 @@ from grok.analysis.purposes import asked, places, roles
 from grok.analysis.studies.branching import pairs
 from grok.analysis.studies.crossed import EQUATIONS, FEWEST, largest_design
 from grok.analysis.studies.layers import transplants
-from grok.analysis.studies.repeatability import repeats
+from grok.analysis.studies.repeats import repeats
 from grok.arithmetic.outcome import event_times
 from grok.commands.compose import arithmetic, compose
 from grok.config import ArithmeticConfig, identify

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,8 +16,9 @@ from grok.analysis.statistics.repeatability import between_parents, mean_share, 
 from grok.analysis.studies import QUESTIONS
 from grok.analysis.studies.branching import pairs
 from grok.analysis.studies.conditions import decay_families
-from grok.analysis.studies.repeatability import Hit, Kind, Unit, _between_streams, _by_margin, repeats, verdict
 from grok.analysis.studies.repeatability import Test as KindTest
+from grok.analysis.studies.repeatability import _between_streams, _by_margin, verdict
+from grok.analysis.studies.repeats import Hit, Kind, Unit, repeats
 from grok.store.designs import Purpose
 from tests.analysis.simulate import (
     NUMERICS,
@@ -137,10 +139,31 @@ def test_a_child_counts_once_in_the_first_class_by_which_a_design_asked_for_it()
             study = ask("branching", both)
             shares = study.tables[0].frame.set_index("parents")["super"]
             assert shares.to_dict() == {f"1 {kind}": "5 of 9"}
-            assert study.scope.startswith("9 children of 1 parents")
+            assert study.scope.startswith("9 children of 1 parent,")
             (strips,) = (d for d in drawings(study) if d.name == "redraw_strips")
             assert strips.count == "9 children, 30 seeds"
             assert (strips.data["parent"] != "census").sum() == 9
+
+
+@pytest.mark.parametrize(
+    ("task", "word"), [({"task.modulus": 31, "train.batch_size": 128}, "above 98%"), ({}, "super")]
+)
+def test_children_that_are_seen_once_hold_nothing_and_are_super_on_the_diarys_task_alone(
+    task: dict[str, Any], word: str
+) -> None:
+    once = {**task, "train.steps": 3000, "eval.every": 3000}
+    seeds = [Truth({"seed": s, **once}, 900 if s < 4 else 9000) for s in range(20)]
+    children = {
+        n: [Truth({"seed": n, **once, "seeds.order": 90 + k}, 900 + 9000 * (k > n)) for k in range(3)] for n in (0, 2)
+    }
+    study = ask("branching", simulate([*seeds, *itertools.chain(*children.values())], branch(children, seeds, "best")))
+    row = study.tables[0].frame.iloc[0]
+    assert row[[word, "reached and held"]].tolist() == ["4 of 6", "seen once"]
+    assert (
+        f"4 of 6 with a new order, {mean_share([(1, 3), (3, 3)]).percent()} (2 best parents)" in study.findings[0].text
+    )
+    told = str([study.as_json(), [table.frame.columns.tolist() for table in study.tables]])
+    assert ("super" in told) == (word == "super")
 
 
 def test_what_a_pair_carries_is_recovered() -> None:

@@ -389,13 +389,13 @@ def test_held_is_for_two_evaluations_in_a_row_or_until_the_run_ends() -> None:
     seen = {"a": [0.99, 0.9, 0.99], "b": [0.9, 0.9, 0.99, 0.9], "c": [0.99], "d": [0.99, 0.99, 0.5],
             "e": [0.9, 0.9, 0.99, 0.99], "diverged": [0.9, 0.99], "late": [0.9, 0.9, 0.9, 0.99, 0.99]}  # fmt: skip
     curves = pd.DataFrame(
-        [(run, 100 * k, acc) for run, accuracies in seen.items() for k, acc in enumerate(accuracies)],
+        [("c", 0, 0.99), *((run, 100 * k, acc) for run, its in seen.items() for k, acc in enumerate(its, 1))],
         columns=["run_id", "step", "val_acc"],
     )
     rows = pd.DataFrame(
         {"status": ["diverged" if r == "diverged" else "completed" for r in [*seen, "f"]]}, [*seen, "f"]
     )
-    held = held_by(curves, rows, 200, 0.98)
+    held = held_by(curves, rows, 300, 0.98)
     assert held.dropna().to_dict() == {"a": 1, "b": 0, "d": 2, "e": 2, "diverged": 0, "late": 0}
 
 
