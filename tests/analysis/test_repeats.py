@@ -204,16 +204,6 @@ def test_lines_are_the_units_and_random_parents_stand_apart() -> None:
     assert table.loc["order", "variance between random parents"] == study.kept["random"].shares["order"].plain(2)
 
 
-def test_a_redraw_names_the_parents_that_it_redrew() -> None:
-    truths = branched(np.random.default_rng(3), 16, 3, {"split+init": 0.05, "all": 0.05}, census=60)
-    more = {11, 12, 13, 14, 15}
-    kept = [t for t in truths if t.overrides["seed"] not in more or sum("seeds." in name for name in t.overrides) != 1]
-    study = ask("branching", with_designs(kept, range(7)))
-    said = {f.label: f.text for f in study.findings}
-    assert "these 11 were (7 best, 4 random)" in said["variance between parents, order redrawn"]
-    assert "these 16 were (7 best, 9 random)" in said["variance between parents, split and order redrawn"]
-
-
 def test_what_chosen_parents_keep_is_their_childrens_distance() -> None:
     variance = {"split+init": 0.09, "all": 0.01}
     truths = branched(np.random.default_rng(11), 80, 3, variance, census=80)
