@@ -124,8 +124,11 @@ class Population:
         n = len(self)
         drawn = f"{listed(self.varies)} drawn anew in each" if self.from_masters else "one per run"
         streams = f"{drawn}, {self.held} fixed" if self.fixed else drawn
-        unit = self.unit if n > 1 else self.unit.replace("seeds", "seed", 1)
-        return f"{n:,} {unit} ({streams}); {self.task}; {settings_in_words(self.rows.iloc[0])}."
+        return f"{self.units(n)} ({streams}); {self.task}; {settings_in_words(self.rows.iloc[0])}."
+
+    def units(self, n: int) -> str:
+        """Return ``n`` of its runs in words: ``1 seed``, ``20 init seeds``."""
+        return f"{n:,} {self.unit if n != 1 else self.unit.replace('seeds', 'seed', 1)}"
 
 
 def listed(words: Sequence[str], joint: str = "and") -> str:

@@ -7,6 +7,7 @@ import math
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -230,15 +231,10 @@ def report(run: ShownRun, store: str, ascii_only: bool) -> Iterator[str]:
     yield ""
     yield f"train it again: {row['rerun']}"
     if row["status"] != "failed":
-        again = ["grok", "run", "--again", row["run_id"][:12], "--store", shlex.quote(store), *_own_code(row)]
+        again = ["grok", "run", "--again", row["run_id"][:12], "--store", shlex.quote(store)]
+        with suppress(ConfigError):  # settings of an older version: the command then says what is wrong with them
+            again += words_of_own_code(row)
         yield f"compare its bits: {' '.join(again)}"
-
-
-def _own_code(row: Mapping[str, Any]) -> list[str]:
-    try:
-        return words_of_own_code(row)
-    except ConfigError:  # settings of an older version: the command then says what is wrong with them
-        return []
 
 
 def _chosen(store: Store, words: Sequence[str]) -> str:

@@ -214,11 +214,11 @@ def analyse(observations: Observations) -> Study:
 
 def _summary(census: Census) -> str:
     """Return what was trained, how many, what came out and how sure."""
-    n, unit, steps = _ends(census)[0].n, census.population.unit, census.rows["config.train.steps"]
+    n, steps = _ends(census)[0].n, census.rows["config.train.steps"]
     longer = " or more" * bool((steps > census.usual).mean() > FEW_LONGER)
     upto = "up to " * (not longer and bool((floats(census.rows["steps"]) < census.usual).mean() > FEW_LONGER))
     shorter = f" (and {len(steps) - n:,} for less)" * (n < len(steps))
-    trained = f"{n:,} {unit if n > 1 else unit.replace('seeds', 'seed', 1)} trained for {upto}{census.usual:,} steps"
+    trained = f"{census.population.units(n)} trained for {upto}{census.usual:,} steps"
     if census.population.has_diary_task and census.shares:
         shares = " and ".join(f"{census.shares[name].percent()} {name}" for name in CLASSES[:2])
         low, high = f"{DIARY.normal_accuracy:.0%}", f"{DIARY.super_accuracy:.0%}"
@@ -252,8 +252,8 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         if name == "diverged" and not hits:
             continue
         text = (
-            f"{hits:,} of {estimate.n:,} {unit} ({task}) {words[name]}: {estimate.percent()}, 95% interval "
-            f"({estimate.method})."
+            f"{hits:,} of {census.population.units(estimate.n)} ({task}) {words[name]}: {estimate.percent()}, 95% "
+            f"interval ({estimate.method})."
         )
         if name == "super" and census.population.is_default and census.population.varies in DIARY_SAYS:
             text += f" The diary: {DIARY_SAYS[census.population.varies]}."
@@ -376,7 +376,7 @@ def _time_findings(census: Census) -> list[Finding]:
     longer = floats(census.rows["config.train.steps"]).max() > census.usual
     budget = f"by step {census.usual:,}" if longer else "within their budget"
     text = (
-        f"{seen:,} of {n:,} {census.population.unit} generalised {budget} (validation accuracy of at least "
+        f"{seen:,} of {census.population.units(n)} generalised {budget} (validation accuracy of at least "
         f"{GENERALISED_VAL_ACC:.0%} at {PERSISTENCE} evaluations in a row, or at the last): {done.percent()}."
     )
     generalised = Finding("generalised", done.percent(), text, done)

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from grok.analysis import report
+from grok.analysis.answers import compile_report
 from grok.analysis.criteria import held_by
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations, differing_settings
@@ -293,6 +294,11 @@ def test_a_screen_by_the_loss_has_its_price_for_each_super_seed() -> None:
     (table,) = (table.frame for table in study.tables if table.name == "recognised")
     assert table["step"].tolist()[0] == 250
     assert table["AUROC of the validation loss"].str.startswith("1.00").all()
+
+
+def test_one_is_no_plural() -> None:
+    report = str(compile_report(simulate([Truth({"seed": 3, "train.steps": 3000}, 900.0)])).as_json())
+    assert "1 seed " in report and not re.findall(r"(?<![\d.,])1 (?:seeds|runs)\b", report)
 
 
 def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
