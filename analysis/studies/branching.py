@@ -208,7 +208,9 @@ def _shares(study: Branching) -> None:
         for family in study.families
         for kind, group in family.rows.groupby("kind", sort=True)
     ]
-    definition = f"{hit} (validation accuracy above {DIARY.super_accuracy:.0%} at step {study.horizon:,})"
+    definition = f"{hit} in validation accuracy at step {study.horizon:,}"
+    if hit == "super":
+        definition = f"super (validation accuracy above {DIARY.super_accuracy:.0%} at step {study.horizon:,})"
     shown, base, text = "no random seed", None, f"No random seed of these settings tells how many are {definition}."
     if n := len(study.census):
         base = share(int(study.census["super"].sum()), n)

@@ -175,8 +175,7 @@ def one(observations: Observations, condition: Condition) -> Fate:
     _divergence(study, curves)
     if has_diary_task(first):  # the screen was set on its census
         _recognised(observations, condition, study)
-    every = rows.rename(columns={SUPER: hit}).replace({"parents": {SUPER: hit}})
-    study.tabulate("fate_children", "Every child", every, open=False, code=("run_id", "parent", "line"))
+    study.tabulate("fate_children", "Every child", _named(rows, hit), open=False, code=("run_id", "parent", "line"))
     study.notes += [
         f"A parent is {hit} if it is {hit} in this store (validation accuracy above {DIARY.super_accuracy:.0%} at "
         f"step {horizon:,}), whatever it was chosen for. Lines of descent are the units of every interval; a share is "
@@ -223,11 +222,17 @@ def _counted(part: pd.DataFrame) -> dict[str, Any]:
     }
 
 
+def _named(frame: pd.DataFrame, hit: str) -> pd.DataFrame:
+    """Return a table whose super parents, measures and column are called ``hit``."""
+    called = frame.rename(columns={SUPER: hit})
+    return called.replace({name: {SUPER: hit} for name in ("parents", "measure") if name in called})
+
+
 def _in_words(frame: pd.DataFrame, hit: str) -> pd.DataFrame:
     """Return numbers of `_counted` as a table's columns."""
     of = " of " + frame["runs"].astype(str)
     ends = zip(frame["value"], frame["low"], frame["high"], strict=True)
-    frame = frame.replace({"change": CHANGES, "parents": {SUPER: hit}})
+    frame = _named(frame, hit).replace({"change": CHANGES})
     columns: dict[str, Any] = {
         hit: frame["hits"].astype(str) + of,
         "mean share of lines": [f"{v:.0%} ({a:.0%} to {b:.0%})" for v, a, b in ends],
@@ -306,8 +311,7 @@ def _halves(study: Fate) -> None:
             text = f"{label[0].upper()}{label[1:]}: {place}, over {how_many(n, 'line')} of descent. {more}."
             study.tell(label, place, text, estimate, measure == SUPER, parents == SUPER)
     caption = "Half-fate steps with 95% intervals"
-    named = pd.DataFrame(records).replace({"parents": {SUPER: study.hit}, "measure": {SUPER: study.hit}})
-    study.tables.insert(0, Table("fate_half", caption, named))
+    study.tables.insert(0, Table("fate_half", caption, _named(pd.DataFrame(records), study.hit)))
 
 
 def _more(half: Halfway) -> str:
@@ -392,7 +396,7 @@ def _divergence(study: Fate, curves: pd.DataFrame) -> None:
         ends = (e.low, e.high) if e.n >= FEWEST_OF_A_MEDIAN else (None, None)
         records.append(where | {"lines": e.n, "median": e.value, "low": ends[0], "high": ends[1]})
     caption = "Distance of moved children to their parents, by step (log of the validation loss)"
-    study.tabulate("fate_divergence", caption, records, open=False)
+    study.tabulate("fate_divergence", caption, _named(pd.DataFrame(records), study.hit), open=False)
 
 
 def _recognised(observations: Observations, condition: Condition, study: Fate) -> None:
