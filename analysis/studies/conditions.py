@@ -24,7 +24,7 @@ from grok.analysis.observations import (
     in_words,
     varying_columns,
 )
-from grok.analysis.populations import listed
+from grok.analysis.populations import listed, settings_in_words
 from grok.analysis.purposes import SEEDS, after_results, asked, extended, matched, shared_seeds, triples
 from grok.analysis.statistics.estimate import LEVEL, Estimate, Labels, NotEnoughData, holm, student
 from grok.analysis.statistics.proportions import clustered_ratio, ratio
@@ -304,7 +304,7 @@ def _count(study: Comparison) -> Finding:
         f"{shown} values change the mean time to generalise beyond chance (Holm-adjusted p below 0.05 over all of them)"
     )
     # times of several references are not told by the ratios to them
-    one = len({str(_held(family)) for family, _ in study.families}) == 1
+    one = len({str(differing_settings(f.groups[f.reference].iloc[0])) for f, _ in study.families}) == 1
     for word, sign in (("slowest" if one else "largest ratio", 1), ("fastest" if one else "smallest ratio", -1)):
         far = [(sign * np.log(e.value), c) for c, e in clear if sign * np.log(e.value) > 0]
         if far:
@@ -431,22 +431,12 @@ def _notes(families: list[Family], contrasts: list[Contrast]) -> list[str]:
         if c.shared
     ]
     held: dict[str, list[str]] = {}
-    largest = max(families, key=lambda f: sum(map(len, f.groups.values())))
-    usual = _held(largest)
-    others = ", ".join(f"{k}={in_words(v)}" for k, v in usual.items() if k != largest.setting)
-    changed = f", not the diary's regime: {others}" if others else ", the diary's regime otherwise"
-    notes.append(f"Task: {describe_task(largest.groups[largest.reference].iloc[0])}{changed}.")
     for family in families:
-        own = {k: v for k, v in _held(family).items() if usual.get(k) != v and k != family.setting}
-        if own:
-            held.setdefault(", ".join(f"{k}={in_words(v)}" for k, v in own.items()), []).append(family.title)
-    notes += [f"{', '.join(names)}: with {settings}." for settings, names in held.items()]
-    return notes
-
-
-def _held(family: Family) -> dict[str, object]:
-    """Return the settings of a family's reference that are not the defaults."""
-    return differing_settings(family.groups[family.reference].iloc[0])
+        row = family.groups[family.reference].iloc[0]
+        settings = f"{describe_task(row)}; {settings_in_words(row, (family.setting,))}"
+        held.setdefault(settings, []).append(family.title)
+    whose = [f" of {'; '.join(titles)}" * (len(held) > 1) for titles in held.values()]
+    return [*notes, *(f"Task{of}: {settings}." for of, settings in zip(whose, held, strict=True))]
 
 
 WEIGHT_DECAY_QUESTION = Question(
