@@ -445,7 +445,8 @@ class EvalConfig(common.Evaluations):
     average_share: float = setting(
         0.2,
         "Share of the steps, at the end, whose weights are averaged if `save` keeps weights.",
-        role="none",
+        role="schedule",
+        neutral=0.2,
         minimum=0,
         below=1,
     )

@@ -388,7 +388,7 @@ def test_a_shorter_run_is_gone_on_from_only_where_that_leaves_no_trace(door: Doo
     assert not goes_on(60, 5)  # its evaluation at step 12 is none of the longer run's
     assert goes_on(60, 5, "save=none")  # and leaves no trace where no weights are kept
     assert not goes_on(14, 4)  # whose average begins before step 12
-    assert goes_on(14, 4, "eval.average_share=0")
+    assert not goes_on(60, 4, "eval.average_share=0.1")  # which keeps another average
     assert not goes_on(60, 5, "train.early_stop=3", "save=none")
 
 

@@ -16,10 +16,11 @@ from grok.errors import CheckpointError, DataError
 from grok.execute.resume import named_checkpoint
 from grok.gpt import parts
 from grok.gpt.log import Log
+from grok.gpt.training.checkpoint import History
 from grok.gpt.training.engine import train
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
-from grok.records import Checkpoint, Job, Progress, RunResult, StepPoint
+from grok.records import Checkpoint, CurvePoint, Job, Progress, RunResult, StepPoint
 from grok.store import StoreWriter
 from tests.gpt.conftest import EIGHT_BITS, RUN, Build, differences, prepare_text, result_of, run, stopped, text_of
 
@@ -70,6 +71,15 @@ def test_a_longer_run_keeps_no_average_and_no_best_of_the_shorter_one(settings: 
     assert whole.tensors.keys() == resumed.tensors.keys() == {"final", "best", "average"}
     for moment, weights in whole.tensors.items():
         assert all(torch.equal(w, resumed.tensors[moment][n]) for n, w in weights.items()), moment
+
+
+def test_evaluations_of_another_schedule_do_not_count_for_the_early_stop() -> None:
+    history = History()
+    for step, loss in ((10, 2.0), (20, 3.0), (25, 3.1)):
+        history.observe(CurvePoint(step=step, val_loss=loss))
+    assert history.worse == 2
+    history.keep_steps(frozenset({10, 20, 30}), frozenset())
+    assert (history.best_step, history.worse, len(history.curve)) == (10, 1, 2)
 
 
 def test_a_resumed_run_keeps_its_early_stop_and_its_clock(settings: Build) -> None:

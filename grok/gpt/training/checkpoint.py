@@ -149,7 +149,7 @@ class History:
         if self.averaged_at != sorted(k for k in averaged if k <= last):
             self.average, self.averaged_at = None, []
         if self.best_step in (0, *due):
-            self.curve = kept
+            self.curve, self.worse = kept, sum(p.step > self.best_step for p in kept)
             return
         self.best, self.best_step, self.best_loss, self.worse, self.curve = None, 0, math.inf, 0, []
         for point in kept:
