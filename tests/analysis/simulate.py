@@ -377,7 +377,7 @@ def crossed(
         for r in range(replicates):
             t = float(np.exp(base + rng.normal(0, np.sqrt(components.get("chaos", 0.0)))))
             seeds = {f"seeds.{name}": 100 + level for name, level in zip(names, cell, strict=True)}
-            given = {**seeds, "perturb.ulps": 1, "seeds.perturb": r, "train.steps": 20_000, "eval.every": 100}
+            given = {**seeds, "perturb.ulps": 1, "seeds.perturb": r, "train.steps": 20_000, "eval.every": 250}
             truths.append(Truth(given, t, fast=t < 1500))
     return truths
 

@@ -119,7 +119,7 @@ def test_repeats_coupled_runs_and_small_groups_stay_outside() -> None:
 
 def test_going_on_with_every_seed_chooses_nothing() -> None:
     times = np.exp(np.random.default_rng(8).normal(np.log(8843), 0.6, 200))
-    seeds = [Truth({"seed": s, "train.steps": 4000, "eval.every": 500}, float(t)) for s, t in enumerate(times)]
+    seeds = [Truth({"seed": s, "train.steps": 4000, "eval.every": 1000}, float(t)) for s, t in enumerate(times)]
     longer = [Truth({**t.overrides, "train.steps": 60_000}, t.time) for t in seeds]
     store = simulate([*seeds, *longer], sweep(longer, "extend"))
     whole = ask("survival", store)
@@ -139,7 +139,7 @@ def test_going_on_with_every_seed_chooses_nothing() -> None:
     moved = simulate([Truth({"seed": s, "perturb.ulps": 1}, 900) for s in range(6)])
     assert len(asked_before_and_after(moved)[0]) == 6, "nothing was known of these seeds"
     # one more plan trains half of them and as many new seeds: only the new ones are asked for without results
-    new = [Truth({"seed": s, "train.steps": 60_000, "eval.every": 500}, 9000.0) for s in range(200, 230)]
+    new = [Truth({"seed": s, "train.steps": 60_000, "eval.every": 1000}, 9000.0) for s in range(200, 230)]
     half = longer[:100]
     mixed = ask("survival", simulate([*seeds, *half, *new], sweep([*half, *new])))
     assert mixed.population.rows["config.train.steps"].value_counts().to_dict() == {4000: 200, 60_000: 30}
