@@ -25,6 +25,7 @@ from tests.arithmetic.cases import curve, make_batch, results, tiny
 from tests.test_golden import check_golden
 
 
+@pytest.mark.slow  # 40 kernels take a compiler most of a minute: .ci/run has it
 def test_compiled_runs_equal_the_uncompiled_to_rounding_and_each_other_to_the_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
