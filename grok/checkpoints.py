@@ -36,7 +36,7 @@ from safetensors.torch import load_file, save_file
 from grok.errors import CheckpointError, CheckpointUnreadable, OtherRunsCheckpoint, disk_remedy
 from grok.files import clear_unfinished, discard_folder, disk_errors, is_unfinished, share_file, write_folder
 from grok.records import Checkpoint, joined_tags, tags_of
-from grok.untrusted import is_folder, is_plain, open_file, plain_name, read_json_object, refuse_links
+from grok.untrusted import file_hash, is_folder, is_plain, open_file, plain_name, read_json_object, refuse_links
 
 # Tensors in safetensors files: written plain, read whole, described and hashed by their bytes.
 
@@ -147,12 +147,6 @@ def content_hash(tensors: Mapping[str, torch.Tensor]) -> str:
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
-    with open_file(path, follow=True) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_shards(folder: Path) -> dict[str, torch.Tensor]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import hashlib
 import json
 import os
 import re
@@ -70,6 +71,16 @@ def open_file(path: Path, *, follow: bool = False) -> BufferedReader:
         os.close(handle)
         raise OSError(errno.EINVAL, "not a file", str(path))
     return open(handle, "rb")  # noqa: PTH123  (a handle, not a path)
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes.
+
+    Raises:
+        OSError: see :func:`open_file`.
+    """
+    with open_file(path, follow=True) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_text(path: Path, *, follow: bool = False) -> str:

@@ -54,6 +54,13 @@ class PlannedRun:
         """Return the run of other settings, with the same data and code, under its names."""
         return replace(self, config=config, identity=identify(config, self.data_hash, self.code))
 
+    def trunk(self) -> tuple[Identity, int] | None:
+        """Return the names of the run that this one equals up to a step, and this step; None: it switches nowhere."""
+        if (trunk := self.config.trunk()) is None:
+            return None
+        config, step = trunk
+        return identify(config, self.data_hash, self.code), step
+
 
 def prepare_runs(configs: Sequence[RunConfig]) -> list[PlannedRun]:
     """Read what the names of runs depend on, and return every config with its names.

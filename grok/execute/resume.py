@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from grok.config import MODES, ArithmeticConfig, GptConfig, Identity, RunConfig, flatten, identify
+from grok.config import MODES, ArithmeticConfig, GptConfig, Identity, RunConfig, flatten
 from grok.config.fields import recorded_of
 from grok.errors import CheckpointError
 from grok.execute.groups import PlannedRun
@@ -84,14 +84,6 @@ def _intact(
         except CheckpointError:
             return None, [f"{damaged} was trained anew"]
     return checkpoint, [f"{damaged} went on from step {checkpoint.step}"] if checkpoint.step != step else []
-
-
-def trunk_of(run: PlannedRun) -> tuple[Identity, int] | None:
-    """Return the names of the run that ``run`` equals up to a step, and this step; None: it switches nowhere."""
-    if (trunk := run.config.trunk()) is None:
-        return None
-    config, step = trunk
-    return identify(config, run.data_hash, run.code), step
 
 
 def origin_of(run: PlannedRun) -> Origin:
@@ -243,7 +235,7 @@ class Prefixes:
         ]
         if shorter:
             return replace(run, extends=max(shorter)[1])
-        if (trunk := trunk_of(run)) is not None:
+        if (trunk := run.trunk()) is not None:
             identity, step = trunk
             for row in self._alike(run, identity):
                 if step in self._kept[row["run_id"]] and not (log and row["config.train.steps"] != steps):

@@ -361,7 +361,7 @@ def finished_row(result: RunResult, run: PlannedRun, provenance: Provenance, sto
         for moment, tensors in result.tensors.items():
             save_weights(run_folder(store_path, result.run_id), moment, tensors, of)
         result.tensors = {}
-    if (trunk := resume.trunk_of(run)) is not None and result.parent_run_id is None:
+    if (trunk := run.trunk()) is not None and result.parent_run_id is None:
         result.parent_run_id, result.branch_step = trunk[0].run_id, trunk[1]
     identity = run.identity if result.run_id == run.run_id else replace(run.identity, run_id=result.run_id)
     return Row(result, run.config, identity, provenance, run.data_hash, run.code)
