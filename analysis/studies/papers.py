@@ -7,7 +7,7 @@ schedule may differ; the verdicts account for runs that end early. `results/pape
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Final
@@ -41,7 +41,7 @@ class Arm:
     """A slower arm, which may be another paper's, if the paper says so and has no ratio."""
     claimed: bool = True
     """Whether the paper has this setting; otherwise the steps are compared without a verdict."""
-    free: tuple[str, ...] = ()
+    free: Sequence[str] = ()
     """Settings that may take any value."""
     generalises: bool | None = None
     """Whether it generalises according to the paper, if the paper has no number."""
@@ -52,15 +52,14 @@ class Paper:
     """The arms of one paper, and steps of the phases that its text names."""
 
     title: str
-    arms: tuple[Arm, ...]
+    arms: Sequence[Arm]
     phases: Mapping[str, int] = field(default_factory=dict)
 
 
 def _read() -> Iterator[Paper]:
     """Yield the papers of ``papers.toml``, which describes its fields."""
     for paper in tomllib.loads(files("grok.analysis").joinpath("papers.toml").read_text(encoding="utf-8"))["papers"]:
-        arms = [Arm(**{**arm, "free": tuple(arm.get("free", ()))}) for arm in paper["arms"]]
-        yield Paper(paper["title"], tuple(arms), paper.get("phases", {}))
+        yield Paper(**paper | {"arms": [Arm(**arm) for arm in paper["arms"]]})
 
 
 PAPERS: Final = tuple(_read())

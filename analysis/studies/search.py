@@ -53,19 +53,17 @@ class Searches(Study):
 def result_of(data: dict[str, Any]) -> SearchResult:
     """Return a search from its record."""
     settings = sorted({name for trial in data["trials"] for name in trial["params"]})
-    records = []
-    for trial in data["trials"]:
-        value = math.nan if trial["value"] is None else float(trial["value"])
-        records.append(
-            {
-                "trial": trial["number"],
-                "state": trial["state"],
-                "value": value,
-                **_interval(data["objective"], [float(run[2]) for run in trial["runs"] if trial["state"] == FINISHED]),
-                "seeds": len(trial["runs"]),
-                **{name: trial["params"].get(name) for name in settings},
-            }
-        )
+    records = [
+        {
+            "trial": trial["number"],
+            "state": trial["state"],
+            "value": math.nan if trial["value"] is None else float(trial["value"]),
+            **_interval(data["objective"], [float(run[2]) for run in trial["runs"] if trial["state"] == FINISHED]),
+            "seeds": len(trial["runs"]),
+            **{name: trial["params"].get(name) for name in settings},
+        }
+        for trial in data["trials"]
+    ]
     return SearchResult(
         re.sub(r"[^\w.-]", "_", str(data["name"])),  # used in file names
         data["objective"],

@@ -169,11 +169,9 @@ def _middle(values: pd.Series, digits: int) -> str:
 def _rises(rises: pd.Series) -> str:
     """Return the words for how far the loss rose in the runs that spiked."""
     finite = _finite(rises)
-    no_number = len(rises) - len(finite)
+    words = [f"{n} of them to a loss that is not finite"] if (n := len(rises) - len(finite)) else []
     by = f"by {finite.median():.1f} nats in the median (at most {finite.max():.1f})"
-    if not no_number:
-        return by
-    return f"{no_number} of them to a loss that is not finite" + (f", the others {by}" if len(finite) else "")
+    return ", the others ".join([*words, *[by] * bool(len(finite))])
 
 
 def _listed(values: pd.Series, digits: int) -> str:
