@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +30,9 @@ def norms(parameters: Parameters) -> tuple[float, float, dict[str, float]]:
 # ``fourier``   share of the number embedding's power in its five strongest frequencies, and
 #               the Gini coefficient of the spectrum. For products and quotients the numbers are
 #               in the order of their discrete logarithms, whose sums and differences they are.
+# ``head``      the same two of the head's rows of the numbers (of the embedding's, if tied).
+# ``rank``      effective rank of the numbers' embedding and of the head: the exponential of the entropy
+#               of the singular values' shares (Roy and Vetterli 2007).
 # ``circuit``   restricted and excluded loss: with only, or without, the logits' components at
 #               five key frequencies along the operation (after Nanda et al. 2023, section 5),
 #               over all equations. The frequencies are the strongest at the step of the
@@ -41,6 +45,7 @@ def norms(parameters: Parameters) -> tuple[float, float, dict[str, float]]:
 # The norm of the last layer is in ``block_norms`` of every curve as ``head``; its cycles are
 # slingshots (Thilak et al. 2022).
 
+EMBEDDING: Final = "token_embedding.weight"
 KEY_FREQUENCIES: Final = 5
 _SIGN: Final = {"x+y": 1, "x*y": 1, "x-y": -1, "x/y": -1}
 """Operations that are a sum (1) or a difference (-1) in a cyclic group."""
@@ -58,7 +63,14 @@ def measured(
     """
     metrics: dict[str, float] = {}
     if "fourier" in wanted:
-        metrics |= fourier_metrics(parameters, task)
+        metrics |= fourier_metrics(parameters, task, "fourier", EMBEDDING)
+    if "head" in wanted:
+        metrics |= fourier_metrics(parameters, task, "head", head_of(parameters))
+    if "rank" in wanted:
+        metrics |= {
+            "embedding_rank": effective_rank(parameters[EMBEDDING][FIRST_NUMBER:]),
+            "head_rank": effective_rank(parameters[head_of(parameters)]),
+        }
     if "circuit" in wanted:
         metrics |= circuit_metrics(parameters, task, logits)
     if "logits" in wanted:
@@ -86,12 +98,20 @@ def group_order(task: TaskConfig) -> Tensor | None:
     return torch.arange(task.modulus)
 
 
-def spectrum(parameters: Parameters, task: TaskConfig) -> Tensor | None:
-    """Return the share of the number embedding's power at each frequency 1 .. n/2, [n // 2], without the constant."""
+def head_of(parameters: Parameters) -> str:
+    """Return the name of the head's weights [V, D]: the embedding's, if they are tied."""
+    return "head.weight" if "head.weight" in parameters else EMBEDDING
+
+
+def spectrum(parameters: Parameters, task: TaskConfig, name: str = EMBEDDING) -> Tensor | None:
+    """Return the share of the power at each frequency 1 .. n/2 [n // 2] in the numbers' rows of the weights ``name``.
+
+    The constant is left out.
+    """
     order = group_order(task)
     if order is None or len(order) < 2 * KEY_FREQUENCIES:
         return None
-    numbers = parameters["token_embedding.weight"].detach().double()[FIRST_NUMBER + order]  # [n, D]
+    numbers = parameters[name].detach().double()[FIRST_NUMBER + order]  # [n, D]
     power: Tensor = torch.fft.rfft(numbers, dim=0).abs().square().sum(-1)[1:].cpu()
     return power / power.sum()
 
@@ -104,12 +124,20 @@ def gini(shares: Tensor) -> float:
     return float((2 * rank - n - 1) @ ordered / (n * ordered.sum()))
 
 
-def fourier_metrics(parameters: Parameters, task: TaskConfig) -> dict[str, float]:
+def fourier_metrics(parameters: Parameters, task: TaskConfig, word: str, name: str) -> dict[str, float]:
     """Return the spectrum's share in its five strongest frequencies and its Gini coefficient; empty without a group."""
-    shares = spectrum(parameters, task)
+    shares = spectrum(parameters, task, name)
     if shares is None:
         return {}
-    return {"fourier_top5": float(shares.topk(KEY_FREQUENCIES).values.sum()), "fourier_gini": gini(shares)}
+    return {f"{word}_top5": float(shares.topk(KEY_FREQUENCIES).values.sum()), f"{word}_gini": gini(shares)}
+
+
+def effective_rank(weights: Tensor) -> float:
+    """Return the exponential of the entropy of the singular values' shares: 1 to the rank; NaN for weights that are."""
+    if not weights.isfinite().all():
+        return math.nan
+    values = torch.linalg.svdvals(weights.detach().double().cpu())
+    return float(torch.special.entr(values / values.sum()).sum().exp())
 
 
 @dataclass(frozen=True)

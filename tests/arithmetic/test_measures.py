@@ -19,8 +19,9 @@ from grok.arithmetic.measures import (
     add_final_losses,
     circuit_metrics,
     discrete_logarithms,
-    fourier_metrics,
+    effective_rank,
     logit_metrics,
+    measured,
 )
 from grok.arithmetic.optimizer import orthogonal_gradients, stable_logits
 from grok.arithmetic.program import Program
@@ -190,7 +191,7 @@ def test_the_coupling_is_the_bug_it_shows() -> None:
 
 
 def test_metrics_are_recorded_and_change_nothing() -> None:
-    metrics = ["fourier", "circuit", "logits", "gradient"]
+    metrics = ["fourier", "head", "rank", "circuit", "logits", "gradient"]
     task = {"modulus": 13}
     base, looked_at = results(tiny(task=task), tiny(task=task, eval={"metrics": metrics}))
     assert base.weights_hash == looked_at.weights_hash
@@ -198,7 +199,7 @@ def test_metrics_are_recorded_and_change_nothing() -> None:
     for point in looked_at.curve:
         assert set(point.metrics) == {
             "fourier_top5", "fourier_gini", "restricted_loss", "excluded_loss",
-            "logit_scale", "softmax_collapse", "gradient_norm",
+            "head_top5", "head_gini", "embedding_rank", "head_rank", "logit_scale", "softmax_collapse", "gradient_norm",
         }  # fmt: skip
         assert all(math.isfinite(v) for v in point.metrics.values())
 
@@ -223,9 +224,7 @@ def test_a_circuit_made_by_hand_is_found(operation: str) -> None:
     for i, k in enumerate(keys):
         angle = 2 * math.pi * k * place / n
         embedding[FIRST_NUMBER:, 2 * i], embedding[FIRST_NUMBER:, 2 * i + 1] = angle.cos(), angle.sin()
-    parameters = {"token_embedding.weight": embedding}
-    found = fourier_metrics(parameters, task)
-    assert found["fourier_top5"] == pytest.approx(1, abs=1e-2)  # 0 has no logarithm and stands outside
+    parameters, table = {"token_embedding.weight": embedding}, all_equations(task)
 
     def logits(equations: Equations) -> Tensor:
         a, b = place[torch.from_numpy(equations.a)], place[torch.from_numpy(equations.b)]
@@ -239,7 +238,13 @@ def test_a_circuit_made_by_hand_is_found(operation: str) -> None:
             numbers[:, FIRST_NUMBER] = -100  # the answer 0 never occurs among nonzero operands
         return numbers
 
-    table = all_equations(task)
+    tied = measured(("fourier", "head", "rank"), task, parameters, table, logits)
+    assert tied["fourier_top5"] == tied["head_top5"] == pytest.approx(1, abs=1e-2)  # 0 has no logarithm: it is outside
+    assert tied["embedding_rank"] == pytest.approx(2 * len(keys), abs=0.3)
+    assert math.isnan(effective_rank(embedding / 0))
+    one_wave = measured(("head", "rank"), task, {**parameters, "head.weight": embedding[:, :2]}, table, logits)
+    assert one_wave["head_gini"] > tied["head_gini"] + 0.1
+    assert one_wave["head_rank"] == pytest.approx(2, abs=0.05) and one_wave["embedding_rank"] == tied["embedding_rank"]
     nonzero = np.flatnonzero((table.a > 0) & (table.b > 0)) if n < 31 else np.arange(len(table))
     inside = table.take(nonzero)
     full = F.cross_entropy(logits(inside), torch.from_numpy(inside.answer) + FIRST_NUMBER)

@@ -130,14 +130,14 @@ def test_a_run_with_dense_evaluations_is_extended_and_resumed(engine: Engine) ->
 
 
 def test_measurements_are_those_of_looped_lanes_and_change_no_bit() -> None:
-    wanted = ["fourier", "circuit", "logits", "gradient"]
+    wanted = ["fourier", "head", "rank", "circuit", "logits", "gradient"]
     over: dict[str, Any] = {"precision": "float64", "eval": {"every": 8, "steps": [0], "metrics": wanted}}
     configs = [tiny(seed=seed, **over) for seed in (0, 1)]
     plain = tiny(**merge(over, {"eval": {"metrics": []}}))
     *found, without = run_stacked(*configs, plain, lanes=2)
     assert found[0].weights_hash == without.weights_hash and not any(point.metrics for point in without.curve)
     for one, other in zip(found, results(*configs), strict=True):
-        assert [len(point.metrics) for point in one.curve] == [6, 7, 7, 7], "no gradient at step 0"
+        assert [len(point.metrics) for point in one.curve] == [10, 11, 11, 11], "no gradient at step 0"
         for point, expected in zip(one.curve, other.curve, strict=True):
             assert point.metrics == pytest.approx(expected.metrics, rel=1e-9)
 

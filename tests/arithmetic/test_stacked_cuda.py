@@ -65,7 +65,10 @@ def test_a_graph_replays_the_numbers_of_its_kernels(path: str) -> None:
 
 
 def test_measurements_on_the_device_are_those_of_a_processor() -> None:
-    over = {"precision": "float64", "eval": {"every": 8, "metrics": ["fourier", "circuit", "logits", "gradient"]}}
+    over = {
+        "precision": "float64",
+        "eval": {"every": 8, "metrics": ["fourier", "head", "rank", "circuit", "logits", "gradient"]},
+    }
     (found,), (expected,) = on_gpu(tiny(**over)), results(tiny(**over))
     for point, other in zip(found.curve, expected.curve, strict=True):
         assert point.metrics == pytest.approx(other.metrics, rel=1e-8)
