@@ -27,6 +27,7 @@ from grok.arithmetic.gpu import block_kernels
 ATOMIC = ("tl.atomic_", "aten.index_put", "aten.scatter", "aten.index_add")
 """Operations that add in no fixed order."""
 DOTS = {"forward_kernel": (2, 1, 0), "rows_kernel": (3, 1, 0), "weights_kernel": (4, 0, 0), "input_kernel": (0, 0, 1)}
+DOTS |= {"head_forward_kernel": (1, 0, 0), "head_rows_kernel": (2, 0, 0), "head_weights_kernel": (2, 0, 0)}
 """Products of R D F, of R D D and of (Q + 2 X) D D terms for each lane in a kernel that is written by hand."""
 
 
@@ -39,7 +40,7 @@ def kernel_bytes(source: str) -> float:
 def counted(graph: Graph) -> dict[str, Any]:
     """Return the counts of one call of ``graph``, over all lanes."""
     products = [node for node in calls(graph) if node.target is torch.ops.aten.bmm.default]
-    rows = [node for node in calls(graph) if re.match(r"grok\.(?!block)", str(node.target))]
+    rows = [node for node in calls(graph) if re.match(r"grok\.(?!block|head)", str(node.target))]
     launches, by_hand = graph.launches(), launches_of(graph)
     terms = [(*DOTS.get(kernel.__name__, (0, 0, 0)), 2 * len(t[0]) * s.D, s) for kernel, t, s in by_hand]
     flops = [each * (s.R * (f * s.F + d * s.D) + x * s.D * (s.Q + 2 * s.X)) for f, d, x, each, s in terms]
@@ -68,7 +69,7 @@ def launches_of(graph: Graph) -> list[Any]:
     """Return (kernel, what it reads and writes, sizes) of the launches of kernels that are written by hand."""
     with patch.object(block_kernels, "launch") as launch:
         for node in calls(graph):
-            if str(node.target).startswith("grok.block"):
+            if str(node.target).startswith(("grok.block", "grok.head")):
                 values = [x.meta["val"] if isinstance(x, torch.fx.Node) else x for x in node.args]
                 getattr(block_kernels, str(node.target).split(".")[1])(*values)
     return [call.args for call in launch.call_args_list]

@@ -22,7 +22,7 @@ from torch._inductor.codecache import PyCodeCache
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.generated.graphs import CPU, Graph, generated, trace, traced, update, update_inputs
-from grok.arithmetic.gpu import block_kernels
+from grok.arithmetic.gpu import block, block_kernels
 from grok.arithmetic.gpu.engine import Seat, Stack
 from grok.arithmetic.gpu.state import LaneState
 from grok.arithmetic.gpu.step import TrainingStep
@@ -64,7 +64,7 @@ def outcome(precision: str, settings: dict[str, Any], width: int = 3) -> dict[st
     plain, interpreted = TrainingStep(states[0], compile=False), TrainingStep(states[1], compile=True)
     graphs: list[Graph] = []
     library = torch.library.Library("grok", "IMPL")
-    for name in ("block", "block_gradients"):
+    for name in block.OPERATIONS:
         library.impl(name, getattr(block_kernels, name), "CPU", allow_override=True)
     tensors = interpreted.inputs()
     interpreted._gradients = runnable("step", traced(interpreted, tensors), tensors, graphs)

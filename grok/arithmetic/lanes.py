@@ -89,20 +89,29 @@ class LaneModel:
 
     def logits(self, p: Parameters, batch: Batch, noise: Noise = no_noise) -> Tensor:  # [..., B, V]
         """Return the logits at the last position."""
-        config, plan = self.config, self.plan
-        x = noise("embedding", torch.cat(self.embed(p, batch), -2))  # [..., R, D]
-        groups = plan.own
-        for layer in range(config.layers):
-            last = layer == config.layers - 1
-            x = self.block(p, f"blocks.{layer}.", x, groups, batch, last, noise)
-            groups = plan.prefix
-        if config.final_norm:
+        x = self.answers(p, batch, noise)
+        if self.config.final_norm:
             x = self.norm(p, "final_norm", x)
-        head = p["token_embedding.weight"] if config.tied else p["head.weight"]
+        head = p["token_embedding.weight"] if self.config.tied else p["head.weight"]
         logits = self.ops.linear(x, head, p.get("head.bias"))
-        if plan.prefix[-1] != "pair":  # the answer does not depend on both operands' examples
-            logits = self.widen(logits, plan.prefix[-1], "pair", batch)
+        if self.plan.prefix[-1] != "pair":  # the answer does not depend on both operands' examples
+            logits = self.widen(logits, self.plan.prefix[-1], "pair", batch)
         return logits
+
+    def answers(self, p: Parameters, batch: Batch, noise: Noise) -> Tensor:  # [..., R, D]
+        """Return the rows of the last position after the last block."""
+        x = noise("embedding", torch.cat(self.embed(p, batch), -2))
+        groups = self.plan.own
+        for layer in range(self.config.layers):
+            last = layer == self.config.layers - 1
+            x = self.block(p, f"blocks.{layer}.", x, groups, batch, last, noise)
+            groups = self.plan.prefix
+        return x
+
+    def scores(self, p: Parameters, batch: Batch, kind: str, noise: Noise = no_noise) -> tuple[Tensor, Tensor]:
+        """Return each example's loss, see ``losses``, and whether its answer has the largest logit; [..., B]."""
+        logits = self.logits(p, batch, noise)
+        return self.losses(logits, batch.answer, kind), logits.detach().argmax(-1) == batch.answer
 
     def losses(self, logits: Tensor, answer: Tensor, kind: str) -> Tensor:
         """Return each example's loss [..., B] of the ``kind`` that ``train.loss`` names."""

@@ -76,7 +76,7 @@ class NumericsConfig:
     )
     kernels: str = setting(
         "compiled",
-        "Blocks of stacked lanes on a GPU: by the compiler's kernels, or by kernels written by hand (fused).",
+        "Blocks and losses of stacked lanes on a GPU: by kernels of the compiler, or written by hand (fused).",
         role="none",
         choices=("compiled", "fused"),
     )

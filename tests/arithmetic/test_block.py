@@ -19,7 +19,8 @@ FUSED: dict[str, Any] = {"numerics": {"compile": False, "kernels": "fused"}}
     [
         {},
         {"model": {"activation": "relu", "bias": False}},
-        {"model": {"layers": 1}},
+        {"model": {"layers": 1, "final_norm": False, "tied": True}},
+        {"train": {"loss": "stablemax"}},
         {"model": {"layers": 3}, "task": {"sequence": "a b ="}},
     ],
 )

@@ -88,16 +88,17 @@ def test_kernels_written_by_hand_have_the_plain_numbers_and_spill_nothing_on_thr
     result = generated("interpret", *FUSED)
     assert result["float32"]["difference"] < 1e-6 and result["float64"]["difference"] < 1e-9
     step = generated("cubins", *FUSED)["step"]
-    assert step["failed"] == step["spilled"] == [] and len(step["by hand"]) == 3 * 14
+    assert step["failed"] == step["spilled"] == [] and len(step["by hand"]) == 3 * 17
     three = generated("cubins", FUSED[0], FUSED[1].replace("}}", '}, "precision": "tf32x3"}'))["step"]
-    products = [used for used in three["by hand"] if used.startswith(("forward", "rows", "weights", "input"))]
-    assert three["failed"] == three["spilled"] == [] and len(products) == 3 * 8
+    kernels = ("forward", "rows", "weights", "input", "head")
+    products = [used for used in three["by hand"] if used.startswith(kernels)]
+    assert three["failed"] == three["spilled"] == [] and len(products) == 3 * 11
     assert all("cvt.rna.tf32" in used and int(used.split(": ")[1].split()[0]) > 64 for used in products), (
         "none is empty"
     )
-    assert sum("wgmma" in used for used in products) == 6, "on sm_90, but for the weights"
+    assert sum("wgmma" in used for used in products) == 8, "on sm_90, but for the weights"
     wide = FUSED[1].replace("}}", '}, "precision": "float64", "model": {"d_model": 256}}')
-    assert len(generated("cubins", FUSED[0], wide)["step"]["by hand"]) == 3 * 14
+    assert len(generated("cubins", FUSED[0], wide)["step"]["by hand"]) == 3 * 17
     count = generated("count", *FUSED)
     size = sum(row[3] for row in parts(count)) + count["graphs"]["step"]["by hand"]["bytes"]
     assert f"a step is {size / count['width'] / 1e6:.1f} MB a lane" in (ROOT / "docs/internals.md").read_text("utf-8")

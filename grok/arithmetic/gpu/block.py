@@ -1,10 +1,10 @@
-"""A block of all lanes as one operation: ``numerics.kernels=fused``.
+"""A block of all lanes, and the losses after the last one, as one operation each: ``numerics.kernels=fused``.
 
 On a CUDA device the operations launch the kernels of ``grok.arithmetic.gpu.block_kernels``; on a CPU they are the same
 mathematics in torch. A compiler sees opaque calls.
 
 L lanes, X rows before the block, Q of them with queries: the last ones, R rows after it, T positions, H heads, D width,
-F width of the hidden layer, B batch.
+F width of the hidden layer, V vocabulary.
 
 The bias of the keys is not read, and its gradient is 0: it adds the same number to all scores of a softmax.
 """
@@ -69,7 +69,41 @@ class _Block(torch.autograd.Function):
         return tuple(grad if needed else None for grad, needed in zip(every, ctx.needs_input_grad, strict=True))
 
 
+def head(x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """Return cross-entropies [L, R] of rows ``x`` [L, R, D], differentiable; and 1 where the answer is right, else 0.
+
+    Args:
+        x: rows after the last block.
+        rest: weight and bias [L, D] of the norm before the head, or None; weight [L, V, D] of the head, and its bias
+            [L, V] or None; answers [L, R]; the precision of the kernels' products.
+    """
+    return _Head.apply(x.contiguous(), *rest)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Head(torch.autograd.Function):
+    """Keeps what the norm's gradients need, and the logarithms of softmax's sums; the logits are computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        losses, hits, logs, *kept = torch.ops.grok.head.default(*arguments)
+        ctx.save_for_backward(*kept, logs, *arguments[1:-1])
+        ctx.products = arguments[-1]
+        ctx.mark_non_differentiable(hits)
+        return losses, hits
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        found = torch.ops.grok.head_gradients.default(grads[0].contiguous(), *ctx.saved_tensors, ctx.products)
+        every = found[0], *found[3], *found[1:3], None, None
+        return tuple(grad if needed else None for grad, needed in zip(every, ctx.needs_input_grad, strict=True))
+
+
 # The operations on a CPU.
+
+
+def _scaled(normal: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Return rows after a norm, or without one, from what they are before its weight and bias."""
+    return normal if weight is None or bias is None else normal * weight[:, None, :] + bias[:, None, :]
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -95,10 +129,10 @@ def _block(*arguments: Any) -> tuple[Tensor, ...]:
     mixed = mixed if qkv_bias is None else mixed + qkv_bias[:, None, 2 * q.shape[2] :]
     residual = x.gather(1, (table[..., -1:].long() - (kv.shape[1] - x.shape[1])).expand_as(mixed))
     normal1, rate1 = standardise(residual + _linear(mixed, out, out_bias))
-    z = normal1 * weight1[:, None, :] + bias1[:, None, :]
+    z = _scaled(normal1, weight1, bias1)
     h = _linear(z, up, up_bias)
     normal2, rate2 = standardise(z + _linear(F.gelu(h) if gelu else F.relu(h), down, down_bias))
-    return normal2 * weight2[:, None, :] + bias2[:, None, :], mixed, normal1, rate1, normal2, rate2
+    return _scaled(normal2, weight2, bias2), mixed, normal1, rate1, normal2, rate2
 
 
 def _block_gradients(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
@@ -110,7 +144,7 @@ def _block_gradients(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     """
     q, kv, qkv, qkv_bias, table, _, _, normal1, rate1, normal2, rate2, *parameters, _, heads, gelu, _ = arguments
     out, _, weight1, bias1, up, up_bias, down, _, weight2, _ = parameters
-    z = normal1 * weight1[:, None, :] + bias1[:, None, :]
+    z = _scaled(normal1, weight1, bias1)
     h = _linear(z, up, up_bias)
     of_second = standardise_gradient(grad * weight2[:, None, :], normal2, rate2)
     of_active = torch.bmm(of_second, down)
@@ -143,6 +177,26 @@ def _sums(rows: Tensor, index: Tensor, count: int) -> Tensor:
     return found.scatter_add_(1, index[..., None].long().expand_as(rows), rows)
 
 
+def _head(*arguments: Any) -> tuple[Tensor, ...]:
+    """Return losses, hits and the logarithms of sums [L, R]; the rate and the rows of ``standardise``, or x."""
+    x, weight, bias, head, head_bias, answer, _ = arguments
+    normal, rate = (x.clone(), x.new_empty(*x.shape[:2], 1)) if weight is None else standardise(x)
+    logits = _linear(_scaled(normal, weight, bias), head, head_bias)
+    logs, own = logits.logsumexp(-1), logits.gather(2, answer[..., None])[..., 0]
+    return logs - own, (logits.argmax(-1) == answer).to(x.dtype), logs, rate, normal
+
+
+def _head_gradients(grad: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    """Return the gradients of x, of the head and its bias, and of the norm's weight and bias, [2, L, D]."""
+    rate, normal, logs, weight, bias, head, head_bias, answer, _ = arguments
+    z = _scaled(normal, weight, bias)
+    shares = (_linear(z, head, head_bias) - logs[..., None]).exp()
+    slopes = (shares - F.one_hot(answer, head.shape[1])) * grad[..., None]
+    of_z = torch.bmm(slopes, head)
+    of_x = of_z if weight is None else standardise_gradient(of_z * weight[:, None, :], normal, rate)
+    return of_x, torch.bmm(slopes.mT, z), slopes.sum(1), torch.stack([(of_z * normal).sum(1), of_z.sum(1)])
+
+
 # Their registration.
 
 _KERNELS: Final = "grok.arithmetic.gpu.block_kernels"
@@ -151,7 +205,8 @@ _REST: Final = (
     "Tensor out, Tensor? out_bias, Tensor weight1, Tensor bias1, Tensor up, Tensor? up_bias, Tensor down, "
     "Tensor? down_bias, Tensor weight2, Tensor bias2, bool shared, int heads, bool gelu, str products"
 )
-_TENSORS: Final = "Tensor, Tensor, Tensor, Tensor, Tensor, Tensor"
+_FOUR: Final = "Tensor, Tensor, Tensor, Tensor"
+_TENSORS: Final = f"{_FOUR}, Tensor, Tensor"
 _LIBRARY: Final = torch.library.Library("grok", "FRAGMENT")
 _LIBRARY.define(f"block(Tensor x, Tensor q, Tensor kv, Tensor? qkv_bias, Tensor table, {_REST}) -> ({_TENSORS})")
 _LIBRARY.define(
@@ -159,7 +214,11 @@ _LIBRARY.define(
     f"Tensor lengths, Tensor normal1, Tensor rate1, Tensor normal2, Tensor rate2, {_REST}) "
     f"-> ({_TENSORS}, Tensor, Tensor)"
 )
-for _name, _on_cpu in (("block", _block), ("block_gradients", _block_gradients)):
+_HEAD: Final = "Tensor? weight, Tensor? bias, Tensor head, Tensor? head_bias, Tensor answer, str products"
+_LIBRARY.define(f"head(Tensor x, {_HEAD}) -> ({_FOUR}, Tensor)")
+_LIBRARY.define(f"head_gradients(Tensor grad, Tensor rate, Tensor normal, Tensor logs, {_HEAD}) -> ({_FOUR})")
+OPERATIONS: Final = {f.__name__[1:]: f for f in (_block, _block_gradients, _head, _head_gradients)}
+for _name, _on_cpu in OPERATIONS.items():
     _LIBRARY.impl(_name, _on_cpu, "CPU")
     _LIBRARY.impl(_name, lambda *arguments, name=_name: getattr(import_module(_KERNELS), name)(*arguments), "CUDA")
 
@@ -178,3 +237,17 @@ def empty_gradients(grad: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     of_rows = [q.new_empty(size) for size in ((*kv.shape[:2], q.shape[2]), *sizes)]
     of_parts = torch.empty_like(grad), torch.empty_like(up), up.new_empty(up.shape[:2]), torch.empty_like(down)
     return *of_rows, *of_parts, q.new_empty(7, len(q), q.shape[2])
+
+
+@torch.library.register_fake("grok::head", lib=_LIBRARY)  # type: ignore[untyped-decorator]
+def empty_scores(x: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    """Return what ``grok::head`` returns, without values."""
+    return *(x.new_empty(x.shape[:2]) for _ in range(3)), x.new_empty(*x.shape[:2], 1), torch.empty_like(x)
+
+
+@torch.library.register_fake("grok::head_gradients", lib=_LIBRARY)  # type: ignore[untyped-decorator]
+def empty_head_gradients(grad: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """Return what ``grok::head_gradients`` returns, without values."""
+    normal, head = rest[1], rest[5]
+    of_sums = head.new_empty(head.shape[:2]), head.new_empty(2, len(head), head.shape[2])
+    return torch.empty_like(normal), torch.empty_like(head), *of_sums

@@ -1,11 +1,12 @@
 """The Triton kernels of ``grok.arithmetic.gpu.block``, which imports them when it launches one: they need triton.
 
-A program owns one lane, and a block of its rows or of its hidden layer. It adds up in a fixed order that no other lane
-changes, and nothing is added atomically. The hidden layer stays in registers; the gradients compute it again.
+A program owns one lane, and a block of its rows, of its hidden layer or of its logits. It adds up in a fixed order that
+no other lane changes, and nothing is added atomically. Hidden layer and logits stay in registers; the gradients compute
+them again.
 
 Arguments are addresses of contiguous tensors, but x is the last Q of X rows, and where Q is X, queries, keys and values
-are columns of one tensor, as their gradients are. ``r`` are rows, ``f`` indices of the hidden layer, ``d`` of the
-model's width, ``c`` columns of one or all heads: one block each.
+are columns of one tensor, as their gradients are. ``r`` are rows, ``f`` indices of the hidden layer, or of the
+vocabulary (F is V then), ``d`` of the model's width, ``c`` columns of one or all heads: one block each.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grok.arithmetic.gpu.block import empty_gradients, empty_results
+from grok.arithmetic.gpu.block import empty_gradients, empty_head_gradients, empty_results, empty_scores
 from grok.arithmetic.lanes import EPS
 
 BLOCKS: Final = {
@@ -62,11 +63,12 @@ class Sizes:
     step: int
     """Terms of a product's sum that are in shared memory at a time."""
     blocks: int
-    """Programs of ``rows_kernel`` for a lane."""
+    """Blocks of a lane's rows in the kernel that begins the sums over them."""
     q_width: int
     """Numbers from one row of queries, or of their gradients, to the next; ``kv_width``: of keys and values."""
     kv_width: int
-    sums: int = 7
+    sums: int
+    """Sums over a lane's rows."""
     eps: float = EPS
 
 
@@ -107,32 +109,69 @@ def block_gradients(*arguments: Any) -> tuple[Tensor, ...]:
     return found
 
 
+def head(*arguments: Any) -> tuple[Tensor, ...]:
+    """Return what the operation ``grok::head`` returns."""
+    x, _, _, weight, _, answer, products = arguments
+    found: tuple[Tensor, ...] = empty_scores(*arguments)
+    sizes = sizes_of(x, x, answer[..., None], weight, 0, False, products, forward_kernel)
+    launch(head_forward_kernel, [*arguments[:-1], *found], sizes)
+    return found
+
+
+def head_gradients(*arguments: Any) -> tuple[Tensor, ...]:
+    """Return what the operation ``grok::head_gradients`` returns."""
+    grad, rate, normal, *rest, answer, products = arguments
+    found: tuple[Tensor, ...] = empty_head_gradients(*arguments)
+    of_x, *of_head, sums = found
+    sizes = partial(sizes_of, normal, normal, answer[..., None], of_head[0], 0, False, products)
+    parts = normal.new_empty(len(grad), sizes(forward_kernel).blocks, len(sums), normal.shape[2])
+    launch(head_rows_kernel, [grad, rate, normal, *rest, answer, of_x, parts], sizes(forward_kernel))
+    launch(head_weights_kernel, [grad, normal, *rest, answer, parts, *of_head, sums], sizes(weights_kernel))
+    return found
+
+
 def sizes_of(q: Tensor, kv: Tensor, table: Tensor, up: Tensor, heads: int, gelu: bool, products: str, by: Any) -> Sizes:
-    """Return a kernel's sizes for q [L, Q, D], kv [L, X, 2 D], the table [L, R, T + 1] and up [L, F, D]."""
+    """Return sizes for q [L, Q, D], kv [L, X, 2 D], the table [L, R, T + 1] and up [L, F, D], and a kernel's blocks."""
     kind = "float64" if q.dtype == torch.float64 else products
     x, d, r, t = kv.shape[1], q.shape[2], table.shape[1], table.shape[2] - 1
     width, blocks = max(16, triton.next_power_of_2(d)), BLOCKS[kind] | OTHERS
     if width > 128:  # tl.dot takes no less than 16
         blocks = {name: (max(16, rows // 2), max(16, f // 2), warps) for name, (rows, f, warps) in blocks.items()}
     shape = x, q.shape[1], r, t, heads, d, up.shape[1], gelu, products
-    how = width, STEPS[kind], triton.cdiv(r, blocks["rows_kernel"][0]), q.stride(1), kv.stride(1)
+    summing, sums = ("rows_kernel", 7) if t else ("forward_kernel", 2)  # the head attends to no position
+    how = width, STEPS[kind], triton.cdiv(r, blocks[summing][0]), q.stride(1), kv.stride(1), sums
     return Sizes(*shape, *blocks[by.__name__], *how)
 
 
 def launch(kernel: Any, tensors: Sequence[Tensor], s: Sizes) -> None:
     """Queue a kernel; the first of ``tensors`` has one row for each lane."""
     assert all(tensor is None or tensor.stride(-1) == 1 for tensor in tensors)
-    blocks = {weights_kernel: (s.F, s.chunk), sources_kernel: (s.X, 1), input_kernel: (s.X, s.rows)}
+    of_weights = dict.fromkeys((weights_kernel, head_weights_kernel), (s.F, s.chunk))
+    blocks = {**of_weights, sources_kernel: (s.X, 1), input_kernel: (s.X, s.rows)}
     grid = triton.cdiv(*blocks.get(kernel, (s.R, s.rows))), len(tensors[0])
     heads = s.H if kernel in (mix_kernel, shares_kernel) else 1
     kernel[*grid, heads](*tensors, S=s, num_warps=s.warps, num_stages=STAGES)
 
 
 @triton.jit
-def _load(x, lane, i, j, M: tl.constexpr, N: tl.constexpr):
-    """Return elements i, j of a lane's matrix [M, N]; 0 outside it."""
+def _load(x, lane, i, j, M: tl.constexpr, N: tl.constexpr, outside=0.0):
+    """Return elements i, j of a lane's matrix [M, N]; ``outside`` where there are none."""
     inside = (i[:, None] < M) & (j[None, :] < N)
-    return tl.load(x + lane * M * N + i[:, None] * N + j[None, :], mask=inside, other=0.0)
+    return tl.load(x + lane * M * N + i[:, None] * N + j[None, :], mask=inside, other=outside)
+
+
+@triton.jit
+def _place(size: tl.constexpr, S: tl.constexpr):
+    """Return a program's lane, its block of ``size`` rows or indices, and the columns of a row."""
+    return tl.program_id(1).to(tl.int64), tl.program_id(0) * size + tl.arange(0, size), tl.arange(0, S.width)
+
+
+@triton.jit
+def _plus(total, bias, lane, d, N: tl.constexpr):
+    """Return a block plus part of a lane's bias [N], if there is one."""
+    if bias is not None:
+        total += _load(bias, lane, tl.arange(0, 1), d, 1, N)
+    return total
 
 
 @triton.jit
@@ -147,11 +186,12 @@ def _dot(x, y, total, S: tl.constexpr):
 
 
 @triton.jit
-def _normed(normal, weight, bias, lane, r, d, S: tl.constexpr):
-    """Return a block of a norm's result, from what it has before weight and bias."""
-    one = tl.arange(0, 1)
-    scaled = _load(normal, lane, r, d, S.R, S.D) * _load(weight, lane, one, d, 1, S.D)
-    return scaled + _load(bias, lane, one, d, 1, S.D)
+def _scaled(x, weight, bias, lane, r, d, R: tl.constexpr, D: tl.constexpr):
+    """Return a block of rows [R, D]; of a norm's result, if it has a weight, from what it is before weight and bias."""
+    rows = _load(x, lane, r, d, R, D)
+    if weight is not None:
+        rows *= _load(weight, lane, tl.arange(0, 1), d, 1, D)
+    return _plus(rows, bias, lane, d, D)
 
 
 @triton.jit
@@ -163,17 +203,20 @@ def _product(
     for first in range(0, D, S.step):
         d = first + tl.arange(0, S.step)
         block = tl.trans(_load(y, lane, f, d, N, D)) if turned else _load(y, lane, d, f, D, N)
-        rows = _load(x, lane, r, d, R, D) if weight is None else _normed(x, weight, bias, lane, r, d, S)
-        total = _dot(rows, block, total, S)
+        total = _dot(_scaled(x, weight, bias, lane, r, d, R, D), block, total, S)
     return total
+
+
+@triton.jit
+def _linear(normal, weight, bias, up, up_bias, lane, r, f, S: tl.constexpr):
+    """Return a block of a product of rows after a norm, with its bias."""
+    return _plus(_product(normal, weight, bias, up, lane, r, f, S.R, S.D, S.F, True, S), up_bias, lane, f, S.F)
 
 
 @triton.jit
 def _hidden(normal, weight, bias, up, up_bias, lane, r, f, S: tl.constexpr):
     """Return a block of the hidden layer, and the activation's slopes."""
-    h = _product(normal, weight, bias, up, lane, r, f, S.R, S.D, S.F, True, S)
-    if up_bias is not None:
-        h += _load(up_bias, lane, tl.arange(0, 1), f, 1, S.F)
+    h = _linear(normal, weight, bias, up, up_bias, lane, r, f, S)
     if S.gelu:
         below = 0.5 * (1 + tl.erf(h * 0.7071067811865476))  # the normal distribution function
         return h * below, below + h * tl.exp(-0.5 * h * h) * 0.3989422804014327
@@ -213,6 +256,18 @@ def _sum(parts, rows, place: tl.constexpr, lane, d, S: tl.constexpr):
 
 
 @triton.jit
+def _whole_sums(parts, sums, lane, d, S: tl.constexpr):
+    """Write the sums over all of a lane's rows; of its programs, the first one does it."""
+    if tl.program_id(0) == 0:
+        i = tl.arange(0, 8)
+        whole = tl.zeros([8, d.shape[0]], dtype=parts.dtype.element_ty)
+        for block in range(S.blocks):
+            whole += _load(parts, lane * S.blocks + block, i, d, S.sums, S.D)
+        at = (i[:, None] * tl.num_programs(1) + lane) * S.D + d[None, :]
+        tl.store(sums + at, whole, mask=(i[:, None] < S.sums) & (d[None, :] < S.D))
+
+
+@triton.jit
 def _own(table, lane, r, S: tl.constexpr):
     """Return the own rows before the block of rows after it; X where there is no row."""
     return tl.load(table + (lane * S.R + r) * (S.T + 1) + S.T, mask=r < S.R, other=S.X)
@@ -222,9 +277,7 @@ def _own(table, lane, r, S: tl.constexpr):
 def _query(q, bias, table, lane, r, c, S: tl.constexpr):
     """Return columns of the scaled queries of rows."""
     query = _load(q, lane, _own(table, lane, r, S) - (S.X - S.Q), c, S.Q, S.q_width)
-    if bias is not None:
-        query += _load(bias, lane, tl.arange(0, 1), c, 1, 3 * S.D)
-    return query * (S.D // S.H) ** -0.5
+    return _plus(query, bias, lane, c, 3 * S.D) * (S.D // S.H) ** -0.5
 
 
 @triton.jit
@@ -253,9 +306,7 @@ def _attention(q, kv, bias, table, S: tl.constexpr):
 def mix_kernel(q, kv, bias, table, mixed, S: tl.constexpr):
     """Write one head's columns of rows of attention's mixed values."""
     lane, r, c, _, value, _, share = _attention(q, kv, bias, table, S)
-    total = tl.sum(share * value, 1)
-    if bias is not None:
-        total += _load(bias, lane, tl.arange(0, 1), 2 * S.D + c, 1, 3 * S.D)
+    total = _plus(tl.sum(share * value, 1), bias, lane, 2 * S.D + c, 3 * S.D)
     _store(mixed, total, lane, r, c, S.R, S.D)
 
 
@@ -307,8 +358,7 @@ def sources_kernel(
 @triton.jit
 def input_kernel(of_residual, of_q, of_kv, qkv, of_x, S: tl.constexpr):
     """Write rows of the gradient of x: what the residual connection and the products bring."""
-    lane = tl.program_id(1).to(tl.int64)
-    r, d = tl.program_id(0) * S.rows + tl.arange(0, S.rows), tl.arange(0, S.width)
+    lane, r, d = _place(S.rows, S)
     asked = tl.where(r < S.X - S.Q, S.Q, r - (S.X - S.Q))  # rows without queries are outside
     total = _load(of_residual, lane, asked, d, S.Q, S.D)
     if S.Q == S.X:
@@ -329,11 +379,8 @@ def forward_kernel(
     y, normal1, rate1, normal2, rate2, S: tl.constexpr,
 ):  # fmt: skip
     """Write rows of y, and of what ``standardise`` returns for both norms."""
-    lane, one = tl.program_id(1).to(tl.int64), tl.arange(0, 1)
-    r, d = tl.program_id(0) * S.rows + tl.arange(0, S.rows), tl.arange(0, S.width)
-    total = _product(mixed, None, None, out, lane, r, d, S.R, S.D, S.D, True, S)
-    if out_bias is not None:
-        total += _load(out_bias, lane, one, d, 1, S.D)
+    lane, r, d = _place(S.rows, S)
+    total = _plus(_product(mixed, None, None, out, lane, r, d, S.R, S.D, S.D, True, S), out_bias, lane, d, S.D)
     skipped: tl.constexpr = S.X - S.Q
     total += _load(x + lane * skipped * S.D, lane, _own(table, lane, r, S) - skipped, d, S.Q, S.D)
     total = _norm(total, weight1, bias1, normal1, rate1, lane, r, d, S)
@@ -342,8 +389,7 @@ def forward_kernel(
         f = first + tl.arange(0, S.chunk)
         h, _ = _hidden(normal1, weight1, bias1, up, up_bias, lane, r, f, S)
         total = _dot(h, tl.trans(_load(down, lane, d, f, S.D, S.F)), total, S)
-    if down_bias is not None:
-        total += _load(down_bias, lane, one, d, 1, S.D)
+    total = _plus(total, down_bias, lane, d, S.D)
     _store(y, _norm(total, weight2, bias2, normal2, rate2, lane, r, d, S), lane, r, d, S.R, S.D)
 
 
@@ -353,8 +399,7 @@ def rows_kernel(
     of_second, of_first, of_mixed, parts, S: tl.constexpr,
 ):  # fmt: skip
     """Write rows of the gradients of both norms' inputs and of the mixed values, and parts of the sums."""
-    lane = tl.program_id(1).to(tl.int64)
-    r, d = tl.program_id(0) * S.rows + tl.arange(0, S.rows), tl.arange(0, S.width)
+    lane, r, d = _place(S.rows, S)
     total = _norm_gradient(_load(grad, lane, r, d, S.R, S.D), weight2, normal2, rate2, parts, 0, lane, r, d, S)
     _store(of_second, total, lane, r, d, S.R, S.D)
     _sum(parts, total, 2, lane, d, S)
@@ -376,8 +421,7 @@ def rows_kernel(
 @triton.jit
 def weights_kernel(grad, normal, weight, bias, up, up_bias, down, part, of_up, of_bias, of_down, sums, S: tl.constexpr):
     """Write a chunk of the gradients of both weights and of the first bias; the first program, the sums of parts."""
-    lane = tl.program_id(1).to(tl.int64)
-    f, d = tl.program_id(0) * S.chunk + tl.arange(0, S.chunk), tl.arange(0, S.width)
+    lane, f, d = _place(S.chunk, S)
     ups = tl.zeros([f.shape[0], d.shape[0]], dtype=up.dtype.element_ty)
     downs, total = ups, tl.zeros([1, f.shape[0]], dtype=up.dtype.element_ty)
     for first in range(0, S.R, S.rows):
@@ -386,15 +430,78 @@ def weights_kernel(grad, normal, weight, bias, up, up_bias, down, part, of_up, o
         h, slope = _hidden(normal, weight, bias, up, up_bias, lane, r, f, S)
         of_h *= slope
         total += tl.sum(of_h, 0, keep_dims=True)
-        ups = _dot(tl.trans(of_h), _normed(normal, weight, bias, lane, r, d, S), ups, S)
+        ups = _dot(tl.trans(of_h), _scaled(normal, weight, bias, lane, r, d, S.R, S.D), ups, S)
         downs = _dot(tl.trans(h), _load(grad, lane, r, d, S.R, S.D), downs, S)
     _store(of_up, ups, lane, f, d, S.F, S.D)
     _store(of_bias, total, lane, tl.arange(0, 1), f, 1, S.F)
     _store(of_down, tl.trans(downs), lane, d, f, S.D, S.F)
-    if tl.program_id(0) == 0:
-        i = tl.arange(0, 8)
-        whole = tl.zeros([8, d.shape[0]], dtype=up.dtype.element_ty)
-        for block in range(S.blocks):
-            whole += _load(part, lane * S.blocks + block, i, d, S.sums, S.D)
-        at = (i[:, None] * tl.num_programs(1) + lane) * S.D + d[None, :]
-        tl.store(sums + at, whole, mask=(i[:, None] < S.sums) & (d[None, :] < S.D))
+    _whole_sums(part, sums, lane, d, S)
+
+
+@triton.jit
+def head_forward_kernel(x, weight, bias, head, head_bias, answer, losses, hits, logs, rate, normal, S: tl.constexpr):
+    """Write rows of everything that the operation returns; the sums of exponentials go over one chunk after another."""
+    lane, r, d = _place(S.rows, S)
+    one = tl.arange(0, 1)
+    if weight is None:
+        _store(normal, _load(x, lane, r, d, S.R, S.D), lane, r, d, S.R, S.D)
+    else:
+        _norm(_load(x, lane, r, d, S.R, S.D), weight, bias, normal, rate, lane, r, d, S)
+    tl.debug_barrier()
+    right = _load(answer, lane, r, one, S.R, 1).to(tl.int32)
+    whole = tl.zeros([r.shape[0], 1], dtype=x.dtype.element_ty)
+    own, top, before = whole, whole + float("-inf"), whole + float("-inf")
+    for first in range(0, S.F, S.chunk):
+        f = first + tl.arange(0, S.chunk)
+        logit = tl.where(f[None, :] < S.F, _linear(normal, weight, bias, head, head_bias, lane, r, f, S), float("-inf"))
+        own += tl.sum(tl.where(f[None, :] == right, logit, 0.0), 1, keep_dims=True)
+        before = tl.maximum(before, tl.max(tl.where(f[None, :] < right, logit, float("-inf")), 1, keep_dims=True))
+        peak = tl.maximum(top, tl.max(logit, 1, keep_dims=True))
+        whole = whole * tl.exp(top - peak) + tl.sum(tl.exp(logit - peak), 1, keep_dims=True)
+        top = peak
+    whole = tl.log(whole) + top
+    _store(losses, whole - own, lane, r, one, S.R, 1)
+    _store(hits, tl.where((own == top) & (own > before), 1.0, 0.0), lane, r, one, S.R, 1)  # the first of equals
+    _store(logs, whole, lane, r, one, S.R, 1)
+
+
+@triton.jit
+def _slopes(grad, normal, logs, weight, bias, head, head_bias, answer, lane, r, f, S: tl.constexpr):
+    """Return a block of the gradients of the logits, 0 outside."""
+    one = tl.arange(0, 1)
+    logit = tl.where(f[None, :] < S.F, _linear(normal, weight, bias, head, head_bias, lane, r, f, S), float("-inf"))
+    share = tl.exp(logit - _load(logs, lane, r, one, S.R, 1, float("inf")))
+    right = _load(answer, lane, r, one, S.R, 1).to(tl.int32)
+    return tl.where(f[None, :] == right, share - 1, share) * _load(grad, lane, r, one, S.R, 1)
+
+
+@triton.jit
+def head_rows_kernel(grad, rate, normal, logs, weight, bias, head, head_bias, answer, of_x, parts, S: tl.constexpr):
+    """Write rows of the gradient of x, and parts of the norm's sums."""
+    lane, r, d = _place(S.rows, S)
+    total = tl.zeros([r.shape[0], d.shape[0]], dtype=head.dtype.element_ty)
+    for first in range(0, S.F, S.chunk):
+        f = first + tl.arange(0, S.chunk)
+        slope = _slopes(grad, normal, logs, weight, bias, head, head_bias, answer, lane, r, f, S)
+        total = _dot(slope, _load(head, lane, f, d, S.F, S.D), total, S)
+    if weight is not None:
+        total = _norm_gradient(total, weight, normal, rate, parts, 0, lane, r, d, S)
+    _store(of_x, total, lane, r, d, S.R, S.D)
+
+
+@triton.jit
+def head_weights_kernel(
+    grad, normal, logs, weight, bias, head, head_bias, answer, parts, of_head, of_bias, sums, S: tl.constexpr
+):
+    """Write a chunk of the gradients of the head and its bias; the first program, the sums of parts."""
+    lane, f, d = _place(S.chunk, S)
+    heads = tl.zeros([f.shape[0], d.shape[0]], dtype=head.dtype.element_ty)
+    total = tl.zeros([1, f.shape[0]], dtype=head.dtype.element_ty)
+    for first in range(0, S.R, S.rows):
+        r = first + tl.arange(0, S.rows)
+        slope = _slopes(grad, normal, logs, weight, bias, head, head_bias, answer, lane, r, f, S)
+        total += tl.sum(slope, 0, keep_dims=True)
+        heads = _dot(tl.trans(slope), _scaled(normal, weight, bias, lane, r, d, S.R, S.D), heads, S)
+    _store(of_head, heads, lane, f, d, S.F, S.D)
+    _store(of_bias, total, lane, tl.arange(0, 1), f, 1, S.F)
+    _whole_sums(parts, sums, lane, d, S)

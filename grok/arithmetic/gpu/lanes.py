@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from grok.arithmetic.gpu.block import block
-from grok.arithmetic.lanes import KeepingModel, Noise, OneLane
+from grok.arithmetic.gpu.block import block, head
+from grok.arithmetic.lanes import KeepingModel, Noise, OneLane, no_noise
 from grok.arithmetic.rows import Batch, Group, RowPlan
 from grok.arithmetic.weights import Parameters
 from grok.config.arithmetic import ModelConfig
@@ -154,6 +154,13 @@ class StackedModel(KeepingModel):
         lists = group_rows(table[..., :-1].flatten(1), x.shape[1])
         how = not last or groups != self.plan.prefix, self.config.heads, self.config.activation == "gelu", self.products
         return block(x, *parts[:2], skipped, table, *lists, *parts[2:], *how)
+
+    def scores(self, p: Parameters, batch: Batch, kind: str, noise: Noise = no_noise) -> tuple[Tensor, Tensor]:
+        if self.products is None or kind != "softmax" or self.plan.prefix[-1] != "pair":
+            return super().scores(p, batch, kind, noise)
+        norm = p.get("final_norm.weight"), p.get("final_norm.bias")
+        weight = p["token_embedding.weight"] if self.config.tied else p["head.weight"]
+        return head(self.answers(p, batch, noise), *norm, weight, p.get("head.bias"), batch.answer, self.products)
 
     def table(self, groups: tuple[Group, ...], batch: Batch, last: bool) -> Tensor:
         """Return for every row after a block the rows before it that its attention sees, and its own: see ``block``."""

@@ -6,12 +6,13 @@ lane that gets a new run is filled in place. L lanes, N training examples, P par
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from grok.arithmetic.lanes import Noise, no_noise
 from grok.arithmetic.optimizer import decays
@@ -211,8 +212,7 @@ class LaneState:
     @torch.no_grad()
     def squared_norms(self) -> dict[str, list[float]]:
         """Return each parameter's sum of squares in every lane, in float64."""
-        squares = [whole_rows(p.double().square().flatten(1)).sum(1) for p in self.parameters.values()]
-        return dict(zip(self.names, torch.stack(squares).tolist(), strict=True))
+        return dict(zip(self.names, squares_of(self.parameters.values()).tolist(), strict=True))
 
     @torch.no_grad()
     def lanes(self, lanes: Sequence[int], groups: Sequence[str]) -> list[dict[str, Tensor]]:
@@ -229,11 +229,13 @@ class LaneState:
         return result
 
 
-def whole_rows(rows: Tensor) -> Tensor:
-    """Return ``rows`` with zeros at their ends, so that each row begins at a multiple of 256 bytes.
+def squares_of(tensors: Iterable[Tensor]) -> Tensor:
+    """Return each tensor's sum of squares in every lane, float64 [P, L].
 
-    A device adds the first elements of a row separately up to an even address, so the order of the sum, and its last
-    bits, would depend on the row's place.
+    The rows that are summed have zeros at their ends, so that each begins at a multiple of 256 bytes: a device adds the
+    first elements of a row separately up to an even address, so the order of the sum, and its last bits, would depend
+    on the row's place.
     """
-    missing = -rows.shape[1] % ROW
-    return torch.nn.functional.pad(rows, (0, missing)) if missing else rows  # without copying the usual sizes
+    rows = (tensor.double().square().flatten(1) for tensor in tensors)
+    filled = (F.pad(row, (0, -row.shape[1] % ROW)) if row.shape[1] % ROW else row for row in rows)  # seldom a copy
+    return torch.stack([row.sum(1) for row in filled])

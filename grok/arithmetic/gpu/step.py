@@ -20,7 +20,7 @@ from torch import Tensor
 
 from grok.arithmetic.gpu.lanes import StackedLanes, StackedModel
 from grok.arithmetic.gpu.optimizer import adamw, amplified, clamp_norm, coefficients_of, orthogonal
-from grok.arithmetic.gpu.state import LaneState, dropout, whole_rows
+from grok.arithmetic.gpu.state import LaneState, dropout, squares_of
 from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.program import evaluation_passes
 from grok.arithmetic.rows import Batch, RowPlan
@@ -39,8 +39,6 @@ def reduced(config: ArithmeticConfig, device: torch.device) -> AbstractContextMa
 
 
 MANY: Final = 2**20
-Score = Callable[..., tuple[Tensor, Tensor]]
-Update = Callable[..., None]
 
 OPTIONS: Final[Options] = {"deterministic": True, "triton.autotune_pointwise": False, "pattern_matcher": False}
 """Options of the compiler. Block sizes come from rules, not from timings, which could give other bits in another
@@ -106,7 +104,7 @@ class TrainingStep:
         fused = compile or state.config.numerics.kernels == "fused"
         self.model = model_of(state, noisy=state.config.model.dropout > 0, fused=fused)
         self._gradients: Function = self.gradients
-        self._update: Update = adamw
+        self._update: Callable[..., None] = adamw
         if compile:
             self._gradients = by_rule(lambda o: OneGraph(self.gradients, o), state.device)
             self._update = compiled(adamw, state.device)
@@ -133,12 +131,13 @@ class TrainingStep:
         batch, (keys, step) = Batch(*tensors[count:-2]), tensors[-2:]
         with torch.enable_grad(), reduced(state.config, state.device):
             noise = dropout(state.config.model, keys, step)
-            logits = self.model.logits(dict(zip(state.names, leaves, strict=True)), batch, noise)
-            loss = (self.model.losses(logits, batch.answer, state.config.train.loss) * batch.share).sum(-1)
-        hits = (logits.detach().argmax(-1) == batch.answer).to(batch.share.dtype)
+            parameters = dict(zip(state.names, leaves, strict=True))
+            losses, hits = self.model.scores(parameters, batch, state.config.train.loss, noise)
+            loss = (losses * batch.share).sum(-1)
         # infinities of an idle or diverged lane stay in that lane: no product combines lanes
         gradients = torch.autograd.grad(loss.sum(), leaves)
-        return [loss.detach(), (hits * batch.share).sum(-1), *gradients, *self.model.take_kept()]
+        accuracy = (hits.to(batch.share.dtype) * batch.share).sum(-1)
+        return [loss.detach(), accuracy, *gradients, *self.model.take_kept()]
 
     def inputs(self) -> list[Tensor]:
         """Return the arguments of ``gradients`` for every lane's next mini-batch."""
@@ -153,8 +152,7 @@ class TrainingStep:
         gradients: Sequence[Tensor] = rest[: len(tensors)]
         with torch.no_grad():
             if self.measured:  # beside the compiled functions, so that it changes no bit of theirs
-                squares = [whole_rows(g.double().square().flatten(1)).sum(1) for g in gradients]
-                state.gradient_norm.copy_(torch.stack(squares).sum(0).sqrt())
+                state.gradient_norm.copy_(squares_of(gradients).sum(0).sqrt())
             first, second, *slow = ([named[n] for n in state.names] for named in state.moments.values())
             optim = state.config.optim
             if slow:
@@ -187,7 +185,7 @@ class EvaluationPass:
         self.chosen = torch.zeros(self.lanes, dtype=torch.int64, device=device)
         self.start = torch.zeros(1, dtype=torch.int64, device=device)
         self.losses, self.hits = (torch.zeros(self.lanes, dtype=torch.float64, device=device) for _ in range(2))
-        self._score: Score = compiled(self.score, device) if compile else self.score
+        self._score = compiled(self.score, device) if compile else self.score
 
     def choose(self, lanes: Sequence[int]) -> None:
         """Begin the evaluation of up to E lanes; if there are fewer, the first one fills the other places."""
@@ -199,10 +197,8 @@ class EvaluationPass:
     def score(self, parameters: Sequence[Tensor], columns: Tensor) -> tuple[Tensor, Tensor]:
         """Return each example's loss, and whether its answer is right; [E, C]."""
         a, b, answer = columns
-        logits = self.model.logits(
-            dict(zip(self.state.names, parameters, strict=True)), Batch(a, b, answer, torch.empty_like(a))
-        )
-        return self.model.losses(logits, answer, self.state.config.train.loss), logits.argmax(-1) == answer
+        named, batch = dict(zip(self.state.names, parameters, strict=True)), Batch(a, b, answer, torch.empty_like(a))
+        return self.model.scores(named, batch, self.state.config.train.loss)
 
     @torch.no_grad()
     def __call__(self) -> None:
