@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -272,7 +273,7 @@ def _answered(units: Sequence[Any], answer: Callable[[Any], Study], kind: str) -
             continue
         part.about = unit.name
         parts.append(part)
-    words = set(needs.values())
+    words = {re.sub(r" \(seen: [^)]*\)", "", words) if len(needs) > 1 else words for words in needs.values()}
     if not parts and len(words) == 1:
         raise NotEnoughData(f"{f'in each {kind} ' if len(needs) > 1 else ''}{words.pop()}")
     if not parts:
