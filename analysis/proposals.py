@@ -47,6 +47,7 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
         return ""
     own = {word.partition("=")[0] for word in words} | _set_by_sweeps(words)
     typed = [word for word in observations.once(_settings) if any_task or word.startswith("numerics.")]
+    typed *= ("mode=gpt" in typed) == ("mode=gpt" in words)  # settings of the other mode are none of this one
     words += [word for word in typed if word.partition("=")[0] not in own]
     path = observations.path
     if (best := words.index("--best") + 1 if "--best" in words else 0) and (n := len(observations.once(asked))):
