@@ -284,7 +284,7 @@ def analyse_settings(observations: Observations, families: list[Family]) -> Comp
         study.findings.append(_sentence(study, family, mine))
         records.append(_record(observations, study, family, None))
         records += [_record(observations, study, family, c) for c in mine]
-    if len(families) > 1 and tested:
+    if len(tested) > 1 or (len(families) > 1 and tested):  # one of several ratios alone would be a choice
         study.findings.insert(0, _count(study))
     study.findings += [f for c in contrasts for f in _rates(observations, c, len(families) == 1)]
     caption = "Each value against its reference" + "; p (Holm): that geometric means are equal, over all" * bool(tested)
@@ -311,14 +311,15 @@ def _count(study: Comparison) -> Finding:
             _, c = max(far, key=lambda pair: pair[0])
             beside = f"{c.family.reference} at {c.family.at}" if c.family.at else c.family.reference
             text += f"; {word} at {c.family.setting}={c.value} over {beside}, {slowdown_words(c)}{c.about}"
-    text += "; an extreme of several ratios is likely too far from 1" * (len(timed) > 1)
+    text += "; an extreme of several ratios is likely too far from 1" * (len(timed) > 1 and bool(clear))
     return Finding("values change the time beyond chance", shown, text + ".", headline=True)
 
 
 def _sentence(study: Comparison, family: Family, contrasts: list[Contrast]) -> Finding:
     values = "; ".join(f"{c.value}: {slowdown_words(c)}{c.about}{_verdict(study, c)}" for c in contrasts)
     text = f"{family.title}, time to generalise relative to {family.reference}: {values}."
-    short = "Most runs generalise at none of these values." * all(c.bound == "no" for c in contrasts)
+    none = f"Most runs generalise at none of these values by step {min(c.horizon for c in contrasts):,.0f}."
+    short = none * all(c.bound == "no" for c in contrasts)
     return Finding(family.title, f"{len(contrasts) + 1} values", text, short=short)
 
 
