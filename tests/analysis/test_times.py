@@ -1,10 +1,13 @@
 """Times of events: censoring and spacing do not bias, intervals cover, and runs are judged as defined."""
 
+import itertools
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from grok.analysis.criteria import DIARY, FEW_CUT_OFF, accuracy_at, judge_by_time, outcome, usual_length, wrong_log_odds
@@ -118,11 +121,41 @@ def test_logrank_is_scipys_and_of_few_events_exact() -> None:
     a, b = (lognormal(generator("log-rank"), n, median=median) for n, median in ((50, 11_000), (60, 13_000)))
     ours = survival.logrank(survival.Times(a - 1e-6, a + 1e-6), survival.Times(b - 1e-6, b + 1e-6))
     assert ours == pytest.approx(stats.logrank(a, b).pvalue, rel=1e-6)
-    few, none = (survival.Times(400.0 - (np.arange(8) < k), np.where(np.arange(8) < k, 400.0, np.inf)) for k in (4, 0))
-    exact = 2 * math.comb(12, 4) / math.comb(16, 8)
-    assert survival.logrank(few, none) == pytest.approx(exact), "Fisher's; 0.026 by the chi-squared distribution"
+
+    def of(seen: int, n: int) -> survival.Times:
+        return survival.Times(400.0 - (np.arange(n) < seen), np.where(np.arange(n) < seen, 400.0, np.inf))
+
+    for i, m, j, n in ((4, 8, 0, 8), (7, 30, 0, 30), (3, 5, 5, 2000), (300, 300, 290, 300)):
+        table = [[i, m - i], [j, n - j]]
+        null = stats.hypergeom(m + n, i + j, m)
+        k = np.arange(max(0, i + j - n), min(m, i + j) + 1)
+        far = abs(k - (i + j) * m / (m + n)) >= abs(i - (i + j) * m / (m + n)) - 1e-9
+        assert survival.logrank(of(i, m), of(j, n)) == pytest.approx(null.pmf(k)[far].sum(), rel=1e-6), table
+    at = np.linspace(100, 390, 23)
+    most = survival.Times(np.append(at - 1, [400] * 1961), np.append(at, [np.inf] * 1961))
+    assert 0.05 < survival.logrank(of(1, 8), most) < 0.12, "0.003 by the chi-squared distribution"
     with pytest.raises(NotEnoughData, match="had not ended"):
-        survival.logrank(few, survival.Times(none.left - 100, none.right))
+        survival.logrank(of(4, 8), survival.Times(of(0, 8).left - 100, of(0, 8).right))
+
+
+@given(st.data())
+def test_logrank_is_the_share_of_divisions_as_far_apart(data: st.DataObject) -> None:
+    """By counting them; ties, two lengths and unequal groups included."""
+    groups = []
+    for length in data.draw(st.permutations([300, 500])):
+        times = np.array(data.draw(st.lists(st.sampled_from([100, 200, 300, 400, 500]), min_size=2, max_size=6)), float)
+        seen = times <= length
+        groups.append(survival.Times(np.where(seen, times - 50, length), np.where(seen, times, np.inf)))
+    end = min(max(np.where(g.seen, g.points, g.left)) for g in groups)
+    points = np.minimum(np.concatenate([g.points for g in groups]), end)
+    seen = np.concatenate([g.seen & (g.points <= end) for g in groups])
+    if not seen.any():
+        return
+    hazards = {t: (seen & (points == t)).sum() / (points >= t).sum() for t in set(points[seen])}
+    scores = [s - sum(h for t, h in hazards.items() if t <= point) for s, point in zip(seen, points, strict=True)]
+    own = abs(sum(scores[: len(groups[0])])) - 1e-7
+    far = [abs(sum(of)) >= own for of in itertools.combinations(scores, len(groups[0]))]
+    assert survival.logrank(*groups) == pytest.approx(np.mean(far), abs=1e-6)
 
 
 def at(*steps: float) -> survival.Times:
