@@ -35,7 +35,12 @@ def usual_length(steps: NDArray[np.int64] | pd.Series) -> int:
 
     >>> usual_length(np.array([3000] * 92 + [20_000] * 8)), usual_length(np.array([3000, 20_000]))
     (3000, 20000)
+
+    Raises:
+        NotEnoughData: there is no run.
     """
+    if not len(steps):
+        raise NotEnoughData("at least one finished run")
     return int(np.quantile(np.asarray(steps, dtype=np.int64), 0.5, method="higher"))
 
 

@@ -249,7 +249,9 @@ def drawn(rows: pd.DataFrame) -> list[Population]:
     maps = rows["layers"].map(json.loads)
     layers = sorted({f"{LAYERS}{name}" for layers in maps for name in layers})
     column = {stream: f"seed_{stream}" for stream in RUN_STREAMS} | {layer: f"_{layer}" for layer in layers}
-    own = {column[layer]: [of.get(layer.removeprefix(LAYERS)) for of in maps] for layer in layers}
+    # as integers: a column of floats would change seeds of more than 53 bits
+    seeds = ([of.get(layer.removeprefix(LAYERS)) for of in maps] for layer in layers)
+    own = {column[layer]: pd.array(of, dtype="Int64") for layer, of in zip(layers, seeds, strict=True)}
     rows = rows.assign(_condition=rows.get("_condition", 0)).assign(**own)
     plain = rows[rows["layers"] == "{}"]
     derived = {s: is_derived(plain, s).to_numpy(bool) for s in RUN_STREAMS}

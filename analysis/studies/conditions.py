@@ -81,6 +81,7 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
         # in the order of the values (numbers as numbers), null last
         values = dict.fromkeys(map(in_words, rows[column].sort_values(na_position="last")))
         alike = [base for _, base in rows.groupby(others, dropna=False, sort=True)] if others else [rows]
+        alike = [base for base in alike if len(base) >= 2 * FEWEST]  # of a search, hundreds have one run
         found = [groups for base in alike if len(groups := _by_value(base, column, list(values))) > 1]
         found = sorted(found, key=lambda groups: -sum(map(len, groups.values())))[:MOST]
         firsts = [next(iter(groups.values())).iloc[0] for groups in found]
@@ -102,7 +103,8 @@ def families(observations: Observations, settings: tuple[str, ...]) -> list[Fami
 def _by_value(rows: pd.DataFrame, column: str, values: list[str]) -> dict[str, pd.DataFrame]:
     """Return the rows of each of ``values`` that has enough of them."""
     text = rows[column].map(in_words, na_action=None)
-    groups = {value: rows[text == value] for value in values}
+    present = set(text)
+    groups = {value: rows[text == value] for value in values if value in present}
     return {value: runs for value, runs in groups.items() if len(runs) >= FEWEST}
 
 

@@ -68,11 +68,12 @@ def test_a_population_knows_what_varies_and_what_is_fixed(
 
 
 def test_a_layers_seed_is_a_stream_of_its_own() -> None:
-    truths = [Truth({"seed": 3, "seeds.layers": {"head": 100 + i, "blocks.0": 7}}, 900) for i in range(8)]
-    (p,) = of(truths).every
-    assert p.varies == ("layers.head",)
-    assert p.fixed["layers.blocks.0"] == 7
-    assert list(p.seeds) == list(range(100, 108))
+    truths = [Truth({"seed": 3, "seeds.layers": {"head": 2**62 + i, "blocks.0": 2**62 + 1}}, 900) for i in range(8)]
+    truths += [Truth({"seed": 3, "seeds.layers": {"blocks.1": i}}, 900) for i in range(8)]
+    other, p = sorted(of(truths).every, key=lambda p: p.varies)
+    assert (other.varies, p.varies) == (("layers.blocks.1",), ("layers.head",))
+    assert p.fixed["layers.blocks.0"] == 2**62 + 1
+    assert list(p.seeds) == [2**62 + i for i in range(8)]
 
 
 def test_every_value_of_a_setting_is_a_population_the_default_first() -> None:

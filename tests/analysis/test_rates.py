@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from grok.analysis.statistics.estimate import NotEnoughData, generator, median_interval
+from grok.analysis.statistics.estimate import NotEnoughData, generator, holm, median_interval
 from grok.analysis.statistics.modes import LARGEST, dip, p_of_one_mode
 from grok.analysis.statistics.proportions import (
     at_any_time,
     clopper_pearson,
     clustered_ratio,
     confirmed_ratio,
+    fisher,
     heterogeneity,
     ratio,
     share,
@@ -201,6 +202,13 @@ def test_six_super_seeds_that_always_come_back_are_a_property_of_the_seed() -> N
 )
 def test_verdicts_at_the_diarys_rate(counts: list[Counts], said: Verdict) -> None:
     assert replication(counts, [(18, 2073)] * len(counts)).verdict is said
+
+
+def test_fishers_test_has_one_side_where_asked_and_holm_multiplies_by_what_is_left() -> None:
+    for (hits, n), (others, m) in (((3, 8), (18, 2073)), ((0, 8), (5, 40)), ((8, 8), (0, 12))):
+        above = stats.hypergeom(n + m, hits + others, n).sf(hits - 1)
+        assert fisher((hits, n), (others, m), side="greater") == pytest.approx(above)
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
 
 
 def test_the_mean_over_seeds_is_about_seeds_and_not_about_runs() -> None:
