@@ -57,6 +57,8 @@ class Population:
     """Master seed of the store that derives the seed of a stream, by (stream, seed)."""
     equal: pd.DataFrame = field(default_factory=pd.DataFrame)
     """Runs that ended with the weights of another seed, bit for bit; ``rows`` has only the first of each such group."""
+    chosen: bool = False
+    """Whether results may have chosen the fixed seeds: an earlier plan had runs with these, which are left out."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -193,7 +195,7 @@ def populations(observations: Observations) -> Populations:
     if rows.empty:
         return Populations((), (), {"tried": len(tried)})
     rows = rows.assign(_condition=observations.conditions(rows))
-    taken = _not_contained(drawn(rows))
+    taken = _not_contained(planned_together(observations, rows))
     kept = [c for c in taken if len(c.rows) >= FEWEST] or taken
     columns = varying_columns(pd.DataFrame([p.rows.iloc[0] for p in kept])) if kept else []
     settings = tuple(c.removeprefix("config.") for c in columns)
@@ -237,6 +239,31 @@ def _once(p: Population) -> Population:
     equal = known[known["weights_hash"].duplicated(keep=False)]
     again = equal.index[equal["weights_hash"].duplicated()]
     return replace(p, rows=p.rows.drop(again), equal=equal)
+
+
+def planned_together(observations: Observations, rows: pd.DataFrame) -> list[Population]:
+    """Return the groups of :func:`drawn`; a scan has no run whose result may have chosen its fixed seeds.
+
+    Such a run was asked for only by plans of before the one that asked for most of the scan, which had other runs in
+    the place of the fixed seeds, too: a scan at the best seed of a census does not count that seed again.
+    """
+    claims = observations.once(claims_of)
+    claims = claims[~claims["results_seen"]]
+    return [_without_choosers(p, claims, observations.observed) for p in drawn(rows)]
+
+
+def _without_choosers(p: Population, claims: pd.DataFrame, runs: pd.DataFrame) -> Population:
+    here = claims[claims["place"].isin(p.rows["place"])]
+    plans = here.groupby("design_id").agg(runs=("place", "nunique"), planned_at=("planned_at", "min"))
+    if not p.fixed or len(plans) < 2:
+        return p
+    before = plans.index[plans["planned_at"] < plans.sort_values(["runs", "planned_at"])["planned_at"].iloc[-1]]
+    before = claims[claims["design_id"].isin(before)]
+    held = {f"seed_{stream}": seed for stream, seed in p.fixed.items() if stream in RUN_STREAMS}
+    elsewhere = (runs.loc[before["run_id"], [*held]] != pd.Series(held)).any(axis=1).to_numpy()
+    mine = here["place"][~here["design_id"].isin(before["design_id"][elsewhere])]
+    rows = p.rows[p.rows["place"].isin(mine)]
+    return replace(p, rows=rows, chosen=len(rows) < len(p))
 
 
 def drawn(rows: pd.DataFrame) -> list[Population]:

@@ -126,6 +126,12 @@ def one(observations: Observations, population: Population) -> Census:
     checks = [*_equal_bits(census), *_unequal(census)]
     census.findings = [*checks, *every]
     census.wrong = [*failed(observations, population), *(f.text for f in checks if f.headline)]
+    if population.chosen:
+        had = (
+            f"An earlier plan had runs with {population.held} (not counted here): their results may have chosen these."
+        )
+        census.wrong.append(had)
+        census.notes.append(had)
     census.summary, census.lead = " ".join([_summary(census), *census.wrong]), "seed_curves"
     census.tables = [_best_table(census)]
     if code := code_needed(rows):

@@ -23,7 +23,7 @@ from grok.analysis.observations import (
     processors,
     varying_columns,
 )
-from grok.analysis.populations import Population, drawn, listed
+from grok.analysis.populations import Population, listed, planned_together
 from grok.analysis.purposes import CHOSEN, asked, places, roles
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.repeatability import Counts
@@ -336,7 +336,7 @@ class _Condition:
     @cached_property
     def drawn(self) -> list[Population]:
         """The populations of this condition."""
-        return drawn(self.asked) if len(self.asked) else []
+        return planned_together(self.observations, self.asked) if len(self.asked) else []
 
     @cached_property
     def random(self) -> pd.DataFrame:

@@ -98,6 +98,18 @@ def test_several_populations_of_one_condition_are_told_apart_by_their_streams() 
     ]
 
 
+def test_a_scan_does_not_count_the_run_that_may_have_chosen_its_fixed_seeds() -> None:
+    seeds = census(20, np.random.default_rng(0))
+    scan_ = [Truth({**seeds[8].overrides, "seeds.init": i}, 900) for i in range(16)]
+    for plans, sizes in (
+        ([sweep(seeds), sweep(scan_)], [(20, False), (16, True)]),
+        ([sweep(seeds), sweep(scan_[:8]), sweep(scan_[8:])], [(20, False), (16, True)]),  # a scan that goes on
+        ([sweep(scan_), sweep(seeds)], [(20, False), (17, False)]),  # nothing was known when its seeds were fixed
+    ):
+        found = populations(simulate([*seeds, *scan_], *plans)).every
+        assert [(len(p), p.chosen) for p in found] == sizes
+
+
 def test_lines_of_a_small_cross_are_no_populations_and_long_ones_are() -> None:
     small = crossed((1, 8, 8), np.random.default_rng(0), {}, replicates=1)
     for truth in small:
