@@ -40,11 +40,11 @@ import psutil
 import pyarrow.parquet as pq
 
 from grok.store import Provenance, StoreWriter, open_store
-from grok.store.contract import contents, example_design, example_rows
 from grok.store.designs import keys_of
 from tests.doors.conftest import TINY, environment
 from tests.execute.content import content, raw_run_ids
 from tests.gpt.conftest import prepare_text, text_of
+from tests.store.contract import contents, example_design, example_rows
 
 T = TypeVar("T")
 TABLE: Final = "kills.csv"

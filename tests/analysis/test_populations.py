@@ -23,7 +23,6 @@ from grok.config import load_config
 from grok.config.values import literal
 from grok.records import CurvePoint
 from grok.store import Row, StoreWriter, open_store
-from grok.store.contract import failed
 from grok.store.provenance import rerun_command as full_command
 from grok.streams import RUN_STREAMS, STREAMS, derive_seed
 from tests.analysis.simulate import (
@@ -39,6 +38,7 @@ from tests.analysis.simulate import (
     sweep,
     write,
 )
+from tests.store.contract import failed
 
 
 def of(truths: Sequence[Truth]) -> Populations:

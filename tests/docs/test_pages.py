@@ -17,12 +17,12 @@ from docs.generate import FOLDER
 from docs.generate import PAGES as MADE
 from grok import run
 from grok.arithmetic import outcome
-from grok.store.contract import example_rows
 from grok.store.schema import CONFIG, DESCRIPTIONS, describe, schema
 from grok.sweeps.search import __main__ as search
 from grok.text.preparation import Request, prepare
 from tests.docs.pages import PAGES, ROOT, blocks, commands, links
 from tests.store.conftest import store_of
+from tests.store.contract import example_rows
 
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 COMMANDS = sorted({command.words for page in PAGES for command in commands(page)})

@@ -35,7 +35,6 @@ from grok.execute.groups import PlannedRun
 from grok.gpt.training import engine as gpt
 from grok.records import Checkpoint, Event, Job, RunResult
 from grok.store import Provenance, Row, StoreWriter, open_store
-from grok.store.contract import example_row, with_other_bits
 from grok.store.merge import merge
 from grok.store.upkeep import verify
 from grok.text.corpus import Corpus
@@ -46,6 +45,7 @@ from tests.gpt.conftest import settings as settings
 from tests.gpt.test_stability import dirty as dirty
 from tests.gpt.test_stability import of
 from tests.store.conftest import store_of
+from tests.store.contract import example_row, with_other_bits
 from tests.store.hostile import outside_state
 
 KEEP = (*TINY, "store.path=S", "checkpoint.keep=true")

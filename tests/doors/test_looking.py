@@ -19,9 +19,9 @@ from grok.analysis.show import draw
 from grok.commands.words import matching
 from grok.errors import ConfigError
 from grok.store import Purpose, Purposes, StoreWriter, open_store
-from grok.store.contract import example_row, failed
 from tests.analysis.simulate import Truth, census, repeat, row, run_ids, simulate, sweep, write
 from tests.doors.conftest import TINY, Door
+from tests.store.contract import example_row, failed
 
 FRAME = pd.DataFrame(
     {

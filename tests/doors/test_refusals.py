@@ -13,10 +13,10 @@ from grok.commands.store import main as store_main
 from grok.commands.words import CONF
 from grok.config import ArithmeticConfig, flatten, load_config, load_configs
 from grok.errors import ConfigError
-from grok.store.contract import example_rows
 from grok.untrusted import HIDDEN
 from tests.doors.conftest import TINY, Door, Ended, command
 from tests.store.conftest import store_of
+from tests.store.contract import example_rows
 
 LAYER = ["-m", *TINY, "dry_run=true"]
 CASES = {

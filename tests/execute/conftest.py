@@ -12,12 +12,12 @@ from grok.commands.compose import apply, values_of
 from grok.config import RunConfig, load_config
 from grok.execute.worker import WorkerSettings
 from grok.store import Provenance
-from grok.store.contract import MACHINE
 from tests.doors.conftest import TINY as SETTINGS
 from tests.doors.conftest import command, start
 from tests.doors.conftest import door as door  # a fixture
 from tests.execute.content import content
 from tests.kills import end_all
+from tests.store.contract import MACHINE
 
 Begin = Callable[..., subprocess.Popen[str]]
 Content = tuple[object, object]

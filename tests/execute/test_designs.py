@@ -25,11 +25,11 @@ from grok.execute.plan import StoredRuns, design_of_sweep, make_plan, with_repli
 from grok.records import RunResult
 from grok.run import main as run
 from grok.store import Provenance, Row, StoreWriter, open_store
-from grok.store.contract import example_design
 from grok.sweeps import branch, layers, repeat
 from grok.sweeps.choosing import eligible, selecting
 from tests.doors.conftest import TINY as SETTINGS
 from tests.execute.conftest import tiny
+from tests.store.contract import example_design
 
 TINY = [*SETTINGS, "executor=inline"]
 

@@ -15,12 +15,12 @@ from grok.commands.compose import arithmetic, compose
 from grok.execute.groups import prepare_runs
 from grok.records import RunResult
 from grok.store import Provenance, Row, open_store
-from grok.store.contract import assert_contract
 from tests.doors.conftest import TINY, Door
 from tests.doors.conftest import command as run_command
 from tests.execute.conftest import Begin, wait_for
 from tests.execute.content import content, raw_run_ids
 from tests.store.conftest import store_of
+from tests.store.contract import assert_contract
 
 
 def test_a_run_that_cannot_be_trained_fails_alone(door: Door, tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from grok.execute.export import RunLogs
 from grok.execute.groups import PlannedRun
 from grok.plugins import activate, code_of
 from grok.store import StoreWriter, open_store
-from grok.store.contract import example_rows, failed
 from grok.store.provenance import rerun_command
 from tests.arithmetic.cases import tiny
 from tests.doors.conftest import TINY, Door
 from tests.doors.conftest import door as door
 from tests.plugins.conftest import Write
 from tests.plugins.conftest import write as write
+from tests.store.contract import example_rows, failed
 
 SINK = """
 import json

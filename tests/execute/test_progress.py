@@ -28,12 +28,12 @@ from grok.execute.retry import Totals
 from grok.execute.worker import refuse_unclean
 from grok.gpt.schedules import Ramp
 from grok.store import Provenance, StoreWriter, open_store
-from grok.store.contract import example_design, example_rows
 from grok.store.reader import OWNER
 from grok.text.corpus import Corpus, open_corpus
 from grok.text.preparation import Request, prepare
 from tests.doors.conftest import TINY, Door, environment
 from tests.gpt.test_sinks import scalars
+from tests.store.contract import example_design, example_rows
 
 
 def standing(finished: int, *flying: tuple[int, int], total: int = 10, seconds: float = 60.0) -> Standing:

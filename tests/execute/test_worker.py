@@ -24,8 +24,8 @@ from grok.execute.sweep import Sweep
 from grok.execute.worker import GroupReport, WorkerSettings, run_group, run_group_in_worker
 from grok.runs import is_device_error
 from grok.store import StoreWriter, open_store
-from grok.store.contract import MACHINE, example_row, example_rows
 from tests.execute.conftest import tiny, worker_settings
+from tests.store.contract import MACHINE, example_row, example_rows
 
 
 def test_damage_that_a_worker_puts_right_is_in_its_report(tmp_path: Path) -> None:

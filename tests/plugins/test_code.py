@@ -21,9 +21,9 @@ from grok.execute.groups import prepare_runs
 from grok.execute.refusals import refuse_unusable_code
 from grok.plugins import activate, build, code_of, load
 from grok.store import Purpose, Purposes, StoreWriter
-from grok.store.contract import example_rows
 from tests.analysis.simulate import census, simulate
 from tests.plugins.conftest import Write
+from tests.store.contract import example_rows
 
 
 def fingerprint(folder: Path, target: str = "mine.f") -> str:

@@ -13,9 +13,9 @@ import pytest
 
 from grok.__main__ import main
 from grok.store import open_store
-from grok.store.contract import assert_contract
 from tests.doors.conftest import Door, environment
 from tests.plugins.conftest import Write
+from tests.store.contract import assert_contract
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.py"
 SWEEP = ["task.plugin._target_=mine.train", "seed=range(0,3)", "store.path=S"]

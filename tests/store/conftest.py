@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grok.store import Row, StoreWriter
-from grok.store.contract import example_design, example_rows
+from tests.store.contract import example_design, example_rows
 
 
 def store_of(path: str | Path, rows: Sequence[Row]) -> Path:

@@ -10,13 +10,13 @@ import pyarrow as pa
 from grok.analysis.report import main as report
 from grok.commands.store import main as store_command
 from grok.store import StoreWriter
-from grok.store.contract import example_design, example_rows
 from grok.store.layout import Layout
 from grok.store.rows import Shard, to_shard
 from grok.store.schema import KINDS
 from grok.store.shards import write_shard
 from grok.sweeps.search.config import StudyConfig
 from grok.sweeps.search.record import StudyRecord
+from tests.store.contract import example_design, example_rows
 
 
 def fill(path: Path, seeds: range = range(4)) -> Path:

@@ -13,9 +13,9 @@ from unittest.mock import patch
 
 from grok.store import StoreWriter
 from grok.store import writer as writer_module
-from grok.store.contract import example_design, example_rows, failed
 from grok.store.merge import merge
 from grok.store.upkeep import compact
+from tests.store.contract import example_design, example_rows, failed
 
 TOUCHES = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate", "ctypes.dlsym")
 

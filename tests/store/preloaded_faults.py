@@ -32,11 +32,11 @@ from grok.checkpoints import load_checkpoint, load_weights, save_checkpoint, sav
 from grok.errors import GrokError
 from grok.records import Checkpoint
 from grok.store import open_store
-from grok.store.contract import read_raw
 from grok.store.merge import restore
 from grok.streams import Stream
 from tests.kills import append, machine
 from tests.search.test_driver import World
+from tests.store.contract import read_raw
 from tests.store.kill_child import ACTIONS, prepare
 from tests.store.test_foreign import put_aside
 from tests.store.test_kills import assert_nothing_lost, go_on, held, reference_of, undisturbed

@@ -17,7 +17,6 @@ from grok.commands.store import main
 from grok.errors import StoreError
 from grok.store import DamagedShardWarning, Purpose, Purposes, StoreWriter, open_store
 from grok.store import writer as writer_module
-from grok.store.contract import assert_contract, contents, example_design, example_row, example_rows, failed, read_raw
 from grok.store.designs import Design
 from grok.store.layout import Layout
 from grok.store.merge import merge, restore
@@ -25,6 +24,7 @@ from grok.store.schema import schema
 from grok.store.shards import replace_table
 from grok.store.upkeep import verify
 from tests.store.conftest import store_of
+from tests.store.contract import assert_contract, contents, example_design, example_row, example_rows, failed, read_raw
 
 RUN_IDS = [row.result.run_id for row in example_rows(range(6))]
 

@@ -22,7 +22,6 @@ from grok.commands.store import main
 from grok.errors import StoreError
 from grok.records import StepPoint
 from grok.store import DamagedShardWarning, ForeignFileWarning, StoreGone, StoreWriter, open_store
-from grok.store.contract import assert_contract, contents, example_row, example_rows, failed, with_other_bits
 from grok.store.layout import Layout
 from grok.store.merge import restore
 from grok.store.rows import Shard, to_shard
@@ -30,6 +29,7 @@ from grok.store.schema import TABLES, schema
 from grok.store.shards import SEAL_KEY, SealBroken, check_seal, concat, read_whole, write_shard
 from grok.store.upkeep import compact, verify
 from tests.store.conftest import store_of
+from tests.store.contract import assert_contract, contents, example_row, example_rows, failed, with_other_bits
 
 
 def foreign_files(store: Path) -> dict[str, Path]:

@@ -17,7 +17,6 @@ from grok.files import exchange
 from grok.records import Checkpoint
 from grok.run import main as run
 from grok.store import StoreWriter, open_store, shards
-from grok.store.contract import assert_contract, contents, example_rows
 from grok.store.layout import Layout
 from grok.store.merge import merge, restore
 from grok.store.rows import with_partners
@@ -25,6 +24,7 @@ from grok.store.schema import KINDS, TABLES, schema
 from grok.store.shards import concat, read_shard, read_whole, write_parquet
 from grok.store.upkeep import verify
 from grok.untrusted import is_plain, plain_name, read_json
+from tests.store.contract import assert_contract, contents, example_rows
 from tests.store.hostile import COMMANDS, FEW, every_command, fill, outside_state, precious, with_texts
 
 pytestmark = pytest.mark.filterwarnings(

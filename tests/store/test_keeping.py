@@ -20,7 +20,6 @@ from grok.records import Checkpoint, StepPoint
 from grok.store import DamagedShardWarning, StoreWriter, open_store
 from grok.store import schema as versions
 from grok.store import upkeep as verify_module
-from grok.store.contract import assert_contract, contents, example_row, example_rows, failed, with_other_bits
 from grok.store.layout import Layout, check_path, read_marker
 from grok.store.merge import merge
 from grok.store.provenance import stored_config
@@ -28,6 +27,7 @@ from grok.store.schema import KINDS, TABLES, VERSION_KEY
 from grok.store.shards import write_parquet
 from grok.store.upkeep import compact, migrate, verify
 from tests.store.conftest import store_of
+from tests.store.contract import assert_contract, contents, example_row, example_rows, failed, with_other_bits
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from grok.store import StoreWriter, open_store
-from grok.store.contract import assert_contract, contents, example_rows, read_raw
 from grok.store.designs import KEY, keys_of
 from grok.store.schema import TABLES
 from grok.streams import Stream
+from tests.store.contract import assert_contract, contents, example_rows, read_raw
 from tests.store.kill_child import ACTIONS, STUDY, plan, prepare
 
 CHILD = str(Path(__file__).with_name("kill_child.py"))

@@ -22,13 +22,13 @@ from grok.commands.store import main as store_command
 from grok.errors import GrokError
 from grok.run import main as train
 from grok.store import StoreWriter, open_store
-from grok.store.contract import example_design, example_row, example_rows
 from grok.store.designs import keys_of
 from grok.store.schema import KEYS, KINDS, TABLES
 from grok.store.shards import SealBroken, check_seal, json_columns, write_parquet
 from grok.sweeps.branch import main as branch
 from grok.sweeps.repeat import main as repeat
 from tests.store.conftest import store_of
+from tests.store.contract import example_design, example_row, example_rows
 from tests.store.hostile import COMMANDS as EVERY
 from tests.store.hostile import fill, outside_state, precious
 

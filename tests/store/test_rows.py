@@ -30,12 +30,12 @@ from grok.config.values import literal
 from grok.errors import StoreError
 from grok.records import CurvePoint, StepPoint
 from grok.store import Row, open_store
-from grok.store.contract import MACHINE, example_row, example_rows
 from grok.store.provenance import Provenance, git_state, git_state_of, installed, overrides, rerun_command
 from grok.store.rows import points_table, run_row, to_shard
 from grok.store.schema import TABLES, conform, schema, to_table
 from grok.store.writer import StoreWriter
 from grok.streams import STREAMS
+from tests.store.contract import MACHINE, example_row, example_rows
 
 RUNS = """
 run_id trajectory_id config_id parent_run_id branch_step mode seed seed_split seed_init seed_order replicate status

@@ -26,7 +26,11 @@ from grok.errors import StoreError
 from grok.processes import Owner, alive_here
 from grok.records import StepPoint
 from grok.store import DamagedShardWarning, Row, StoreWriter, check_path, open_store
-from grok.store.contract import (
+from grok.store.layout import Layout
+from grok.store.leases import Leases
+from grok.store.schema import SCHEMA_VERSION, TABLES
+from grok.store.upkeep import compact, verify
+from tests.store.contract import (
     assert_contract,
     contents,
     example_design,
@@ -36,10 +40,6 @@ from grok.store.contract import (
     read_raw,
     with_other_bits,
 )
-from grok.store.layout import Layout
-from grok.store.leases import Leases
-from grok.store.schema import SCHEMA_VERSION, TABLES
-from grok.store.upkeep import compact, verify
 
 
 def ids(rows: list[Row]) -> set[str]:
@@ -125,7 +125,7 @@ def test_a_disk_that_refuses_leaves_nothing_half_written(tmp_path: Path) -> None
 import resource, signal, sys
 from grok.errors import StoreError
 from grok.store import StoreWriter
-from grok.store.contract import example_rows
+from tests.store.contract import example_rows
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 with StoreWriter(sys.argv[1]) as writer:
     writer.commit(example_rows(range(2)))
@@ -347,7 +347,7 @@ def test_other_numerics_are_a_duplicate_and_no_conflict(tmp_path: Path) -> None:
 def test_threads_and_processes_write_side_by_side(tmp_path: Path) -> None:
     path = tmp_path / "S"
     script = (
-        "import sys\nfrom grok.store import StoreWriter\nfrom grok.store.contract import example_rows\n"
+        "import sys\nfrom grok.store import StoreWriter\nfrom tests.store.contract import example_rows\n"
         "with StoreWriter(sys.argv[1], thorough=False) as writer:\n"
         "    for start in range(0, 40, 4): writer.commit(example_rows(range(start, start + 4)))\n"
     )
