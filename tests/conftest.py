@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,26 +71,59 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def settings_files_are_read_once() -> Iterator[None]:
-    """Read each file of Hydra and of this project once in a process; those of a folder of one's own each time."""
+def settings_are_composed_once() -> Iterator[None]:
+    """Let Hydra read each file and compose each command line once in a process, but for folders of one's own.
+
+    It composes a command's settings once more to see whether they set `hydra.mode`, which no file here does.
+    """
     if not importlib.util.find_spec("hydra"):
         yield
         return
     import omegaconf.base
-    from hydra._internal.config_repository import ConfigRepository
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.config_repository import ConfigRepository, IConfigRepository
+    from hydra._internal.hydra import Hydra
+    from hydra.core.utils import JobRuntime
 
     read, kept, root = ConfigRepository.load_config, dict[Any, Any](), Path(__file__).parents[1]
+    compose, composed, mode = ConfigLoaderImpl.load_configuration, dict[Any, Any](), Hydra.get_mode
+
+    def shared(repository: IConfigRepository, words: Sequence[str]) -> tuple[Any, ...] | None:
+        """Return what names the files that ``words`` choose from, or None where others may stand there next time."""
+        sources = tuple((source.scheme(), source.path) for source in repository.get_sources())
+        own = any(scheme == "file" and not Path(path).is_relative_to(root) for scheme, path in sources)
+        return None if own or any("hydra" in word.partition("=")[0] for word in words) else sources
 
     def load_config(repository: ConfigRepository, config_path: str) -> Any:
-        sources = tuple((source.scheme(), source.path) for source in repository.sources)
-        if any(scheme == "file" and not Path(path).is_relative_to(root) for scheme, path in sources):
+        sources = shared(repository, ())
+        if sources is None:
             return read(repository, config_path)
         if (sources, config_path) not in kept:
             kept[sources, config_path] = read(repository, config_path)
         return copy.deepcopy(kept[sources, config_path])
 
+    def load_configuration(loader: ConfigLoaderImpl, *, overrides: list[str], **how: Any) -> Any:
+        words = [word for word in overrides if not word.startswith("hydra.mode=")]
+        sources = shared(loader.repository, words)
+        if sources is None:
+            return compose(loader, overrides=overrides, **how)
+        key = (sources, JobRuntime.instance().get("name"), *overrides, *how.items())
+        if key not in composed:
+            if len(composed) > 100:  # a command is given again soon or never
+                composed.clear()
+            composed[key] = compose(loader, overrides=overrides, **how)
+        config = copy.deepcopy(composed[key])
+        config.hydra.runtime.cwd = str(Path.cwd())
+        return config
+
+    def get_mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> Any:
+        found = shared(hydra.config_loader.repository, overrides)
+        return mode(hydra, config_name, overrides) if found is None else None
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ConfigRepository, "load_config", load_config)
+        patch.setattr(ConfigLoaderImpl, "load_configuration", load_configuration)
+        patch.setattr(Hydra, "get_mode", get_mode)
         # what a text such as ${store.path} is made of: a tree that is only read
         patch.setattr(omegaconf.base, "parse", functools.cache(omegaconf.base.parse))
         yield
