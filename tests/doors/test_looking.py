@@ -136,17 +136,23 @@ def test_events_are_lettered_in_their_order_and_a_failed_run_is_shown(
 RNG = np.random.default_rng
 
 
-def both(tmp_path: Path, seeds: range) -> Path:
-    """Return a store of 30 seeds with weight decay 1 and of ``seeds`` with 0, half as fast."""
+def both(path: Path, seeds: range) -> Path:
+    """Write a store of 30 seeds with weight decay 1 and of ``seeds`` with 0, half as fast."""
     fast = census(30, RNG(0), steps=80_000, optim__weight_decay=1.0)
     pairs = zip(fast, seeds, strict=True)
     slow = [Truth({**t.overrides, "seed": s, "optim.weight_decay": 0.0}, 2 * t.time) for t, s in pairs]
-    return write([*fast, *slow], tmp_path / "S")
+    return write([*fast, *slow], path)
 
 
-@pytest.mark.parametrize(("seeds", "paired"), [(range(30), True), (range(100, 130), False)])
-def test_the_numbers_are_those_of_plain_pandas(tmp_path: Path, seeds: range, paired: bool) -> None:
-    observations = Observations.read(store := both(tmp_path, seeds))
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of the same 30 seeds under two weight decays: it is only read."""
+    return both(tmp_path_factory.mktemp("pairs") / "S", range(30))
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_the_numbers_are_those_of_plain_pandas(pairs: Path, tmp_path: Path, paired: bool) -> None:
+    observations = Observations.read(store := pairs if paired else both(tmp_path / "S", range(100, 130)))
     sides = compare.Sides.of(observations, store, ("weight_decay=1", "optim.weight_decay=0"))
     assert sides.paired == paired and [len(rows) for rows in sides.rows] == [30, 30]
     table = compare.compared(observations, sides).tables[0].frame.set_index("")
@@ -214,25 +220,23 @@ def numbers_in(text: str) -> list[float]:
     return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", text.replace(",", ""))]
 
 
-def test_what_biases_a_comparison_is_said(tmp_path: Path) -> None:
-    observations = Observations.read(store := both(tmp_path, range(30)))
-    sides = compare.Sides.of(observations, store, ("seed<15 weight_decay=1 gen<4000", "seed>=15 weight_decay=1"))
+def test_what_biases_a_comparison_is_said(pairs: Path) -> None:
+    observations = Observations.read(pairs)
+    sides = compare.Sides.of(observations, pairs, ("seed<15 weight_decay=1 gen<4000", "seed>=15 weight_decay=1"))
     assert len(sides.rows[1]) == 15 and not sides.paired
     assert "about results" in " ".join(compare.compared(observations, sides).notes)
 
 
 @pytest.mark.parametrize("filters", [("seed=1", "seed<3"), ("weight_decay=7", "seed=1"), ("nothing=1", "seed=1")])
-def test_filters_that_choose_nothing_or_overlap_are_refused(tmp_path: Path, filters: tuple[str, str]) -> None:
-    store = both(tmp_path, range(30))
+def test_filters_that_choose_nothing_or_overlap_are_refused(pairs: Path, filters: tuple[str, str]) -> None:
     with pytest.raises(ConfigError):
-        compare.Sides.of(Observations.read(store), store, filters)
+        compare.Sides.of(Observations.read(pairs), pairs, filters)
 
 
-def test_the_command_writes_table_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = both(tmp_path, range(30))
-    assert compare.main([str(store), "weight_decay=1", "weight_decay=0", "--out", str(tmp_path / "out")]) == 0
+def test_the_command_writes_table_and_figure(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main([str(pairs), "weight_decay=1", "weight_decay=0", "--out", str(tmp_path / "out")]) == 0
     name = "compare_weight_decay_1_weight_decay_0"  # another comparison leaves these files
     assert "weight_decay=1" in (tmp_path / "out" / f"{name}.html").read_text(encoding="utf-8")
     assert all((tmp_path / "out" / made).exists() for made in (f"figures/{name}.png", f"tables/{name}_both.csv"))
-    assert compare.main(["seed=1"]) == compare.main([str(store), "seed=1"]) == 2
+    assert compare.main(["seed=1"]) == compare.main([str(pairs), "seed=1"]) == 2
     assert "the only filter: expected two" in capsys.readouterr().err

@@ -238,7 +238,9 @@ def census(trained_census: Path, tmp_path: Path) -> Path:
 BRANCH = ["--best", "1", "--random", "2", "--at", "3", "--times", "2", "--redraw", "order,split+init"]
 
 
-@pytest.mark.parametrize("how", ["command", "python", pytest.param("python, parts", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "how", ["python", *(pytest.param(how, marks=pytest.mark.slow) for how in ("command", "python, parts"))]
+)
 def test_branches_name_their_parents_and_how_they_were_chosen(census: Path, how: str) -> None:
     argv = ["--store", str(census), *BRANCH, *TINY]
 

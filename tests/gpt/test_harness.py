@@ -1,5 +1,6 @@
 """Tasks of lm-evaluation-harness on local files: its figures are the product's own, and an exported model's."""
 
+import copy
 import json
 import os
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from grok.gpt.harness import OFFLINE, Predictions, TaskScore, _adapter, load_tas
 from grok.gpt.hf import save_hf_folder  # noqa: E402
 from grok.gpt.model import GPT  # noqa: E402
 from grok.text.corpus import Corpus  # noqa: E402
-from tests.gpt.conftest import prepare_text, result_of, run, stopped, text_of  # noqa: E402
+from tests.gpt.conftest import prepare_text, result_of, run, small, stopped, text_of  # noqa: E402
 
 CONTEXT = 32
 DATA = """dataset_path: json
@@ -61,11 +62,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return prepare_text(tmp_path_factory.mktemp("words"), text, tokenizer="byte")
 
 
-@pytest.fixture
-def model(settings: Callable[..., GptConfig], corpus: Corpus) -> GPT:
-    config = settings(
-        data__path=str(corpus.path), train__steps=60, model__context=CONTEXT, eval__sample_tokens=0, save="final"
-    )
+@pytest.fixture(scope="module")
+def model(corpus: Corpus) -> GPT:
+    config = small(corpus.path, train__steps=60, model__context=CONTEXT, eval__sample_tokens=0, save="final")
     weights = result_of(run(config)).tensors["final"]
     model = GPT(config.model, vocab_size=corpus.vocab_size)
     model.load_state_dict({**weights, "head.weight": weights["token_embedding.weight"]})
@@ -174,7 +173,7 @@ def continued(model: GPT, corpus: Corpus, prompt: str, how: dict[str, Any]) -> s
 @pytest.mark.parametrize("name", ["max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens"])
 def test_a_prompt_is_cut_so_that_its_continuation_fits(model: GPT, corpus: Corpus, name: str) -> None:
     """Once, as in the harness's own models: not again at each token. Each of its names for the length counts."""
-    draws = torch.Generator().manual_seed(0)
+    draws, model = torch.Generator().manual_seed(0), copy.deepcopy(model)
     with torch.no_grad():  # weights that give another token at each position
         for p in model.parameters():
             p.normal_(generator=draws)
