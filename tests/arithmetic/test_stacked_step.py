@@ -20,42 +20,20 @@ from grok.arithmetic.task import split
 from grok.config import ArithmeticConfig
 from tests.arithmetic.cases import FEW, VARIANTS, jobs, tiny
 
-WAITS = {
-    "_local_scalar_dense",
-    "is_nonzero",
-    "equal",
-    "nonzero",
-    "masked_select",
-    "_unique2",
-    "unique_consecutive",
-    "unique_dim",
-    "bincount",
-    "repeat_interleave",
-    "lift_fresh",
-    "lift_fresh_copy",
-    "item",
-}
+WAITS = set(
+    """
+    _local_scalar_dense is_nonzero equal nonzero masked_select _unique2 unique_consecutive unique_dim bincount
+    repeat_interleave lift_fresh lift_fresh_copy item
+    """.split()
+)
 """Operations that ask the device for a number or a shape, or that copy a number of the host's to it."""
-ATOMIC = {
-    "index_add",
-    "index_add_",
-    "scatter_add",
-    "scatter_add_",
-    "scatter_reduce",
-    "scatter_reduce_",
-    "scatter",
-    "scatter_",
-    "index_put",
-    "index_put_",
-    "_index_put_impl_",
-    "_unsafe_index_put",
-    "put_",
-    "index_reduce",
-    "embedding_dense_backward",
-    "embedding_backward",
-    "bincount",
-    "histc",
-}
+ATOMIC = set(
+    """
+    index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ scatter scatter_ index_put
+    index_put_ _index_put_impl_ _unsafe_index_put put_ index_reduce embedding_dense_backward embedding_backward
+    bincount histc
+    """.split()
+)
 """Operations that add up on CUDA in no fixed order."""
 RANDOM = {"bernoulli", "bernoulli_", "native_dropout", "rand", "randn", "randint", "uniform_", "normal_", "random_"}
 

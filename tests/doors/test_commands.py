@@ -24,7 +24,6 @@ from grok.gpt.training.engine import GptRun
 from grok.gpt.training.stability import abandoned_id
 from grok.records import Checkpoint
 from grok.run import _as_words
-from grok.runs import weights_hash
 from grok.store import open_store
 from grok.text.corpus import Corpus
 from grok.text.preparation import Request, prepare
@@ -85,14 +84,6 @@ def test_where_and_how_runs_are_trained_changes_nothing(door: Door, tmp_path: Pa
     assert rows(tmp_path / "S") == rows(tmp_path / "inline")
 
 
-def test_saved_weights_are_those_of_the_run(door: Door, tmp_path: Path) -> None:
-    assert door("seed=2", *TINY, "save=init,final", "store.path=S").status == 0
-    row = runs(tmp_path / "S").iloc[0]
-    folder = run_folder(tmp_path / "S", row["run_id"])
-    assert weights_hash(load_weights(folder, "final")) == row["weights_hash"]
-    assert weights_hash(load_weights(folder, "init")) != row["weights_hash"]
-
-
 @pytest.mark.parametrize(
     ("words", "maps"),
     [
@@ -113,20 +104,6 @@ def test_a_layers_seed_is_ranged_by_its_name(
     monkeypatch.setattr("grok.execute.execute", take)
     assert door("-m", *TINY, *words).status == 0
     assert [config.seeds.layers for config in asked] == maps
-
-
-def test_a_finished_run_is_extended_from_its_checkpoint(door: Door, tmp_path: Path) -> None:
-    tiny = [word for word in TINY if not word.startswith("train.steps")]
-    door(*tiny, "train.steps=6", "checkpoint.keep=true", "store.path=S")
-    ended = door(*tiny, "train.steps=12", "store.path=S")
-    assert "1 to train (1 from the end of a shorter run)" in ended.out
-    folders = [folder.name for folder in (tmp_path / "S" / "checkpoints").iterdir()]
-    assert folders == runs(tmp_path / "S").query("steps == 6")["run_id"].tolist(), "only the kept one is left"
-    door(*tiny, "train.steps=12", "store.path=whole")
-    longer, whole = (runs(tmp_path / s).query("steps == 12").iloc[0] for s in ("S", "whole"))
-    assert longer["weights_hash"] == whole["weights_hash"]
-    curves = [open_store(tmp_path / s).curves([longer["run_id"]]) for s in ("S", "whole")]
-    pd.testing.assert_frame_equal(*curves)
 
 
 def test_a_diverged_run_is_stored_and_counts_as_done(door: Door, tmp_path: Path) -> None:

@@ -380,17 +380,6 @@ def test_another_schedule_step_or_setting_begins_at_step_0(door: Door) -> None:
     assert "their trunk" in door(*WORDS, *SWITCH, "store.path=S", "dry_run=true").out
 
 
-def test_a_damaged_checkpoint_of_the_trunk_costs_only_time(door: Door) -> None:
-    assert door(*WORDS, "checkpoint.keep_steps=[4]", "store.path=S").status == 0
-    (tensors,) = Path("S/checkpoints").rglob("tensors.safetensors")
-    tensors.write_bytes(tensors.read_bytes()[:-1] + b"x")
-    ended = door(*WORDS, *SWITCH, "store.path=S")
-    assert ended.status == 0 and "Damaged: the checkpoint of run" in ended.out
-    assert door(*WORDS, *SWITCH, "store.path=T").status == 0
-    hashes = [run_of(store, switch__step=4)["weights_hash"] for store in ("S", "T")]
-    assert hashes[0] == hashes[1]
-
-
 @pytest.mark.parametrize(("step", "conflicts"), [pytest.param(50, 1, marks=pytest.mark.slow), (100, 1), (150, 0)])
 def test_verify_and_merge_compare_a_run_with_its_trunk_up_to_the_switch(
     tmp_path: Path, step: int, conflicts: int

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +19,6 @@ from grok.execute.executors.base import InlineExecutor, WorkerDied
 from grok.execute.groups import Group, lane_groups, prepare_runs
 from grok.execute.live import Ledger, LiveFolder
 from grok.execute.retry import GroupRunner, Totals
-from grok.execute.sweep import Sweep
 from grok.execute.worker import GroupReport, WorkerSettings, run_group, run_group_in_worker
 from grok.runs import is_device_error
 from grok.store import StoreWriter, open_store
@@ -152,20 +150,6 @@ def test_the_sweep_s_own_process_stops_instead(
     executor = InlineExecutor(sweeps_settings)
     report = executor.result(executor.submit(GROUP, 0))
     assert report.fatal is not None and "can no longer use its GPU" in report.fatal
-
-
-def test_a_paused_sweep_names_its_failures_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store: Any = SimpleNamespace(
-        statuses=lambda: {"a": "failed"}, layout=SimpleNamespace(checkpoints=tmp_path / "checkpoints")
-    )
-    shared: Any = SimpleNamespace(store=SimpleNamespace(path="S"), save="none")
-    plan: Any = SimpleNamespace(requested=("a", "b"), stored={}, to_train=())
-    sweep = Sweep(shared, plan, cast(Any, None), store, cast(Any, None), ())
-    totals = Totals(finished={"a": "failed"}, failed={"a": "too large"}, paused={"b": "train.hours=2 is used"})
-    assert sweep.conclude(totals).exit_status == 1
-    (line,) = (text for text in capsys.readouterr().out.splitlines() if text.startswith("Paused: "))
-    assert "Of run b, train.hours=2 is used." in line
-    assert line.endswith("1 failed: too large. The same command with retry_failed=true tries them again.")
 
 
 FORTY = prepare_runs([tiny(seed) for seed in range(40)])

@@ -20,7 +20,7 @@ from grok.gpt.training.checkpoint import History
 from grok.gpt.training.engine import train
 from grok.gpt.training.numerics import Numerics
 from grok.gpt.training.trainer import Trainer
-from grok.records import Checkpoint, CurvePoint, Job, Progress, RunResult, StepPoint
+from grok.records import Checkpoint, CurvePoint, Job, RunResult, StepPoint
 from grok.store import StoreWriter
 from tests.gpt.conftest import EIGHT_BITS, RUN, Build, differences, prepare_text, result_of, run, stopped, text_of
 
@@ -236,19 +236,6 @@ def test_the_moments_change_their_precision_with_the_weights(settings: Build, be
     whole = result_of(run(settings(precision=before, **same)))
     assert result.step_log[4].train_loss == pytest.approx(whole.step_log[4].train_loss, rel=1e-2)
     assert result.steps == 8
-
-
-def test_a_new_corpus_in_the_same_folder_does_not_move_a_run_in_flight(settings: Build, tmp_path: Path) -> None:
-    corpus = prepare_text(tmp_path, text_of(600))
-    config = settings(data__path=str(corpus.path))
-    undisturbed = [p.val_loss for p in result_of(run(config)).curve]
-    losses = []
-    for event in train([Job(run_id=RUN, config=config)]):
-        if isinstance(event, Progress) and event.step < 10:
-            prepare_text(tmp_path, text_of(600, seed=2))
-        if isinstance(event, RunResult):
-            losses = [p.val_loss for p in event.curve]
-    assert losses == undisturbed
 
 
 def test_tokens_overwritten_in_place_end_the_run_with_a_reason(settings: Build, tmp_path: Path) -> None:

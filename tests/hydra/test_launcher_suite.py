@@ -13,12 +13,9 @@ CHDIR = ["hydra.job.chdir=True"]
 """The suite looks for each job's files in its working directory."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "launcher_name, overrides",
-    [
-        ("grok_lanes", CHDIR),
-        pytest.param("grok_lanes", ["hydra/sweeper=grok_lanes", *CHDIR], marks=pytest.mark.slow),
-    ],
+    "launcher_name, overrides", [("grok_lanes", CHDIR), ("grok_lanes", ["hydra/sweeper=grok_lanes", *CHDIR])]
 )
 class TestLauncher(LauncherTestSuite):
     pass

@@ -115,21 +115,6 @@ def test_a_longer_run_takes_no_curve_of_other_metrics(door: Door, write: Write) 
     assert "from the end of a shorter run" not in door(*longer).out
 
 
-def test_a_metric_that_raises_stops_the_sweep_at_once_and_is_named(door: Door, write: Write) -> None:
-    frail = "def frail(moment):\n  if moment.step > {}:\n    raise ValueError('the spectrum is empty')\n  return 1.0"
-    write(frail=frail.format(4))
-    words = (*TINY[2:], "-m", "seed=3,4", "eval.metric_plugins.gap._target_=frail.frail", "eval.every=3",
-             "train.steps=7", "store.path=S", "executor=inline", "numerics.compile=false")  # fmt: skip
-    ended = door(*words)
-    assert ended.status == 1
-    assert (
-        "Stopped: eval.metric_plugins.gap=frail.frail fails at frail.py:3, at step 6 of the run with seed 3 "
-        "(ValueError: the spectrum is empty). 0 of 2 runs stored in S (0 new). Correct this first"
-    ) in ended.last
-    write(frail=frail.format(99))
-    assert "2 runs stored in S (2 new)" in door(*words).last
-
-
 @pytest.mark.parametrize(
     ("setting", "function", "status", "said"),
     [

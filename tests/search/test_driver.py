@@ -249,13 +249,6 @@ def test_killed_anywhere_it_makes_the_same_trials(kind: str, tmp_path: Path, mon
     assert len(world.trained) == len(set(world.trained)), "a stored run was trained again"
 
 
-def test_a_longer_study_begins_with_the_shorter_one(tmp_path: Path) -> None:
-    short = World(tmp_path / "short")
-    first = short.run({"trials": 6})
-    assert short.run({"trials": 12})[:6] == first
-    assert short.run({"trials": 12}) == World(tmp_path / "other").run({"trials": 12})
-
-
 def test_two_processes_on_one_study(tmp_path: Path) -> None:
     alone = World(tmp_path / "alone").run({"trials": 6})
     world = World(tmp_path / "both")

@@ -1,7 +1,7 @@
 """The contract of a store as checks that are independent of the writer, and synthetic runs to check it with.
 
-:func:`assert_contract` reads the folders raw, as DuckDB or another program would; every
-test that fills a store ends with it.
+:func:`assert_contract` reads the folders raw, as DuckDB or another program would; every test that fills a store ends
+with it. The runs are deterministic and take no training.
 """
 
 from __future__ import annotations
@@ -26,10 +26,6 @@ from grok.store.rows import Row
 from grok.store.schema import KEYS, TABLES, schema
 from grok.store.upkeep import verify
 from grok.streams import Stream
-
-# Synthetic runs for tests of the store and of its readers; deterministic, without training.
-#
-# Tests of other packages may import it.
 
 MACHINE = Provenance(
     git_commit="0" * 40,
@@ -117,9 +113,6 @@ def with_other_bits(row: Row, step: int, column: str = "val_loss") -> Row:
 
     curve = [moved(point) if point.step == step else point for point in row.result.curve]
     return replace(row, result=replace(row.result, curve=curve))
-
-
-# The contract of a store, as checks that are independent of the writer.
 
 
 def read_raw(path: str | Path, kind: str) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """A process that does one thing to a store and is killed by SIGKILL at its n-th touch of the store's files.
 
-``python kill_child.py STORE ACTION N``. What touches a file is taken from Python's own
+``python -m tests.store.kill_child STORE ACTION N``. What touches a file is taken from Python's own
 audit events, so nothing of the store is replaced: the kill comes right before the n-th
 open, rename, link or removal. With N = 0 nothing is killed and the number of touches is printed.
 """

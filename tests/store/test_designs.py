@@ -294,13 +294,6 @@ class TestMerge:
         record.unlink()
         assert_contract(target)
 
-    def test_a_source_without_designs_stays_unknown(self, stores: list[Path], store: Path) -> None:
-        shutil.rmtree(store / "designs")
-        with pytest.warns(DamagedShardWarning, match="nobody knows what the runs were for"):
-            report = merge(stores[0], [store])
-        assert (report.added, report.designs) == (6, 0)
-        assert open_store(stores[0]).designs().empty
-
     def test_a_name_that_is_a_path_is_refused_before_anything_is_written(self, stores: list[Path]) -> None:
         put(stores[1], one(), design_id="../x")
         with pytest.raises(StoreError, match=r"designs: design_id='\.\./x': expected a name"):

@@ -15,11 +15,9 @@ from grok.streams import Stream
 from tests.store.contract import assert_contract, contents, example_rows, read_raw
 from tests.store.kill_child import ACTIONS, STUDY, plan, prepare
 
-CHILD = str(Path(__file__).with_name("kill_child.py"))
-
 
 def run_child(path: Path, action: str, last: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, CHILD, str(path), action, str(last)]
+    command = [sys.executable, "-m", "tests.store.kill_child", str(path), action, str(last)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

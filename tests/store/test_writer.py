@@ -187,13 +187,6 @@ class TestDamage:
         assert set(report.written) == ids(example_rows(range(6))) - left
         assert_contract(store)
 
-    def test_a_missing_curves_shard_takes_its_runs_with_it(self, store: Path) -> None:
-        sorted((store / "curves").iterdir())[0].unlink()
-        with StoreWriter(store, thorough=False) as writer:
-            assert "curves are missing" in writer.recovered[0].reason
-        assert len(open_store(store).run_ids()) == 3
-        assert_contract(store)
-
     @pytest.mark.parametrize("use", ["commit", "claim", "holds"])
     def test_damage_while_in_use_is_met_by_whatever_is_asked(self, store: Path, use: str) -> None:
         row = example_row(20)
@@ -333,15 +326,6 @@ def test_no_refused_call_costs_a_failed_row_or_denies_a_stored_one(
         assert_contract(path)
         if not met:
             break
-
-
-def test_other_numerics_are_a_duplicate_and_no_conflict(tmp_path: Path) -> None:
-    row = example_row(0)
-    other = example_row(0, numerics="gpu:other", weights_hash="f" * 64, curve=[])
-    with StoreWriter(tmp_path / "S") as writer:
-        writer.commit([row])
-        assert writer.commit([other]).duplicates == [row.result.run_id]
-    assert_contract(tmp_path / "S")
 
 
 def test_threads_and_processes_write_side_by_side(tmp_path: Path) -> None:

@@ -192,23 +192,8 @@ def test_half_a_surrogate_pair_is_replaced(tmp_path: Path) -> None:
 
 
 WORDS = [
-    "cat",
-    "don't",
-    "1,000",
-    "naïve",
-    "猫",
-    "。",
-    "!",
-    " ",
-    "  ",
-    "\n",
-    "\r\n",
-    "\n\n",
-    "'s",
-    "<",
-    "e\u0301",
-    "x_y",
-]
+    "cat", "don't", "1,000", "naïve", "猫", "。", "!", " ", "  ", "\n", "\r\n", "\n\n", "'s", "<", "e\u0301", "x_y",
+]  # fmt: skip
 
 
 @functools.cache

@@ -41,18 +41,6 @@ def test_any_text_comes_back_and_the_end_of_a_document_is_one_id(kind: str, part
     assert tokenizer.decode(ids.tolist()) == text
 
 
-def test_an_unknown_character_is_named() -> None:
-    with pytest.raises(DataError, match=r"2 characters .* 'é' \(U\+00E9\), '字'"):
-        tokenizers.CharTokenizer("abc").encode("abécd".replace("d", "字"))
-
-
-def test_a_bpe_is_a_function_of_its_text() -> None:
-    again = tokenizers.train_bpe(write_fables(60, 0), 400)
-    assert again.hash == bpe.hash
-    assert bpe.vocab_size == 400 and bpe.eot_id == 0
-    assert tokenizers.train_bpe(write_fables(60, 1), 400).hash != bpe.hash
-
-
 def test_a_text_that_looks_special_stays_text() -> None:
     definition = json.loads(bpe.to_json())
     definition["added_tokens"].append({**definition["added_tokens"][0], "id": 400, "content": "<|pad|>"})
