@@ -127,6 +127,8 @@ class ShownRun:
     row: Mapping[str, Any]
     """Its row, plain values by column name."""
     curves: pd.DataFrame
+    logged: pd.Series
+    """What training logged, such as spikes, by step."""
 
     @classmethod
     def read(cls, store: Store, words: Sequence[str]) -> ShownRun:
@@ -138,13 +140,19 @@ class ShownRun:
         """
         several = len(words) > 1 or is_filter(words[0])
         run_id = _chosen(store, words) if several else str(store.run(words[0])["run_id"])
-        return cls(store.table("runs", [run_id], None).to_pylist()[0], store.curves([run_id]))
+        logged = store.steps([run_id], ["event"]).set_index("step")["event"].dropna()
+        return cls(store.table("runs", [run_id], None).to_pylist()[0], store.curves([run_id]), logged)
 
     @cached_property
     def events(self) -> dict[str, int]:
-        """The steps of the events that happened, in their order, by the name of their column without ``_step``."""
+        """The steps of the events that happened, in their order, by the name of their column without ``_step``.
+
+        What training logged comes with its number: ``spike 1``, ``spike 2``.
+        """
         names = [name for name in self.row if name.endswith("_step") and name != "branch_step"]
         steps = {name.removesuffix("_step"): self.row[name] for name in names if self.row[name] is not None}
+        number = self.logged.groupby(self.logged).cumcount() + 1
+        steps |= {f"{kind} {n}": int(at) for (at, kind), n in zip(self.logged.items(), number, strict=True)}
         return dict(sorted(steps.items(), key=lambda item: item[1]))
 
     @property
@@ -208,7 +216,8 @@ def report(run: ShownRun, store: str, ascii_only: bool) -> Iterator[str]:
     if own := run.own_metrics():
         yield f"own metrics {', '.join(f'{name} {value:.4g}' for name, value in own.items())}"
     events = [f"{letter} {name} {step:,}" for letter, (name, step) in zip(run.marks, run.events.items(), strict=False)]
-    yield f"events      {', '.join(events) or 'none'}"
+    more = f" and {len(run.events) - len(events):,} more" * (len(run.events) > len(events))
+    yield f"events      {', '.join(events) or 'none'}{more}"
     yield f"weights     {row['weights_hash'] or 'no hash'}"
     yield f"numerics    {row['numerics']}"
     yield f"code        {row['git_commit'] or 'no commit'}{' with uncommitted changes' if row['git_dirty'] else ''}"

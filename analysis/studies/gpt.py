@@ -425,8 +425,8 @@ def _events(study: Gpt, observations: Observations, log: pd.DataFrame) -> None:
     if len(log) and "event" in log:
         events = log.dropna(subset=["event"])
         if len(events):
-            counts = ", ".join(f"{n} {kind}" for kind, n in events["event"].value_counts().items())
-            study.notes.append(f"Events during training: {counts}.")
+            counts = ", ".join(how_many(n, str(kind)) for kind, n in events["event"].value_counts().items())
+            study.notes.append(f"Events that training logged: {counts}.")
     every = observations.all_runs
     branches = every[(every["mode"] == "gpt") & (every["status"] == "rolled_back")]
     if len(branches):

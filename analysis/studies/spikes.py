@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from grok.analysis.observations import Observations, as_text, floats, varying_columns
+from grok.analysis.populations import how_many
 from grok.analysis.purposes import asked_unseen
 from grok.analysis.statistics.estimate import LEVEL, NotEnoughData, generator, holm
 from grok.analysis.statistics.excursions import NOISE, RISE, SMOOTH, excursions, heights, smoothed, threshold
@@ -33,7 +35,9 @@ class Spikes(Study):
     """The spikes of runs with a log of their steps."""
 
     runs: pd.DataFrame
-    """One row per run, indexed by run_id: values of the settings that differ, its largest spike, its last loss."""
+    """One row per run, indexed by run_id: values of the settings that differ, its largest rise, its last loss."""
+    spikes: pd.DataFrame
+    """One row per spike, indexed by run_id."""
     factors: list[str]
     """Columns of ``runs`` with the settings that differ; settings that vary together are one column."""
     curves: pd.DataFrame
@@ -54,15 +58,20 @@ def analyse(observations: Observations) -> Spikes:
     factors = _factors(rows)
     last = observations.curves_of(rows.index).sort_values("step").groupby("run_id")["val_loss"].last()
     diverged = rows["status"] == "diverged"
-    records = [_largest(logs[str(run)], bool(diverged[run])) for run in rows.index]
-    runs = pd.DataFrame(factors, index=rows.index).assign(seed=rows["seed"].astype(str))
-    runs = runs.join(pd.DataFrame(records, index=rows.index))
+    spikes = pd.concat([_spikes(logs[str(run)], str(run), bool(diverged[run])) for run in rows.index])
+    runs = pd.DataFrame(factors, index=rows.index).assign(
+        seed=rows["seed"].astype(str),
+        spiked=rows.index.isin(spikes.index),
+        rise=spikes["rise"].groupby(level=0).max().reindex(rows.index),
+        highest=[float(heights(logs[str(run)]["train_loss"]).max()) for run in rows.index],
+    )
     # the last loss of a diverged run is that of an earlier step than its partners'
     runs["last_loss"] = np.where(diverged, math.nan, floats(last.reindex(rows.index)))
     curves = pd.concat([logs[str(run)][["run_id", "step"]] for run in rows.index], ignore_index=True)
     losses = [smoothed(logs[str(run)]["train_loss"], bool(diverged[run])) for run in rows.index]
     order = runs.assign(seed=rows["seed"]).sort_values([*factors, "seed"], kind="stable").index
-    study = Spikes(runs=runs.loc[order], factors=list(factors), curves=curves.assign(loss=np.concatenate(losses)))
+    curves["loss"] = np.concatenate(losses)
+    study = Spikes(runs=runs.loc[order], spikes=spikes, factors=list(factors), curves=curves)
     _answer(study)
     _by_setting(study)
     _tables(study)
@@ -97,61 +106,58 @@ def _factors(rows: pd.DataFrame) -> dict[str, list[str]]:
     return factors
 
 
-def _largest(log: pd.DataFrame, diverged: bool) -> dict[str, Any]:
-    """Return the properties of a run's largest spike."""
-    every = excursions(log["train_loss"], threshold(log["train_loss"]), diverged=diverged)
-    record: dict[str, Any] = {
-        "highest": float(heights(log["train_loss"]).max()),
-        "spikes": len(every),
-        "spiked": bool(every),
-    }
-    if not every:
-        return record | dict.fromkeys(("step", "rise", "back_after", "rate", "rising", *GROWN))
-    spike = max(every, key=lambda e: e.rise)
+def _spikes(log: pd.DataFrame, run: str, diverged: bool) -> pd.DataFrame:
+    """Return the spikes of a run in their order, one row each, indexed by ``run``."""
     steps, rates = log["step"].to_numpy(), floats(log["lr"])
     gradient, weights = floats(log["grad_norm"]), floats(log["param_norm"])
-    span = slice(spike.low, spike.peak + 1)
-    usual = float(np.median(gradient[max(0, spike.low - BEFORE) : spike.low + 1]))
-    return record | {
-        "step": int(steps[spike.onset]),
-        "rise": spike.rise,
-        "back_after": None if spike.back is None else int(steps[spike.back] - steps[spike.onset]),
-        "rate": float(rates[spike.onset] / rates.max()),
-        "rising": bool(spike.onset <= int(np.argmax(rates)) and rates[0] < rates.max()),
-        "gradient norm": float(np.max(gradient[span]) / usual) if usual > 0 else math.nan,
-        "weights": float(np.max(weights[span]) / weights[spike.low]) if weights[spike.low] > 0 else math.nan,
-    }
+    records = []
+    for spike in excursions(log["train_loss"], threshold(log["train_loss"]), diverged=diverged):
+        span = slice(spike.low, spike.peak + 1)
+        usual = float(np.median(gradient[max(0, spike.low - BEFORE) : spike.low + 1]))
+        records.append(
+            {
+                "step": int(steps[spike.onset]),
+                "rise": spike.rise,
+                "back_after": math.nan if spike.back is None else float(steps[spike.back] - steps[spike.onset]),
+                "rate": float(rates[spike.onset] / rates.max()),
+                "rising": bool(spike.onset <= int(np.argmax(rates)) and rates[0] < rates.max()),
+                "gradient norm": float(np.max(gradient[span]) / usual) if usual > 0 else math.nan,
+                "weights": float(np.max(weights[span]) / weights[spike.low]) if weights[spike.low] > 0 else math.nan,
+            }
+        )
+    return pd.DataFrame(records, [run] * len(records), ["step", "rise", "back_after", "rate", "rising", *GROWN])
 
 
 def _answer(study: Spikes) -> None:
-    runs = study.runs
-    spiked = runs[runs["spiked"]]
-    n, k = len(runs), len(spiked)
+    n, k, spikes = len(study.runs), int(study.runs["spiked"].sum()), study.spikes
+    every = len(spikes)
     study.scope = f"{n} runs. They differ in {', '.join(study.factors) or 'their seeds alone'}."
     text = f"{k} of {n} runs spiked"
     if k:
-        back = spiked["back_after"].dropna()
-        text += f", {_rises(spiked['rise'])}. {len(back)} of the {k} came back before the run ended" + (
-            f", after {back.median():.0f} steps in the median (at most {back.max():.0f})" if len(back) else ""
+        back = spikes["back_after"].dropna()
+        text += (
+            f", {how_many(every, 'time')} in all, {_rises(spikes['rise'])}. {len(back):,} of the {every:,} came back "
         )
+        text += "before the run ended"
+        text += f", after {back.median():,.0f} steps in the median (at most {back.max():,.0f})" if len(back) else ""
     study.tell("runs that spiked", f"{k} of {n}", f"{text}.", headline=True)
     if k:
-        first, later = spiked["step"].min(), spiked["step"].max()
+        first, middle, last = (f"{of:,.0f}" for of in spikes["step"].quantile([0, 0.5, 1]))
         study.tell(
-            "step of the spike",
-            f"{spiked['step'].median():.0f} ({first:.0f} to {later:.0f})",
-            f"The spikes began at step {spiked['step'].median():.0f} in the median, the first at {first:.0f}, the "
-            f"last at {later:.0f}; {int(spiked['rising'].astype(bool).sum())} of {k} while the learning rate still "
-            "rose.",
+            "steps of all spikes",
+            f"{middle} ({first} to {last})",
+            f"{how_many(every, 'spike')} of {how_many(k, 'run')} began at step {middle} in the median, the first at "
+            f"{first}, the last at {last}; {int(spikes['rising'].sum()):,} while the learning rate still rose.",
         )
         grown = [
             f"the norm of the {name} reached {times:g} times its level before in "
-            f"{int((spiked[key] >= times).sum())} of {k} runs (median {spiked[key].median():.1f} times)"
+            f"{int((spikes[key] >= times).sum()):,} of {how_many(every, 'spike')} "
+            f"(median {spikes[key].median():.1f} times)"
             for key, (name, times) in GROWN.items()
         ]
         study.tell(
             "what rose with the loss",
-            "; ".join(f"{name} ×{spiked[key].median():.1f}" for key, (name, _) in GROWN.items()),
+            "; ".join(f"{name} ×{spikes[key].median():.1f}" for key, (name, _) in GROWN.items()),
             f"Between the lowest loss and the peak {', '.join(grown)}.",
         )
 
@@ -167,15 +173,15 @@ def _middle(values: pd.Series, digits: int) -> str:
 
 
 def _rises(rises: pd.Series) -> str:
-    """Return the words for how far the loss rose in the runs that spiked."""
+    """Return the words for how far the loss rose in the spikes."""
     finite = _finite(rises)
     words = [f"{n} of them to a loss that is not finite"] if (n := len(rises) - len(finite)) else []
     by = f"by {finite.median():.1f} nats in the median (at most {finite.max():.1f})"
     return ", the others ".join([*words, *[by] * bool(len(finite))])
 
 
-def _listed(values: pd.Series, digits: int) -> str:
-    return ", ".join(f"{v:.{digits}f}" if math.isfinite(v) else "not finite" for v in values)
+def _nats(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if math.isfinite(value) else "not finite"
 
 
 def _by_setting(study: Spikes) -> None:
@@ -203,7 +209,7 @@ def _by_setting(study: Spikes) -> None:
                     "share": share(k, n).percent(0),
                     "p (Holm)": f"{adjusted[factor]:.2g}" if factor in adjusted and value == values[0] else "",
                     f"steps {JUMP:g} nats up": f"{int((here['highest'] >= JUMP).sum())} of {n}",
-                    "median rise": _middle(here["rise"], 2),
+                    "median largest rise": _middle(here["rise"], 2),
                     "last val loss": _middle(here["last_loss"], 3),
                 }
             )
@@ -227,42 +233,48 @@ def _number(text: str) -> tuple[float, str]:
 
 
 def _tables(study: Spikes) -> None:
-    runs = study.runs
+    runs, spikes = study.runs, study.spikes
+
+    def of_each(group: pd.DataFrame, column: str, shown: Callable[[Any], str]) -> str:
+        """Return what is ``shown`` of the spikes of each run, the runs in their order."""
+        each = (" and ".join(map(shown, spikes.loc[spikes.index == run, column])) for run in group.index)
+        return "; ".join(words or "none" for words in each)
+
     if study.factors:
         cells = [
             {
                 **dict(zip(study.factors, names, strict=True)),
                 "spiked": f"{int(group['spiked'].sum())} of {len(group)}",
-                "at step": ", ".join(f"{v:.0f}" for v in group["step"].dropna()),
-                "rise (nats)": _listed(group["rise"].dropna(), 2),
-                "highest step (nats)": _listed(group["highest"], 1),
-                "last val loss": ", ".join("diverged" if pd.isna(v) else f"{v:.3f}" for v in group["last_loss"]),
+                "at step": of_each(group, "step", "{:,}".format),
+                "rise (nats)": of_each(group, "rise", lambda rise: _nats(rise, 2)),
+                "highest step (nats)": "; ".join(_nats(v, 1) for v in group["highest"]),
+                "last val loss": "; ".join("diverged" if pd.isna(v) else f"{v:.3f}" for v in group["last_loss"]),
             }
             for names, group in runs.groupby(study.factors, sort=False)
         ]
         study.tabulate("spikes_by_cell", "Every combination of settings, its seeds one after another", cells)
-    spiked = runs[runs["spiked"]].sort_values("rise", ascending=False, kind="stable")
-    if len(spiked):
+    if len(spikes):
+        spikes = spikes.assign(run=[run[:10] for run in spikes.index]).join(runs[[*study.factors, "seed"]])
+        spikes = spikes.sort_values("rise", ascending=False, kind="stable")
         own = pd.DataFrame(
             {
-                "run": [str(run)[:10] for run in spiked.index],
-                "at step": spiked["step"].astype(int),
+                "run": spikes["run"],
+                "at step": spikes["step"].astype(int),
                 "learning rate": [
                     f"{rate:.0%} of its peak{', rising' if rising else ''}"
-                    for rate, rising in zip(spiked["rate"], spiked["rising"], strict=True)
+                    for rate, rising in zip(spikes["rate"], spikes["rising"], strict=True)
                 ],
-                "rise (nats)": ["not finite" if math.isinf(v) else round(v, 2) for v in spiked["rise"]],
-                "back after": ["not by the end" if pd.isna(v) else f"{v:.0f} steps" for v in spiked["back_after"]],
-                "gradient norm ×": spiked["gradient norm"].round(1),
-                "weights ×": spiked["weights"].round(2),
+                "rise (nats)": ["not finite" if math.isinf(v) else round(v, 2) for v in spikes["rise"]],
+                "back after": ["not by the end" if pd.isna(v) else f"{v:,.0f} steps" for v in spikes["back_after"]],
+                "gradient norm ×": spikes["gradient norm"].round(1),
+                "weights ×": spikes["weights"].round(2),
             },
-            index=spiked.index,
         )
         caption = (
-            "Every spike (of each run the largest): the rise of the loss, and how many times its level before the "
-            "gradient norm and the norm of the weights reached between the lowest loss and the peak"
+            "Every spike: the rise of the loss, and how many times its level before the gradient norm and the norm of "
+            "the weights reached between the lowest loss and the peak"
         )
-        frame = pd.concat([spiked[[*study.factors, "seed"]], own], axis=1)
+        frame = pd.concat([spikes[[*study.factors, "seed"]], own], axis=1)
         study.tabulate("spikes", caption, frame.reset_index(drop=True), code=("run",))
 
 

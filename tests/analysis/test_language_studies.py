@@ -305,7 +305,7 @@ def spiking_run(seed: int, hot: bool, std: str) -> Row:
     settings = {"experiment": "gpt/tinystories_sample", "seed": seed, "train": {"steps": STEPS}, "model": {"init": std}}
 
     def step(k: int) -> StepPoint:
-        high = hot and std != "0.006" and 20 <= k < 30 + seed
+        high = hot and std != "0.006" and (20 <= k < 30 + seed or (seed == 3 and 50 <= k < 55))
         return StepPoint(
             step=k,
             train_loss=5 - k / 100 + (2.0 + 0.1 * seed) * high,
@@ -326,14 +326,16 @@ def test_who_spiked_when_and_why() -> None:
     assert study.factors == ["model.init", "optim.lr"]
     runs = study.runs
     assert set(runs[runs["spiked"]]["optim.lr"]) == {"0.03"} and int(runs["spiked"].sum()) == 8
-    assert set(runs[runs["spiked"]]["step"]) == {20} and (runs["weights"].dropna() == 3).all()
-    assert (runs["gradient norm"].dropna() == 8).all() and not runs["rising"].dropna().any()
-    assert sorted(runs["back_after"].dropna()) == [10, 10, 11, 11, 12, 12, 13, 13]
+    assert sorted(study.spikes["step"]) == [20] * 8 + [50] * 2 and (study.spikes["weights"] == 3).all()
+    assert (study.spikes["gradient norm"] == 8).all() and not study.spikes["rising"].any()
+    assert sorted(study.spikes["back_after"]) == [5, 5, 10, 10, 11, 11, 12, 12, 13, 13]
     said = {f.label: f for f in study.findings}
     assert said["runs that spiked"].shown == "8 of 24"
     assert said["spikes by optim.lr"].shown == "0.003: 0 of 12; 0.03: 8 of 12" and said["spikes by optim.lr"].headline
     assert {t.name for t in study.tables} == {"spikes_by_setting", "spikes_by_cell", "spikes"}
-    assert "none" in set(study.tables[0].frame["median rise"]) and not study.tables[0].frame.isna().any(axis=None)
+    assert "none" in set(study.tables[0].frame["median largest rise"]) and not study.tables[0].frame.isna().any(
+        axis=None
+    )
 
 
 def test_no_two_of_many_conditions_have_one_colour() -> None:
