@@ -153,8 +153,8 @@ def _about(study: Regimes, done: pd.DataFrame, watched: pd.DataFrame) -> str:
     words += [f"{later:,} generalised after the usual length and do not count."] * bool(later)
     few = "All" if len(watched) == n else f"{len(watched) or 'None'} of the"
     words.append(
-        f"{few} {n} were trained to {WATCHED} times their step: only then had they time to lose norm afterwards, and "
-        "only such times are compared."
+        f"{few} {n} were trained to {WATCHED} times their step: a fall of the norm afterwards needs that time, and only "
+        "such times are compared."
     )
     return " ".join(words)
 
