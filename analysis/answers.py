@@ -24,7 +24,7 @@ from grok.analysis.observations import (
     without_repetition,
 )
 from grok.analysis.proposals import confirmation, given_again, proposal
-from grok.analysis.purposes import asked, roles
+from grok.analysis.purposes import absent, asked, roles
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies import QUESTIONS, Missing
 from grok.analysis.studies.base import OwnStudy, Study
@@ -174,8 +174,6 @@ def _commands(observations: Observations) -> list[str]:
 
 # The origin of a report's numbers: counts of runs, their statuses, and the numerics, devices and code of the runs.
 
-BIASED = " Runs that generalise early end early: until then times of this sweep are biased low, and shares high."
-
 
 @dataclass
 class Provenance:
@@ -245,8 +243,6 @@ class Unfinished:
     """The command that planned it; empty if no record names the design."""
     missing: int
     planned: int
-    stops_early: bool
-    """Whether runs stop when they generalise."""
 
     @property
     def text(self) -> str:
@@ -262,26 +258,15 @@ def unfinished(observations: Observations) -> list[Unfinished]:
         if sweep.get("argv")
         for design_id in sweep.get("config", {}).get("designs", ())
     }
-    runs = observations.all_runs
-    stopping = set(runs["run_id"][runs["config.train.stop_when_generalised"].fillna(False).astype(bool)])
     return [
-        Unfinished(
-            of.kind,
-            commands.get(of.design_id, ""),
-            len(of.missing),
-            of.planned,
-            not stopping.isdisjoint(of.stored),
-        )
+        Unfinished(of.kind, commands.get(of.design_id, ""), len(of.missing), of.planned)
         for of in observations.once(roles).missing
     ]
 
 
 def pending(observations: Observations) -> list[str]:
     """Return a sentence for each design with planned runs that are not in the store yet."""
-    return [
-        f"{of.text}: {of.command or f'a design of kind {of.kind}'}.{BIASED if of.stops_early else ''}"
-        for of in unfinished(observations)
-    ]
+    return [f"{of.text}: {of.command or f'a design of kind {of.kind}'}." for of in unfinished(observations)]
 
 
 def _about_designs(observations: Observations) -> list[str]:
@@ -320,13 +305,17 @@ def title(observations: Observations, studies: Sequence[Study]) -> str:
 
 
 def sentence(observations: Observations, studies: Sequence[Study]) -> str:
-    """Return what was trained, how many, what came out, and how sure that is."""
+    """Return what was trained, how many, what came out, how sure that is, and what is missing."""
+    return f"{_outcome(observations, studies)} {absent(observations.once(roles).missing)}".rstrip()
+
+
+def _outcome(observations: Observations, studies: Sequence[Study]) -> str:
     summary = next((study.summary for study in studies if study.summary), "")
     if summary:
         asked_for = [s for s in studies if s.question == title(observations, studies) and s.summary != summary]
-        firsts = [f for s in asked_for for f in [*s.headlines, *s.findings][:1]]
-        return " ".join([summary, *(f.short or f.text for f in firsts)])
-    lead = next((finding.text for study in studies for finding in study.headlines), "")
+        firsts = [[*(f.short or f.text for f in [*s.headlines, *s.findings][:1]), *s.left] for s in asked_for]
+        return " ".join([summary, *(text for first in firsts for text in first)])
+    lead = next((" ".join([study.headlines[0].text, *study.left]) for study in studies if study.headlines), "")
     n = int((observations.all_runs["status"] != "failed").sum())
     models = _different(observations.gpt, describe_language_model) or _different(observations.arithmetic, describe_task)
     models = models if observations.gpt.empty or len(models) <= 2 else []  # the findings name the conditions
@@ -347,8 +336,7 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
     runs = observations.all_runs
     for of in unfinished(observations):
         if of.command:
-            words = f"{of.text}.{BIASED * of.stops_early} If the sweep has stopped, go on:"
-            return Fact(words, of.command, is_command=True)
+            return Fact("If the sweep has stopped, go on:", of.command, is_command=True)
     if len(runs) and (runs["status"] == "failed").all():
         return Fact("All runs failed: see why.", f"grok store status {observations.path}", is_command=True)
     if runs.empty:

@@ -32,7 +32,7 @@ from grok.analysis.observations import (
     varying_columns,
 )
 from grok.analysis.populations import asked_before_and_after, listed, populations
-from grok.analysis.purposes import ASKED, SEEDS, after_results, asked, matched, pairing, roles, shared_seeds
+from grok.analysis.purposes import ASKED, SEEDS, absent, after_results, asked, matched, pairing, roles, shared_seeds
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share
 from grok.analysis.statistics.survival import exponential, quantile
@@ -185,6 +185,7 @@ def compared(observations: Observations, sides: Sides) -> OwnStudy:
         question=f"How do A ({names[0]}) and B ({names[1]}) differ?",
         scope=f"Runs of A: {len(a):,}, of B: {len(b):,}; {kind}.",
         summary=_confounded(sides),
+        missing=absent(observations.once(roles).missing_with(pd.concat(sides.rows).index)),
         tables=[Table("both", "Both sides and their differences or ratios, with 95% intervals", frame)],
         notes=_notes(observations, sides),
         files={f"{name}.csv": pd.DataFrame(numbers)},
@@ -205,7 +206,7 @@ def page_of(observations: Observations, study: OwnStudy, store: Path) -> Report:
         store.resolve().name,
         str(store),
         study.question,
-        f"{said}with 95% intervals in brackets. {study.summary}".rstrip(),
+        f"{said}with 95% intervals in brackets. {study.summary} {study.missing}".rstrip(),
         Fact("The whole store:", f"grok report {shlex.quote(str(store))} --open", is_command=True),
         heading(observations),
         provenance(observations),

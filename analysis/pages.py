@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import jinja2
 import pandas as pd
 
-from grok.analysis.answers import BIASED, unfinished
 from grok.analysis.observations import Observations
+from grok.analysis.purposes import absent, roles
 from grok.analysis.statistics.estimate import write_csv
 from grok.analysis.studies import BY_NAME, Finding, Missing, Study
 from grok.commands.command import Parser, command
@@ -96,18 +96,12 @@ class Page:
     def notes(self, name: str) -> str:
         """Return what limits a study's answer, as a Markdown list; empty if it has no answer yet."""
         study = self.reference(name)
-        return "" if isinstance(study, Missing) else "\n".join(f"- {note}" for note in study.notes)
+        return "" if isinstance(study, Missing) else "\n".join(f"- {note}" for note in [*study.lacks, *study.notes])
 
     def pending(self, *kinds: str) -> str:
         """Return how many planned runs are missing of the designs of these kinds; empty if none."""
-        of = [design for design in unfinished(self.observations) if design.kind in kinds]
-        if not of:
-            return ""
-        missing, runs = sum(design.missing for design in of), sum(design.planned for design in of)
-        biased = BIASED if any(design.stops_early for design in of) else ""
-        return (
-            f"**Not finished:** {missing:,} of {runs:,} planned runs of this section are not in the store yet.{biased}"
-        )
+        said = absent([of for of in self.observations.once(roles).missing if of.kind in kinds])
+        return f"**Not finished:** {said}" * bool(said)
 
     def table(self, name: str, table: str, columns: Sequence[str] | None = None) -> str:
         """Return a table of a study in Markdown, ``NOT_YET``, or nothing if the study answers without this table."""

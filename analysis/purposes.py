@@ -7,7 +7,7 @@ counted apart and is in no class that needs a role. A row with ``choice=unstated
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -37,11 +37,25 @@ class Planned:
     kind: str
     missing: frozenset[str]
     stored: frozenset[str]
+    stops_early: bool
+    """Whether stored runs of it stop when they generalise."""
 
     @property
     def planned(self) -> int:
         """The number of its runs."""
         return len(self.missing) + len(self.stored)
+
+
+def absent(designs: Sequence[Planned]) -> str:
+    """Return how many runs of ``designs`` are not stored, and how that may bias numbers of the others, in words."""
+    missing = frozenset[str]().union(*(of.missing for of in designs))
+    stored = frozenset[str]().union(*(of.stored for of in designs))
+    if not missing:
+        return ""
+    text = f"{len(missing):,} of {len(missing | stored):,} planned runs are missing."
+    if any(of.stops_early for of in designs):
+        return f"{text} Runs that generalise early end early: until all are stored, times are biased low, shares high."
+    return f"{text} Unless they are missing by chance, numbers of the others are biased." if stored else text
 
 
 class Roles:
@@ -54,6 +68,8 @@ class Roles:
         self._training = self.rows[self.rows["role"].isin(TRAINED)]
         self.rows = self.rows.assign(decided=decided(self._training, runs))
         self._runs = runs[["run_id", "mode", "status", "parent_run_id"]]
+        stopping = runs["config.train.stop_when_generalised"].fillna(False).astype(bool)
+        self._stopping = set(runs["run_id"][stopping])
         self.switched = set(runs["run_id"][_switched(runs) & runs["status"].isin(COUNTED)])
         self._stored = set(runs["run_id"][runs["status"].isin(COUNTED)])
 
@@ -77,7 +93,14 @@ class Roles:
         absent = rows[~rows["run_id"].isin(stored)]
         of = rows[rows["design_id"].isin(absent["design_id"])].groupby(["design_id", "kind"], sort=False)["run_id"]
         planned = [(str(name), str(kind), frozenset(runs)) for (name, kind), runs in of]
-        return [Planned(name, kind, runs - stored, runs & stored) for name, kind, runs in planned]
+        return [
+            Planned(name, kind, runs - stored, runs & stored, not self._stopping.isdisjoint(runs))
+            for name, kind, runs in planned
+        ]
+
+    def missing_with(self, runs: Collection[str]) -> list[Planned]:
+        """Return those of the designs ``missing`` that planned one of ``runs``, too."""
+        return [of for of in self.missing if not of.stored.isdisjoint(runs)]
 
     def unknown(self, mode: str | None = None) -> set[str]:
         """Return the observed runs that no row trains. The branches of a rollback have the rows of their run."""

@@ -146,7 +146,7 @@ def missing_text(study: Missing) -> str:
 def study_text(study: Study) -> str:
     """Return a study as text: its scope, findings, notes and tables."""
     lines = [f"{study.title}: {study.question}"]
-    lines += [f"  {study.scope}"] if study.scope else []
+    lines += [f"  {text}" for text in (study.scope, *study.lacks) if text]
     lines += [f"  {finding.text}" for finding in study.findings]
     lines += [f"  note: {note}" for note in study.notes]
     for table in study.tables:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from grok.analysis.observations import (
 )
 from grok.analysis.populations import LEFT, Population, Populations, listed, populations
 from grok.analysis.proposals import proposal
-from grok.analysis.purposes import after_results, roles, triples
+from grok.analysis.purposes import absent, after_results, roles, triples
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, holm
 from grok.store.designs import TRAINED
 
@@ -92,6 +92,12 @@ class Study:
     notes: list[str] = field(default_factory=list)
     files: dict[str, pd.DataFrame] = field(default_factory=dict)
     """Tables too large for the page, by their csv file's name in the report's folder."""
+    counted: Collection[str] = ()
+    """The runs that it counts, for what their plans miss; those of its parts count, too."""
+    missing: str = ""
+    """How many runs that were planned with these are not stored, and what that may do; empty: none."""
+    left: list[str] = field(default_factory=list)
+    """Which seeds of these plans it leaves out, and why."""
 
     def tell(
         self,
@@ -114,6 +120,11 @@ class Study:
         """The findings on the section's cards and at the top of the page."""
         return [finding for finding in self.findings if finding.headline]
 
+    @property
+    def lacks(self) -> list[str]:
+        """What stands beside its answer: the planned runs that it does not count."""
+        return [*[self.missing] * bool(self.missing), *self.left]
+
     def as_json(self) -> dict[str, Any]:
         """Return the study as a dict for report.json."""
         return {
@@ -126,6 +137,7 @@ class Study:
             "findings": [f.as_json() for f in self.findings],
             "tables": [t.name for t in self.tables],
             **({"files": list(self.files)} if self.files else {}),
+            **({"lacks": self.lacks} if self.lacks else {}),
             "notes": self.notes,
         }
 
@@ -195,8 +207,11 @@ class Question:
             command = proposal(first or self.command, observations, self.any_task or bool(first))
             command *= not gap.needs.startswith("longer runs")  # which new ones of the same length are not
             return Missing(self.name, self.title, self.question, needs, command, started, bool(first))
+        study.counted = {*study.counted, *(run for part in study.parts for run in part.counted)}
+        study.left += [f"{part.about}: {text}" for part in study.parts for text in part.left]
         for part in (study, *study.parts):
             part.name, part.title, part.question = self.name, self.title, self.question
+            part.missing = absent(observations.once(roles).missing_with(part.counted))
         study.notes += notes
         study.of_seeds = self.of_seeds
         return study
@@ -391,8 +406,8 @@ def by_population(
 
         def part(population: Population) -> Study:
             study = one(observations, population)
-            study.scope = population.scope
-            study.notes += [*_unfinished(observations, population), *one_by_one(observations, population.rows.index)]
+            study.scope, study.counted = population.scope, population.rows.index
+            study.notes += one_by_one(observations, population.rows.index)
             return study
 
         kept = {id(p) for p in sorted(grouped.every[1:], key=lambda p: -len(p))[: most - 1]}
@@ -407,16 +422,6 @@ def by_population(
         return study
 
     return answer
-
-
-def _unfinished(observations: Observations, population: Population) -> list[str]:
-    """Return how many runs that were planned with these are not stored: those that end first may differ."""
-    designs = [of for of in observations.once(roles).missing if not of.stored.isdisjoint(population.rows.index)]
-    if not designs:
-        return []
-    missing = frozenset().union(*(of.missing for of in designs))
-    planned = missing.union(*(of.stored for of in designs))
-    return [f"Not finished: {len(missing):,} of {len(planned):,} runs that were planned with these are not stored."]
 
 
 def one_by_one(observations: Observations, runs: pd.Index) -> list[str]:
@@ -479,7 +484,12 @@ def by_condition(
             names = listed(without_repetition(c.removeprefix("config.") for c in varying) or ["their data"])
             return f"{len(every)} conditions, each with its own answer. They differ in {names}."
 
-        study = side_by_side(every[:MOST], len(every), lambda c: one(observations, c), beside, scope, "condition")
+        def part(condition: Condition) -> Study:
+            study = one(observations, condition)
+            study.counted = condition.rows.index
+            return study
+
+        study = side_by_side(every[:MOST], len(every), part, beside, scope, "condition")
         if len(every) == 1 and (every[0].rows["mode"] == "arithmetic").all():  # which of the store's conditions it is
             varying = varying_columns(observations.arithmetic, PLAIN_SETTINGS)
             study.about = ", ".join(settings_words(every[0].rows.iloc[0], varying))

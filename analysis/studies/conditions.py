@@ -278,6 +278,7 @@ def analyse_settings(observations: Observations, families: list[Family]) -> Comp
     study = Comparison(
         families=[(f, {v: observations.times(rows) for v, rows in f.groups.items()}) for f in families],
         contrasts=contrasts,
+        counted=[run for f in families for rows in f.groups.values() for run in rows.index],
         p={c.label: float(p) for c, p in zip(tested, adjusted, strict=True)},
     )
     records = []

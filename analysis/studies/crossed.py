@@ -22,7 +22,7 @@ from grok.analysis.observations import (
     describe_task,
     has_diary_task,
 )
-from grok.analysis.populations import settings_in_words
+from grok.analysis.populations import how_many, listed, settings_in_words
 from grok.analysis.purposes import roles
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, benjamini_hochberg, generator
 from grok.analysis.statistics.proportions import Heterogeneity, confirmed_ratio, heterogeneity
@@ -39,6 +39,7 @@ from grok.analysis.statistics.variance_shares import (
 )
 from grok.analysis.studies import gpt
 from grok.analysis.studies.base import Beside, Finding, Question, Study, by_condition
+from grok.analysis.studies.census import FEW_NAMED
 from grok.streams import CROSSED
 
 # The crossed designs of a store: cells that cross the seeds of streams, in the arithmetic mode and language models.
@@ -193,6 +194,7 @@ def one(observations: Observations, condition: Condition, subject: Subject) -> C
         f"{len(rows):,} runs of {subject.describe(rows.iloc[0])}: {sizes} seeds, "
         f"{how_full}, {len(rows) / cells:.2g} run{'s' * (len(rows) > cells)} a cell. Outcome: {result.name}."
     )
+    study.left = _left(observations, condition.rows, rows, subject.streams)
     for streams in crossing.factors.values():
         if len(streams) > 1:
             study.notes.append(
@@ -213,6 +215,21 @@ def one(observations: Observations, condition: Condition, subject: Subject) -> C
     _shares(study)
     _rates(observations, study)
     return study
+
+
+def _left(observations: Observations, every: pd.DataFrame, kept: pd.DataFrame, streams: Sequence[str]) -> list[str]:
+    """Return which seeds of planned cells no run in ``kept`` has, and how many runs of ``every`` they cost."""
+    purposes = observations.once(roles)
+    planned = set(every.index).union(*(of.missing for of in purposes.missing_with(every.index)))
+    cells = purposes.rows[purposes.rows["run_id"].isin(planned) & (purposes.rows["kind"] == "crossed")]["unit"]
+    names = []
+    for stream in streams:
+        seeds = {unit.get(stream) for unit in cells} - {None, *kept[f"seed_{stream}"]}
+        if gone := sorted(seeds) if every[f"seed_{stream}"].nunique() > 1 else []:
+            some = listed([*map(str, gone)]) if len(gone) <= FEW_NAMED else f"{len(gone)} of them"
+            names.append(f"{stream} seed{'s' * (len(gone) > 1)} {some}")
+    lost = how_many(len(every) - len(kept), "stored run")
+    return [f"Left out, because too few runs have them: {listed(names)} ({lost})."] if names else []
 
 
 def _shares(study: Crossed) -> None:

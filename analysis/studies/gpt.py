@@ -207,6 +207,7 @@ def analyse(observations: Observations) -> Gpt:
     ).dropna(subset=["best_loss"])
     study = Gpt(
         lead="loss_curves",
+        counted=summary.index,
         runs=summary,
         curves=curves,
         steps=thinned(mine),

@@ -263,6 +263,7 @@ def analyse(observations: Observations) -> Layers:
     study = Layers(
         is_time=is_time,
         results=kept,
+        counted=[run for r in kept for run in r.transplant.rows.index],
         shares=pd.DataFrame([record for r in kept if r.adds_up for record in _records(r)]),
         cells=pd.concat([_cells(r) for r in kept], ignore_index=True),
     )

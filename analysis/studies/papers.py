@@ -156,7 +156,7 @@ def analyse(observations: Observations) -> Papers:
     ids = pd.concat([t.rows for t in trained]).index
     curves = with_measures(observations.curves_of(ids))
     records = [record for t in trained for record in _claims(t, trained, curves)]
-    study = Papers(trained=trained, curves=curves)
+    study = Papers(trained=trained, curves=curves, counted=ids)
     study.tabulate("papers", "Claims of papers beside the runs of this store", records)
     study.tabulate("arms", "What was trained", pd.DataFrame([_arm(part) for t in trained for part in parts(t)]))
     verdicts = [r["verdict"] for r in records if not r["verdict"].startswith(NO_CLAIM)]

@@ -71,7 +71,7 @@ def analyse(observations: Observations) -> Repeats:
         about = every[0].condition
         every = [replace(kind, condition="") for kind in every]
     tests = [_test(kind, RATE / len(every)) for kind in every]  # of chance alone one store in twenty has a sign
-    study = Repeats(about=about, tests=tests)
+    study = Repeats(about=about, tests=tests, counted=[run for kind in every for run in kind.rows.index])
     hits = dict.fromkeys(f"{t.kind.hit.words}: {t.kind.hit.definition}" for t in tests)
     tasks = dict.fromkeys(describe_task(t.kind.rows.iloc[0]) for t in tests)
     study.notes.append(f"Task: {'; '.join([*tasks, *[about] * bool(about)])}. Definition: {'; '.join(hits)}.")

@@ -71,7 +71,7 @@ def analyse(observations: Observations) -> Spikes:
     losses = [smoothed(logs[str(run)]["train_loss"], bool(diverged[run])) for run in rows.index]
     order = runs.assign(seed=rows["seed"]).sort_values([*factors, "seed"], kind="stable").index
     curves["loss"] = np.concatenate(losses)
-    study = Spikes(runs=runs.loc[order], spikes=spikes, factors=list(factors), curves=curves)
+    study = Spikes(counted=rows.index, runs=runs.loc[order], spikes=spikes, factors=list(factors), curves=curves)
     _answer(study)
     _by_setting(study)
     _tables(study)

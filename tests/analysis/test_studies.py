@@ -205,6 +205,17 @@ def test_crossed_recovers_the_shares() -> None:
     assert pair.headlines[0].label == "split × init share"
 
 
+def test_a_cross_says_which_planned_seeds_no_run_of_it_has() -> None:
+    grid = crossed((3, 3, 5), np.random.default_rng(1), {"chaos": 0.1})
+    seeds = [{stream: truth.overrides[f"seeds.{stream}"] for stream in ("split", "init", "order")} for truth in grid]
+    cells = [Purpose(role="cell", unit=unit | {"repeat": n % 2}) for n, unit in enumerate(seeds)]
+    few = {seeds[0]["order"], seeds[2]["order"]}  # of one no run is stored, of the other one is
+    stored = [truth for i, truth in enumerate(grid) if i == 0 or seeds[i]["order"] not in few]
+    study = ask("crossed", simulate(stored, Planned("crossed", list(zip(grid, cells, strict=True)))))
+    assert {int(number) for number in re.findall(r"\d+", study.left[0])} == {*few, 1}
+    assert re.findall(r"\d+", study.missing)[:2] == ["35", "90"] and len(study.rows) == 54
+
+
 def test_ranks_find_a_share_that_the_best_quarter_misses() -> None:
     found = 0
     for draw in range(5):
