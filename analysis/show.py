@@ -152,7 +152,9 @@ class ShownRun:
         names = [name for name in self.row if name.endswith("_step") and name != "branch_step"]
         steps = {name.removesuffix("_step"): self.row[name] for name in names if self.row[name] is not None}
         number = self.logged.groupby(self.logged).cumcount() + 1
-        steps |= {f"{kind} {n}": int(at) for (at, kind), n in zip(self.logged.items(), number, strict=True)}
+        steps |= {
+            f"{kind} {n}": at for at, kind, n in zip(self.logged.index.tolist(), self.logged, number, strict=True)
+        }
         return dict(sorted(steps.items(), key=lambda item: item[1]))
 
     @property

@@ -225,7 +225,7 @@ def clustered_ratio(hits: np.ndarray, chosen: np.ndarray, clusterings: Labels) -
     runs (`student`). Each of ``clusterings`` (n,) labels the runs by one factor that they can share.
 
     Raises:
-        NotEnoughData: a clustering has fewer than four clusters, or a group has no hit.
+        NotEnoughData: a clustering has fewer than four clusters, a group has no hit, or no cluster differs.
     """
     fewest = min(len(np.unique(labels)) for labels in clusterings)
     a, b = int(hits[chosen].sum()), int(hits[~chosen].sum())
@@ -235,6 +235,8 @@ def clustered_ratio(hits: np.ndarray, chosen: np.ndarray, clusterings: Labels) -
     # Influence of one run on log(rate): (hit - rate) / (rate n).
     labels = [np.concatenate([kind[chosen], kind[~chosen]]) for kind in clusterings]
     _, error, freedom = student(hits[chosen] * n / a, hits[~chosen] * m / b, labels)
+    if error < 1e-9:
+        raise NotEnoughData("seeds whose rates differ, to see their spread")
     half, value = float(stats.t.ppf(0.5 + LEVEL / 2, freedom)) * error, (a / n) / (b / m)
     low, high = value * math.exp(-half), value * math.exp(half)
     return Estimate(value, low, high, n + m, "log ratio, between clusters")

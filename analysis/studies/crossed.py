@@ -143,6 +143,8 @@ MODEL_SEED: Final = {"split and init together": ("split", "init", "split × init
 """The sum of components that one seed for split and weights decides, as the diary's model seed."""
 UNKNOWN: Final = 0.8
 """Width of an interval of a share that says nothing."""
+FAR: Final = 100.0
+"""How many times the lower end of a ratio's interval the upper end is where the ratio says nothing."""
 NO_WIDTH: Final = 1e-4
 """Width below which the estimate lies beyond all simulated ones."""
 
@@ -448,15 +450,16 @@ def _level_table(
 
 def _confirmed(e: Estimate, factor: str, other: str, meaning: str, *, diary: bool) -> Finding:
     """Return the ratio of rates at the best level, measured with seeds of the other factors that did not choose it."""
-    return Finding(
-        f"best {factor} seed, confirmed",
-        f"{e.value:.2f} times ({e.low:.2f} to {e.high:.2f})",
-        f"Chosen on half of the {other} seeds and measured on the other halves, the best {factor} seed makes good "
-        f"seeds ({meaning}) {e.value:.2f} times as likely ({e.low:.2f} to {e.high:.2f})."
-        + (" The diary says 1.25 for its order seed 8." if diary and factor == "order" else ""),
-        e,
-        listed=factor == "order" or not e.low <= 1 <= e.high,
+    told = e.high / e.low < FAR
+    shown = f"{e.value:.2f} times ({e.low:.2f} to {e.high:.2f})" if told else "cannot be told"
+    ratio = f"is {shown} that of the other {factor} seeds" if told else f"over that of the others {shown}"
+    text = (
+        f"Chosen on half of the {other} seeds and measured on the other halves, the rate of good seeds ({meaning}) of "
+        f"the best {factor} seed {ratio}."
     )
+    text += " The diary says 1.25 times for its order seed 8." * (told and diary and factor == "order")
+    listed = factor == "order" or (told and not e.low <= 1 <= e.high)
+    return Finding(f"best {factor} seed, confirmed", shown, text, e if told else None, listed=listed)
 
 
 def _answer(subject: Subject) -> Callable[[Observations], Study]:

@@ -132,6 +132,8 @@ def test_a_ratio_between_clusters_covers() -> None:
     assert inside / draws > 0.92
     with pytest.raises(NotEnoughData, match="four seeds"):
         clustered_ratio(hit, order == 0, [init % 3])
+    with pytest.raises(NotEnoughData, match="spread"):  # 3.00 (3.00 to 3.00) would be certain of four seeds
+        clustered_ratio((order == 0) | (order == 1), order == 0, [init])
 
 
 @pytest.mark.parametrize("interaction", ["order × init", "order × split", "all three"])
