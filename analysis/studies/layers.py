@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from grok.analysis.criteria import DIARY, MOST_CENSORED, Outcome, accuracy_at, change_in_words, outcome, wrong_log_odds
 from grok.analysis.observations import Observations, describe_task, floats, in_words, seed_names, varying_columns
 from grok.analysis.purposes import places, roles
-from grok.analysis.statistics.estimate import NotEnoughData, generator, holm
-from grok.analysis.statistics.shapley import Additivity, Attribution, additivity, attribute, p_of_no_pattern
+from grok.analysis.statistics.estimate import NotEnoughData, generator, holm, student
+from grok.analysis.statistics.shapley import FLAT, Additivity, Attribution, additivity, attribute, p_of_no_pattern
 from grok.analysis.studies.base import ALARM, Finding, Question, Study
 from grok.streams import derive_seed
 
@@ -294,23 +296,27 @@ def _together(same: list[Result], p: float) -> Finding:
     until = f" up to step {same[0].outcome.horizon:,.0f}" * any(r.outcome.is_time and r.outcome.censored for r in same)
     low, middle, high = np.quantile(np.mean([r.additivity.chance for r in told], 0), [0.025, 0.5, 0.975])
     who = f"{n} transplant{'s' * (n > 1)}" + (f" ({whose})" if whose else "")
-    text = (
-        f"{who} exchange{'s' * (n == 1)} {layers}"
-        + f"; the combinations of {rest} are not seen to differ by more than their repeats do" * bool(rest)
-        + f". One by one, the layers explain {alone} of the variance between combinations{until}"
+    text = f"{who} exchange{'s' * (n == 1)} {layers}"
+    text += f"; the combinations of {rest} are not seen to differ by more than their repeats do" * bool(rest) + ". "
+    only = acting and not adding  # then no layer has a share, also not all of them together
+    if acting:
+        partly = f" in {acting} of them" * (acting < n)
+        text += (
+            f"They act together{partly}{' for these two seeds' * (n == 1)}: what one layer changes depends on others, "
+            f"so none is given a share of its own.{_alone(told)} "
+        )
+    if adding:
+        text += "Their effects add up" + f" in {adding} of them, with shares below" * (n > 1) + ". "
+    text += (
+        (f"A sum of their effects would fit {alone}" if only else f"One by one, the layers explain {alone}")
+        + f" of the variance between combinations{until}"
         + " of the others" * bool(rest)
         + f"; shuffled tables show {100 * middle:.0f}% ({100 * low:.0f} to {100 * high:.0f}; p = {p:.2g}"
         + f", of all {n} transplants" * bool(rest)
-        + "). "
+        + ")"
+        + ", and a table without any pattern of two layers gives two thirds" * bool(only)
+        + ". "
     )
-    if adding:
-        text += "Their effects add up" + f" in {adding} of them, with shares below" * (n > 1) + "."
-    if acting:
-        partly = f" in {acting} of them" * (acting < n) + " in part" * (p <= ALARM)
-        text += " " * (adding > 0) + (
-            f"They act together{partly}{' for these two seeds' * (n == 1)}: what one layer changes depends on others, "
-            "so none is given a share of its own."
-        )
     if not adding and not acting:
         alike = all(r.additivity.differ > ALARM and not r.clear for r in same)
         text += (
@@ -328,7 +334,27 @@ def _together(same: list[Result], p: float) -> Finding:
             "intervals of repeats, without a correction for their number)."
         )
     label = f"layers together, {layers}" + (f", {whose}" if whose else "")
-    return Finding(label, alone, text, shares[0] if n == 1 else None, headline=True)
+    shown = "they act together" if only else alone
+    return Finding(label, shown, " ".join(text.split()), shares[0] if n == 1 else None, headline=True)
+
+
+def _alone(told: list[Result]) -> str:
+    """Return which layers are seen to change the outcome when only they are exchanged, in a sentence."""
+    p: dict[tuple[str, str], float] = {}
+    for r in told:
+        own = r.outcome.values[r.runs(())]
+        for layer in r.moving:
+            its = r.outcome.values[r.runs([layer])]
+            if min(len(own), len(its)) > 1:
+                value, error, freedom = student(its, own)
+                p[layer, r.transplant.name] = 2 * float(stats.t.sf(abs(value) / max(error, FLAT), freedom))
+    if not p:
+        return ""
+    moved = Counter(layer for (layer, _), q in zip(p, holm(list(p.values())), strict=True) if q <= ALARM)
+    if not moved:
+        return f" No layer alone is seen to change the outcome (t tests, Holm over {len(p)})."
+    counts = (f"{layer} in {moved[layer]} of {sum(of == layer for of, _ in p)}" for layer in moved)
+    return f" Layers that are seen to change it alone (t tests, Holm over {len(p)}): {', '.join(counts)}."
 
 
 def _still_high(same: list[Result]) -> Finding | None:
