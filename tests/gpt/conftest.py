@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from grok.commands.compose import apply
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.gpt.training.engine import train
@@ -55,13 +56,7 @@ def small(data: Path, **changes: Any) -> GptConfig:
         "numerics": {"compile": False},
         "log": {"quiet": True},
     }
-    for name, value in changes.items():
-        *groups, key = name.split("__")
-        place = settings
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[key] = value
-    config = load_config(settings)
+    config = load_config(apply(settings, {name.replace("__", "."): value for name, value in changes.items()}))
     assert isinstance(config, GptConfig)
     return config
 

@@ -3,7 +3,6 @@
 ``python -m tests.gpt.faults`` prints the table of ``results/faults/language_models.md``.
 """
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from grok.commands.compose import apply
 from grok.config.gpt import GptConfig
 from grok.gpt.training import engine
 from grok.gpt.training.trainer import Trainer
@@ -275,16 +275,10 @@ FAULTS: Final[dict[str, Fault]] = {
 def settings_of(name: str, data: str) -> dict[str, Any]:
     """Return the settings of the run that a fault is injected into, by what its ``experiment`` says."""
     settings: dict[str, Any] = {
-        **copy.deepcopy(SMALL), "mode": "gpt", "experiment": PREFIX + name, "numerics": {"compile": False},
+        **SMALL, "mode": "gpt", "experiment": PREFIX + name, "numerics": {"compile": False},
         "log": {"quiet": True}, "data": {"path": data},
     }  # fmt: skip
-    for setting, value in FAULTS[name].changes.items():
-        *groups, key = setting.split(".")
-        place = settings
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[key] = value
-    return settings
+    return apply(settings, FAULTS[name].changes)
 
 
 @contextmanager

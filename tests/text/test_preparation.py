@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from grok import files
+from grok.commands.compose import apply
 from grok.errors import DataError
-from grok.files import exchange
 from grok.processes import host_in_names
 from grok.text import documents as pieces
 from grok.text import preparation
@@ -342,7 +343,7 @@ def test_files_that_are_not_of_the_corpus_are_never_lost(tmp_path: Path) -> None
 def test_a_new_corpus_replaces_the_old_one_without_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (a := tmp_path / "a").mkdir()
     try:
-        exchange(a, a)
+        files.exchange(a, a)
     except OSError:
         pytest.skip("this file system cannot swap two folders")
     a.rmdir()
@@ -355,21 +356,15 @@ def test_a_new_corpus_replaces_the_old_one_without_a_gap(tmp_path: Path, monkeyp
         assert old.path.is_dir()
         return moved
 
-    monkeypatch.setattr(Path, "rename", checked)
-    new, _ = prepare(request(tmp_path, tmp_path / "t.txt", val_fraction=0.5))
-    assert new.hash != old.hash and sorted(p.name for p in tmp_path.iterdir()) == ["out", "t.txt"]
-
-
-def test_where_folders_cannot_be_swapped_two_renames_replace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(a: Path, b: Path) -> None:
         raise OSError(22, "Invalid argument")
 
-    monkeypatch.setattr("grok.files._swap", refuse)
-    (tmp_path / "t.txt").write_text("first text\n" * 30)
-    old, _ = prepare(request(tmp_path, tmp_path / "t.txt"))
-    new, _ = prepare(request(tmp_path, tmp_path / "t.txt", val_fraction=0.5))
-    assert open_corpus(tmp_path / "out").hash == new.hash != old.hash
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "t.txt"]
+    for name, replaced, fraction in ((Path, "rename"), checked, 0.5), ((files, "_swap"), refuse, 0.2):
+        with monkeypatch.context() as patch:  # where folders cannot be swapped, two renames replace
+            patch.setattr(*name, replaced)
+            new, _ = prepare(request(tmp_path, tmp_path / "t.txt", val_fraction=fraction))
+        assert open_corpus(tmp_path / "out").hash == new.hash != old.hash
+        assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "t.txt"]
 
 
 def test_the_same_bytes_read_in_another_way_are_another_corpus(tmp_path: Path) -> None:
@@ -422,31 +417,19 @@ def test_tokens_that_are_overwritten_in_place_are_noticed(corpus: Corpus) -> Non
         corpus.refuse_changed(["train"])
 
 
-def change(corpus: Corpus, path: tuple[str, ...], value: Any) -> None:
-    """Write ``value`` to one place of the manifest."""
-    file = corpus.path / "manifest.json"
-    manifest = json.loads(file.read_text())
-    place = manifest
-    for name in path[:-1]:
-        place = place[name]
-    place[path[-1]] = value
-    file.write_text(json.dumps(manifest))
-
-
 @pytest.mark.parametrize(
-    ("path", "value"),
+    ("name", "value"),
     [
-        (("tokenizer", "vocab_size"), 259),
-        (("tokenizer", "eot_id"), None),
-        (("splits", "train", "sha256"), "0" * 64),
-        (("hash",), "0" * 64),
-        (("splits", "val", "words"), 7),
-        (("detokenizer",), "wikitext"),
+        ("tokenizer.vocab_size", 259),
+        ("tokenizer.eot_id", None),
+        ("splits.train.sha256", "0" * 64),
+        ("hash", "0" * 64),
+        ("splits.val.words", 7),
+        ("detokenizer", "wikitext"),
     ],
 )
-def test_a_changed_manifest_is_refused_before_anything_is_named_after_it(
-    corpus: Corpus, path: tuple[str, ...], value: Any
-) -> None:
-    change(corpus, path, value)
+def test_a_changed_manifest_is_refused_before_anything_is_named_after_it(corpus: Corpus, name: str, value: Any) -> None:
+    file = corpus.path / "manifest.json"
+    file.write_text(json.dumps(apply(json.loads(file.read_text()), {name: value})))
     with pytest.raises(DataError, match=r"manifest\.json was changed after it was written: run `grok prepare` again"):
         open_corpus(corpus.path)

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from grok.errors import DataError
 from grok.text import documents
 from grok.text.documents import Source
-from grok.text.preparation import Request, prepare
 from grok.text.quality import EVERY, Quality
 from grok.text.tokenizers import END_OF_TEXT, SubwordTokenizer, train_bpe
+from tests.gpt.conftest import prepare_text
 from tests.text.conftest import ARTICLES
 
 
@@ -44,20 +44,22 @@ def chunked(text: str, cuts: list[int]) -> list[str]:
 def test_one_story_list_from_every_form(tmp_path: Path) -> None:
     stories = list(documents.write_fables(30, 4))
     (tmp_path / "v1.txt").write_text(f"\n{END_OF_TEXT}\n".join(stories) + f"\n{END_OF_TEXT}\n")
-    (tmp_path / "v2.txt.gz").write_bytes(gzip.compress(f" \n{END_OF_TEXT}".join(stories).encode()))
+    (tmp_path / "v2.txt.GZ").write_bytes(gzip.compress(f" \n{END_OF_TEXT}".join(stories).encode()))
     (tmp_path / "v3.txt.xz").write_bytes(lzma.compress(END_OF_TEXT.join(stories).encode()))
     pq.write_table(pa.table({"text": stories}), tmp_path / "s.parquet", row_group_size=7)
-    (tmp_path / "s.jsonl").write_text("\n".join(json.dumps({"story": s, "summary": "x"}) for s in stories))
+    lines = "\n".join(json.dumps({"story": s, "summary": "x"}) for s in stories)
+    (tmp_path / "s.JSONL").write_text(lines)
+    (tmp_path / "s.Jsonl.XZ").write_bytes(lzma.compress(lines.encode()))
     shards = tmp_path / "shards"
     shards.mkdir()
     for i in range(12):  # natural order: data2 before data10
         part = stories[i * 3 : i * 3 + 3] if i < 10 else []
         (shards / f"data{i}.json").write_text(json.dumps([{"story": s, "source": "here"} for s in part], indent=2))
-    for name in ("v1.txt", "v2.txt.gz", "v3.txt.xz", "s.parquet", "s.jsonl", "shards"):
+    for name in ("v1.txt", "v2.txt.GZ", "v3.txt.xz", "s.parquet", "s.JSONL", "s.Jsonl.XZ", "shards"):
         assert read("tinystories", tmp_path / name) == stories, name
     assert read("tinystories", tmp_path / "v1.txt", tmp_path / "s.parquet") == stories * 2
     assert read("openwebtext", tmp_path / "s.parquet") == stories
-    assert read("text", tmp_path / "s.jsonl", field="summary") == ["x"] * 30
+    assert read("text", tmp_path / "s.JSONL", field="summary") == ["x"] * 30
 
 
 def test_a_row_with_an_end_in_it_is_two_documents(tmp_path: Path) -> None:
@@ -112,14 +114,6 @@ def test_an_article_goes_on_in_the_next_part_of_a_table(tmp_path: Path) -> None:
     (tmp_path / "2.txt").write_text(untitled)
     texts = read("wikitext", tmp_path / "1.txt", tmp_path / "2.txt")
     assert texts == [*whole, untitled.removesuffix(whole[1]), whole[1]]
-
-
-def test_suffixes_in_capitals_are_read_alike(tmp_path: Path) -> None:
-    lines, packed, both = (tmp_path / name for name in ("U.JSONL", "U.txt.GZ", "U.Jsonl.XZ"))
-    lines.write_text('{"text": "a"}\n{"text": "b"}')
-    packed.write_bytes(gzip.compress(b"packed"))
-    both.write_bytes(lzma.compress(b'{"text": "c"}'))
-    assert read("text", lines, packed, both) == ["a", "b", "packed", "c"]
 
 
 @settings(max_examples=100, deadline=None)
@@ -267,10 +261,8 @@ HTML = [f'<div class="c{i}"><a href="/p/{i}">{text[:120]}</a><br/></div>' * 4 fo
 
 
 def report_of(tmp_path: Path, documents: list[str]) -> str:
-    source = tmp_path / "t.txt"
-    source.write_text("\n<|endoftext|>\n".join(documents), encoding="utf-8")
-    request = Request(form="text", inputs=(str(source),), out=tmp_path / "out", tokenizer="byte")
-    return (prepare(request)[0].path / "corpus.md").read_text(encoding="utf-8")
+    corpus = prepare_text(tmp_path, "\n<|endoftext|>\n".join(documents), tokenizer="byte")
+    return (corpus.path / "corpus.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
