@@ -87,6 +87,12 @@ def fisher(
     return float(stats.fisher_exact(np.array([[k, n - k] for k, n in (one, other)]), side).pvalue)
 
 
+def alike(one: tuple[int, int], other: tuple[int, int]) -> float | None:
+    """Return :func:`fisher` of two groups; None if they are so small that no hits of theirs could tell them apart."""
+    least = fisher((one[1], one[1]), (0, other[1]))
+    return fisher(one, other) if least <= 1 - LEVEL else None
+
+
 def difference(hits_a: int, n_a: int, hits_b: int, n_b: int) -> Estimate:
     """Return share b minus share a of independent groups, with Newcombe's interval."""
     low, high = confint_proportions_2indep(hits_b, n_b, hits_a, n_a, "newcomb", "diff", alpha=1 - LEVEL)

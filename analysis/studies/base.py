@@ -205,7 +205,7 @@ class Question:
             if self.command.startswith(("grok repeat", "grok branch")) and not usable:
                 first = "grok sweep sweep=census"  # there is nothing to choose from
             command = proposal(first or self.command, observations, self.any_task or bool(first))
-            command *= not gap.needs.startswith("longer runs")  # which new ones of the same length are not
+            command *= "longer runs of these seeds" not in gap.needs  # which new ones of the same length are not
             return Missing(self.name, self.title, self.question, needs, command, started, bool(first))
         study.counted = {*study.counted, *(run for part in study.parts for run in part.counted)}
         study.left += [f"{part.about}: {text}" for part in study.parts for text in part.left]
@@ -262,13 +262,14 @@ def side_by_side(
         return parts[0]
     study = Study(scope=scope(), parts=parts)
     p = _p_values(parts, beside)
-    study.findings = [*_differences(parts, p, beside, kind, len(gaps)), *_leading(parts, kind), *gaps]
+    study.findings = [*_differences(parts, p, beside, kind, len(gaps)), *_leading(parts, kind, every), *gaps]
     own = [(i, part, table) for i, part in enumerate(parts, 1) for table in part.tables]
     study.tables = [_table(parts, {unit.name: len(unit) for unit in units}, p, beside, kind)]
     study.tables += [replace(t, name=f"{t.name}_{i}", caption=f"{p.about}: {t.caption}", open=False) for i, p, t in own]
     study.notes = _notes(parts)
     if every > len(units):
-        study.notes.append(f"{every - len(units)} more {kind}s are left out (the {len(units)} largest are shown).")
+        shown = f"shown are the first and the {len(units) - 1} largest of the others"
+        study.notes.append(f"{every - len(units)} more {kind}s are left out: {shown}, of equals those that come first.")
     return study
 
 
@@ -321,8 +322,8 @@ def _differences(
     return [Finding(f"{kind}s that differ beyond chance from {parts[0].about}:", f"{len(clear)} of {len(p)}", text)]
 
 
-def _leading(parts: Sequence[Study], kind: str) -> list[Finding]:
-    """Return one card for each part, or one with their range if there are many."""
+def _leading(parts: Sequence[Study], kind: str, every: int) -> list[Finding]:
+    """Return one card for each part, or one with the range of those of ``every`` that are known if there are many."""
     lead_of = _common_lead(parts)
     leading = [(part, lead) for part in parts if (lead := lead_of(part))]
     if len(leading) <= MOST_CARDS:
@@ -333,12 +334,16 @@ def _leading(parts: Sequence[Study], kind: str) -> list[Finding]:
     known = [(part, lead) for part, lead in leading if lead.estimate is not None and lead.label == leading[0][1].label]
     if len(known) < 2:
         return []
-    low, high = (ends(known, key=lambda pair: pair[1].estimate.value) for ends in (min, max))  # type: ignore[union-attr]
-    shown = f"{low[1].shown.partition(' (')[0]} to {high[1].shown.partition(' (')[0]}"
-    text = f"Lowest at {low[0].about}: {low[1].shown}. Highest at {high[0].about}: {high[1].shown}."
-    if low[0] is high[0]:
+    values = [lead.estimate.value for _, lead in known if lead.estimate is not None]
+    both = [[pair for pair, value in zip(known, values, strict=True) if value == end(values)] for end in (min, max)]
+    (low, *lows), (high, *highs) = both
+    also = [f" (equal in {len(ties)} more)" * bool(ties) for ties in (lows, highs)]
+    shown = " to ".join(re.sub(r" \([^)]*\)", "", lead.shown) for _, lead in (low, high))
+    text = f"Lowest at {low[0].about}{also[0]}: {low[1].shown}. Highest at {high[0].about}{also[1]}: {high[1].shown}."
+    if low is high:
         shown, text = shown.partition(" to ")[0], f"Equal in all {len(known)}: {low[1].shown} with {low[0].about}."
-    return [Finding(f"{leading[0][1].label}, over {len(known)} {kind}s", shown, text, headline=True)]
+    of = f"{len(known)} of {every}" if every > len(known) else f"{len(known)}"
+    return [Finding(f"{leading[0][1].label}, over {of} {kind}s", shown, text, headline=True)]
 
 
 def _common_lead(parts: Sequence[Study]) -> Callable[[Any], Finding | None]:
@@ -416,7 +421,7 @@ def by_population(
         late = [p.name for p in largest[1:] if after_results(first, p.rows) or after_results(p.rows, first)]
         test = beside.compare or (lambda first, other: None)
         how = replace(beside, compare=lambda first, other: None if other.about in late else test(first, other))
-        study = side_by_side(largest, len(grouped.every), part, how, lambda: _scope(grouped), "population")
+        study = side_by_side(largest, len(grouped.every), part, how, lambda: _scope(grouped, largest), "population")
         study.notes += [f"{name}: seeds listed after results of theirs; no test against the first." for name in late]
         study.notes += [LEFT[kind].format(n) for kind, n in grouped.left.items() if n]
         return study
@@ -449,14 +454,18 @@ def failed(observations: Observations, population: Population) -> list[str]:
     return [f"{n:,} more failed. If slow seeds fail more often, shares are too high."] if n else []
 
 
-def _scope(grouped: Populations) -> str:
-    """Return a sentence about the populations: first what differs between them, then what they share."""
-    names = [f"{p.name} (n = {len(p):,})" for p in grouped.every[:MOST]]
-    more = f" and {len(grouped.every) - MOST} more" if len(grouped.every) > MOST else ""
+def _scope(grouped: Populations, shown: Sequence[Population]) -> str:
+    """Return a sentence about the populations: the names of those that are ``shown``, then what all share."""
+    names = [f"{p.name} (n = {len(p):,})" for p in shown]
+    more = f" and {len(grouped.every) - len(shown)} more" if len(grouped.every) > len(shown) else ""
     text = f"{len(grouped.every)} populations, each with its own answer: {'; '.join(names)}{more}."
     if len({(p.varies, tuple(p.fixed.items())) for p in grouped.every}) == 1:
         first = grouped.every[0]
-        drawn = f"{listed(first.varies)} drawn anew in each run" if first.from_masters else f"{first.unit}, one per run"
+        drawn = (
+            f"{listed(first.varies)} differ from seed to seed" if first.from_masters else f"{first.unit}, one per run"
+        )
+        if first.from_masters and len({seed for p in grouped.every for seed in p.rows["seed"]}) == 1:
+            drawn = f"seed {first.rows['seed'].iloc[0]} alone"
         text += f" In all of them: {drawn}{f', {first.held} fixed' if first.fixed else ''}."
     shared = grouped.every[0].shared(grouped.settings)
     return f"{text} Shared: {shared}."

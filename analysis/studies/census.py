@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -24,7 +25,7 @@ from grok.analysis.observations import Observations, floats
 from grok.analysis.populations import Population, listed, populations
 from grok.analysis.proposals import code_needed, rerun_command
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, LEVEL, Estimate, NotEnoughData, generator, holm
-from grok.analysis.statistics.proportions import Unequal, at_any_time, fisher, share, unequal_rates
+from grok.analysis.statistics.proportions import Unequal, alike, at_any_time, share, unequal_rates
 from grok.analysis.statistics.survival import Times
 from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, failed, has_populations
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE
@@ -63,6 +64,10 @@ class Census(Study):
     horizon: int
     shares: dict[str, Estimate]
     by_time: SpeedJudgement | None = None
+    own_length: bool = False
+    """Whether other populations have another usual length: then each share that generalised has its step."""
+    own_horizon: bool = False
+    """Whether other populations have another horizon: then each share of a class has its step."""
     wrong: list[str] = field(default_factory=list)
     """Why the intervals below do not hold: failed seeds, equal bits, devices that differ."""
 
@@ -109,6 +114,7 @@ def one(observations: Observations, population: Population) -> Census:
     """Return the answer for one population."""
     rows, horizon = judged(observations, population.rows)
     labels = rows.loc[rows["label"] != UNJUDGED, "label"]
+    every = [p.rows for p in observations.once(populations).every]
     census = Census(
         population=population,
         rows=rows,
@@ -116,6 +122,8 @@ def one(observations: Observations, population: Population) -> Census:
         curves=observations.curves_of(rows.index),
         horizon=horizon,
         shares={c: share(int((labels == c).sum()), len(labels)) for c in CLASSES} if len(labels) else {},
+        own_length=len({usual_length(p["config.train.steps"]) for p in every}) > 1,
+        own_horizon=len({DIARY.horizon_of(p) for p in every}) > 1,
     )
     by_time = _time_findings(census)
     by_accuracy = _accuracy_findings(census)
@@ -162,6 +170,7 @@ def beside(census: Census) -> dict[str, object]:
     by_time = next((f for f in census.findings if f.label == EARLY), None)
     return record | {
         f"{EARLY}, by its own median": by_time.shown if by_time else "",
+        **({"trained for": f"{census.usual:,}"} if census.own_length else {}),
         "generalised": reached.percent(),
         "for good": good.percent(),
     }
@@ -171,14 +180,14 @@ def generalise_alike(reference: Census, other: Census) -> float | None:
     """Return Fisher's p that as many seeds generalised in both; None where their budgets differ."""
     if pd.concat([reference.rows, other.rows])["config.train.steps"].nunique() > 1:
         return None
-    return fisher(*((int(c.times.seen.sum()), len(c.times)) for c in (reference, other)))
+    return alike(*((int(c.times.seen.sum()), len(c.times)) for c in (reference, other)))
 
 
 def compare(reference: Census, other: Census) -> float | None:
     """Return Fisher's p-value that super seeds are equally frequent in both; None if their horizons differ."""
     if reference.horizon != other.horizon or not reference.shares or not other.shares:
         return None
-    return fisher(*((round(e.value * e.n), e.n) for e in (c.shares["super"] for c in (reference, other))))
+    return alike(*((round(e.value * e.n), e.n) for e in (c.shares["super"] for c in (reference, other))))
 
 
 def analyse(observations: Observations) -> Study:
@@ -193,29 +202,61 @@ def analyse(observations: Observations) -> Study:
         compared = Beside(beside, compare, meaning)
     study = by_population(one, compared)(observations)
     parts = [part for part in study.parts if isinstance(part, Census)]
-    if parts:
-        first, n = study.parts[0], sum(len(part.rows) for part in parts)
-        lengths = [part.usual for part in parts]
-        step, most = min(lengths), max(lengths)  # all were trained to the first
-        once = f" by step {step:,}" + " (some were trained for longer)" * (step < most)
-        parts.sort(key=lambda part: _ends(part, step)[0].value)
-        low, high = (f"{_ends(part, step)[0].percent()} with {part.about}" for part in (parts[0], parts[-1]))
-        chosen = f" (the lowest and the highest of {len(parts)})" * (len(parts) > 2)
-        tasks = {f" on {part.population.task}" for part in parts}
-        trained = f"{n:,} runs in {len(parts)} populations{tasks.pop() if len(tasks) == 1 else ''}"
+    every = observations.once(populations).every
+    if len(every) > 1:
+        first, n = study.parts[0], sum(map(len, every))
+        tasks = {f" on {p.task}" for p in every}
+        trained = f"{n:,} runs in {len(every)} populations{tasks.pop() if len(tasks) == 1 else ''}"
         study.lead = "cumulative"
-        study.summary = f"{trained}: from {low} to {high} generalised{once}, with 95% intervals{chosen}."
+        shown, text = _range(observations, every)
+        study.summary = f"{trained}: {text}"
+        if len(every) > len(parts):  # the range of the parts alone would be that of a choice
+            label = f"generalised, over {len(every)} populations"
+            study.findings = [f for f in study.findings if not f.headline]
+            study.findings.append(Finding(label, shown, study.summary, headline=True))
         if isinstance(first, Census) and 2 * len(first.rows) > n:
             study.lead = f"{first.lead}_1"
-            several = len(parts) > 2
-            words = f"{len(parts) - 1} smaller population{'s are' if several else ' is'} compared below."
-            study.summary = f"{first.summary} {words}"
-            parts.remove(first)
-        lost = ((part.about, int((part.rows["status"] == "diverged").sum())) for part in parts)
-        wrong = [f"{about}: {n:,} diverged." for about, n in lost if n]
+            several, more = len(parts) > 2, len(every) - len(parts)
+            words = f"{len(parts) - 1} smaller population{'s are' if several else ' is'} compared below"
+            study.summary = f"{first.summary} {words}{f', {more} more are not' * bool(more)}."
+            parts, every = parts[1:], every[1:]
+        diverged = [(p.name, int((p.rows["status"] == "diverged").sum())) for p in every]
+        lost = [(name, n) for name, n in diverged if n]
+        wrong = [f"{name}: {n:,} diverged." for name, n in lost]
+        if len(lost) > FEW_NAMED:
+            wrong = [f"{sum(n for _, n in lost):,} diverged, in {len(lost)} of them."]
         wrong += [f"{part.about}: {text}" for part in parts for text in part.wrong]
         study.summary = " ".join([study.summary, *wrong])
     return study
+
+
+def _range(observations: Observations, every: Sequence[Population]) -> tuple[str, str]:
+    """Return the lowest and the highest share that generalised of ``every`` population, by a step that all reached.
+
+    Short, and as a sentence. Where each population is one run: how many generalised.
+    """
+    lengths = [usual_length(p.rows["config.train.steps"]) for p in every]
+    step = min(lengths)
+    once = f"generalised by step {step:,}" + " (some were trained for longer)" * (step < max(lengths))
+    ends = [(share_by(p.rows, observations.times(p.rows).right, step), p.name) for p in every]
+    if max(map(len, every)) == 1:
+        seeds = {int(p.rows["seed"].iloc[0]) for p in every}
+        alone = f", all of seed {seeds.pop()}" if len(seeds) == 1 else ""
+        done = sum(e.value > 0 for e, _ in ends)
+        return f"{done:,} of {len(ends):,}", f"{done:,} {once}. One run each{alone}: that judges no setting."
+    ends.sort(key=lambda end: (end[0].value, -end[0].n))
+
+    def told(value: float) -> str:
+        same = [(e, name) for e, name in ends if e.value == value]
+        ties = f" (and the same share in {len(same) - 1} more)" * (len(same) > 1)
+        return f"{same[0][0].percent()} with {same[0][1]}{ties}"
+
+    low, high = ends[0][0].value, ends[-1][0].value
+    if low == high:
+        return f"{low:.0%}", f"{told(low)} {once}, with 95% intervals."
+    chosen = f" (the lowest and the highest of {len(every)})" * (len(every) > 2)
+    text = f"from {told(low)} to {told(high)} {once}, with 95% intervals{chosen}."
+    return f"{low:.0%} to {high:.0%}", text
 
 
 def _summary(census: Census) -> str:
@@ -266,7 +307,8 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         if name == "diverged":
             text += f" These {unit}: {_named(census.population.seeds[census.rows['label'] == name])}."
         label = f"{name} seeds"
-        findings.append(Finding(label, estimate.percent(), text, estimate, headline=name != "diverged"))
+        shown = f"{estimate.percent()}{f' at step {census.horizon:,}' * census.own_horizon}"
+        findings.append(Finding(label, shown, text, estimate, headline=name != "diverged"))
         if name == "super":
             findings += [_at_any_time(estimate, label), *_held(census)]
     return findings
@@ -380,12 +422,13 @@ def _time_findings(census: Census) -> list[Finding]:
     done = _ends(census)[0]
     n, seen = done.n, round(done.value * done.n)
     longer = floats(census.rows["config.train.steps"]).max() > census.usual
-    budget = f"by step {census.usual:,}" if longer else "within their budget"
+    by = f"by step {census.usual:,}"
+    budget = by if longer or census.own_length else "within their budget"
     text = (
         f"{seen:,} of {census.population.units(n)} generalised {budget} (validation accuracy of at least "
         f"{GENERALISED_VAL_ACC:.0%} at {PERSISTENCE} evaluations in a row, or at the last): {done.percent()}."
     )
-    generalised = Finding("generalised", done.percent(), text, done)
+    generalised = Finding("generalised", f"{done.percent()}{f' {by}' * census.own_length}", text, done)
     try:
         census.by_time = judge_by_time(census.times, floats(census.rows["config.train.steps"]))
     except NotEnoughData as gap:

@@ -12,7 +12,7 @@ from grok.analysis.observations import Observations, floats
 from grok.analysis.populations import Population
 from grok.analysis.statistics.estimate import NotEnoughData, generator, holm
 from grok.analysis.statistics.modes import p_of_one_mode
-from grok.analysis.statistics.proportions import fisher, share
+from grok.analysis.statistics.proportions import alike, share
 from grok.analysis.studies.base import ALARM, Beside, Question, Study, Table, by_population, has_populations
 from grok.arithmetic.outcome import NORM_FALL
 
@@ -96,7 +96,7 @@ def compare(reference: Regimes, other: Regimes) -> float | None:
     rows = pd.concat([reference.population.rows, other.population.rows])
     if rows["config.train.steps"].nunique() > 1:
         return None  # a longer budget adds late seeds to those that generalised
-    return fisher(*((int((done["first"] == BEFORE).sum()), len(done)) for done in map(early, (reference, other))))
+    return alike(*((int((done["first"] == BEFORE).sum()), len(done)) for done in map(early, (reference, other))))
 
 
 def one(observations: Observations, population: Population) -> Regimes:

@@ -73,11 +73,11 @@ def beside(study: Survival) -> dict[str, object]:
     """Return the row of one population in the table of populations."""
     events = study.events.set_index("event")
     rows = study.population.rows
-    done = share_by(rows, study.times.right, usual_length(rows["config.train.steps"]))
+    trained = usual_length(rows["config.train.steps"])
     return {
-        "generalised": done.percent(),
+        "trained for": f"{trained:,}",
+        "generalised": share_by(rows, study.times.right, trained).percent(),
         **{f"{name}: median step": events.loc[name, "median step"] for name in events.index},
-        "watched up to": f"{min(study.end, study.last):,.0f}",
     }
 
 
@@ -107,7 +107,9 @@ def _events(study: Survival, observations: Observations) -> None:
         try:
             middle = survival.quantile(times, 0.5).plain()
         except NotEnoughData:
-            middle = f"not by {min(float(times.left[~times.seen].max(initial=0)), survival.watched_until(times)):,.0f}"
+            first = np.sort(times.right)[(len(times) - 1) // 2]  # half have it then, often at the first evaluation
+            last = min(float(times.left[~times.seen].max(initial=0)), survival.watched_until(times))
+            middle = f"by {first:,.0f}" if first <= last or times.seen.all() else f"not by {last:,.0f}"
         records.append({"event": name, "seen in": int(times.seen.sum()), "of": len(times), "median step": middle})
     study.events = pd.DataFrame(records)
     study.tabulate("events", "Median step of each event (with censoring)", study.events)
@@ -148,7 +150,7 @@ def _quantiles(study: Survival) -> None:
             f"By step {end:,.0f} {e.percent()} of the seeds have generalised ({seen}, with censoring): fewer than "
             "half, so their median takes longer runs of all seeds (sweep=long_census)."
         )
-        study.tell("generalised within the budget", seen, text, e, headline=True)
+        study.tell("generalised within the budget", f"{seen} by step {end:,.0f}", text, e, headline=True)
     study.tabulate("quantiles", "Step by which a share of the seeds has generalised", records)
 
 

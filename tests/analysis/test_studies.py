@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 from grok.analysis import report
-from grok.analysis.answers import compile_report
 from grok.analysis.criteria import held_by
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations, differing_settings
@@ -307,9 +306,15 @@ def test_a_screen_by_the_loss_has_its_price_for_each_super_seed() -> None:
     assert table["AUROC of the validation loss"].str.startswith("1.00").all()
 
 
-def test_one_is_no_plural() -> None:
-    report = str(compile_report(simulate([Truth({"seed": 3, "train.steps": 3000}, 900.0)])).as_json())
-    assert "1 seed " in report and not re.findall(r"(?<![\d.,])1 (?:seeds|runs)\b", report)
+def test_every_population_counts_in_the_range_and_shares_of_other_lengths_have_their_steps() -> None:
+    """Twenty rates of one seed each, of which the last twelve generalise; and two of six seeds and other lengths."""
+    rates = [Truth({"seed": 0, "optim.lr": (1 + k) / 1e3, "task.modulus": 41}, 5e3 - 250 * k) for k in range(20)]
+    study = ask("census", simulate(rates))
+    assert len(study.parts) == 12 and [f.shown for f in study.headlines] == ["12 of 20"]
+    assert not any("p (Holm)" in table.frame for table in study.tables), "two runs cannot be told apart"
+    long = [Truth({**rates[k % 2].overrides, "seed": k, "train.steps": 2000 + 2000 * (k % 2)}, 3e3) for k in range(12)]
+    said = [(f.estimate.value, f.shown.partition(") ")[2]) for f in ask("census", simulate(long)).headlines]
+    assert said == [(0, "by step 2,000"), (1, "by step 4,000")]
 
 
 def test_every_question_says_what_is_missing_in_an_empty_store() -> None:
