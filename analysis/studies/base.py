@@ -14,6 +14,7 @@ from grok.analysis.observations import (
     PLAIN_SETTINGS,
     Condition,
     Observations,
+    computed_apart,
     is_derived,
     settings_words,
     varying_columns,
@@ -236,6 +237,12 @@ class Beside:
     """The null hypothesis in words: the caption says "that {meaning} as in the first"."""
 
 
+def otherwise(rows: pd.DataFrame, base: pd.DataFrame, reference: str) -> str:
+    """Return that ``rows`` were computed otherwise than ``base``, in words; empty if alike."""
+    apart = computed_apart(rows, base)
+    return f"not computed as {reference} ({listed(apart)}), which can make a difference, too" if apart else ""
+
+
 def side_by_side(
     units: Sequence[Any],
     every: int,
@@ -247,7 +254,7 @@ def side_by_side(
     """Return the answer for the only unit, or a study with the answer for each of ``units`` in ``parts``.
 
     Args:
-        units: the largest populations or conditions, the reference first; each has a name and a length.
+        units: the largest populations or conditions, the reference first; each has a name, runs, and their number.
         every: number of all of them; a note counts those that are left out.
         answer: returns the answer for one.
         beside: how the answers are compared.
@@ -262,7 +269,9 @@ def side_by_side(
         return parts[0]
     study = Study(scope=scope(), parts=parts)
     p = _p_values(parts, beside)
-    study.findings = [*_differences(parts, p, beside, kind, len(gaps)), *_leading(parts, kind, every), *gaps]
+    rows = {unit.name: unit.rows for unit in units}
+    apart = {about: otherwise(rows[about], rows[parts[0].about], "that one") for about in p}
+    study.findings = [*_differences(parts, p, apart, beside, kind, len(gaps)), *_leading(parts, kind, every), *gaps]
     own = [(i, part, table) for i, part in enumerate(parts, 1) for table in part.tables]
     study.tables = [_table(parts, {unit.name: len(unit) for unit in units}, p, beside, kind)]
     study.tables += [replace(t, name=f"{t.name}_{i}", caption=f"{p.about}: {t.caption}", open=False) for i, p, t in own]
@@ -309,7 +318,7 @@ def _p_values(parts: Sequence[Study], beside: Beside) -> dict[str, float]:
 
 
 def _differences(
-    parts: Sequence[Study], p: Mapping[str, float], beside: Beside, kind: str, untested: int
+    parts: Sequence[Study], p: Mapping[str, float], apart: Mapping[str, str], beside: Beside, kind: str, untested: int
 ) -> list[Finding]:
     """Return the finding which parts differ from the first beyond chance; empty without tests."""
     if not p:
@@ -319,6 +328,8 @@ def _differences(
     text += f" ({'; '.join(clear)})" if clear else ""
     text += f". Tested: {beside.meaning} as in that one, Holm-adjusted p below {ALARM} over all {len(p)}."
     text += f" Without an answer, so not tested: {untested}." * bool(untested)
+    for words in dict.fromkeys(apart[about] for about in clear if apart[about]):
+        text += f" {'; '.join(about for about in clear if apart[about] == words)}: {words}."
     return [Finding(f"{kind}s that differ beyond chance from {parts[0].about}:", f"{len(clear)} of {len(p)}", text)]
 
 

@@ -17,7 +17,6 @@ from grok.analysis.observations import (
     CONDITION_SETTINGS,
     OWN_CODE,
     Observations,
-    computed_apart,
     default_settings,
     describe_task,
     differing_settings,
@@ -29,7 +28,7 @@ from grok.analysis.purposes import SEEDS, after_results, asked, extended, matche
 from grok.analysis.statistics.estimate import LEVEL, Estimate, Labels, NotEnoughData, holm, student
 from grok.analysis.statistics.proportions import clustered_ratio, ratio
 from grok.analysis.statistics.survival import Times, quantile, watched_until
-from grok.analysis.studies.base import Finding, Question, Study
+from grok.analysis.studies.base import Finding, Question, Study, otherwise
 from grok.analysis.studies.census import judged
 
 MOST = 6
@@ -193,9 +192,13 @@ class Contrast:
         text = f", at one {listed(held)} seed" if held else ""
         if here + there:
             text += f"; runs that diverged count as late ones ({here} here and {there} at {self.family.reference})"
-        if apart := computed_apart(self.rows, self.base):
-            text += f"; not computed as at {self.family.reference} ({listed(apart)}), which can make a difference, too"
-        return text
+        return text + self.computed
+
+    @property
+    def computed(self) -> str:
+        """That it was computed otherwise than the reference, in words after a semicolon; empty if alike."""
+        words = otherwise(self.rows, self.base, f"at {self.family.reference}")
+        return f"; {words}" * bool(words)
 
     @property
     def label(self) -> str:
@@ -412,7 +415,8 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
     shown = f"×{e.plain(2)}" if b else f"at least ×{e.low:.2g}"
     # the table has the times of every value; only rates that differ beyond chance get a sentence
     clear, what = e.low > 1 or e.high < 1, seeds[0].upper() + seeds[1:]
-    text = f"{what} at {c.label}, over those at {base}: {shown}; {counts}{'' if clear else ', not told apart'}."
+    text = f"{what} at {c.label}, over those at {base}: {shown}; {counts}{'' if clear else ', not told apart'}"
+    text += f"{c.computed}."
     label = f"{seeds} at {c.label}, over those at {base}"
     return [*findings, Finding(label, shown, text, e, headline=headline and clear, listed=clear)]
 

@@ -18,7 +18,7 @@ from grok.analysis.populations import how_many
 from grok.analysis.proposals import rerun_commands
 from grok.analysis.purposes import asked_unseen
 from grok.analysis.statistics.estimate import NotEnoughData, holm, mean
-from grok.analysis.studies.base import ALARM, MOST_CARDS, Finding, Question, Study, Table, one_by_one
+from grok.analysis.studies.base import ALARM, MOST_CARDS, Finding, Question, Study, Table, one_by_one, otherwise
 from grok.analysis.studies.conditions import ratio_of_means
 from grok.analysis.studies.mechanism import measured
 from grok.config import GptConfig
@@ -385,7 +385,7 @@ def _compared(study: Gpt, rows: pd.DataFrame, every: list[Told]) -> str:
     usable = [one for one in usable if one is not reference and one.data == reference.data]
     if not usable:
         return ""
-    seeds, records = [f"seed_{stream}" for stream in CROSSED["gpt"]], []
+    seeds, records, said = [f"seed_{stream}" for stream in CROSSED["gpt"]], [], ""
     for one in usable:
         mine, base = (rows.loc[of.runs.index, seeds].assign(loss=of.losses) for of in (one, reference))
         pairs = mine.merge(base, on=seeds)
@@ -394,6 +394,8 @@ def _compared(study: Gpt, rows: pd.DataFrame, every: list[Told]) -> str:
         ratio, p = ratio_of_means(*losses, paired)
         records.append({"condition": one.name, "seeds": len(one.runs), "over the reference's": f"×{ratio.plain(3)}",
                         "pairs of seeds": len(pairs) if paired else "none", "p (Holm)": p})  # fmt: skip
+        words = otherwise(rows.loc[one.runs.index], rows.loc[reference.runs.index], reference.name)
+        said += f" {one.name}: {words}." * bool(words)
     frame = pd.DataFrame(records)
     frame["p (Holm)"] = holm(frame["p (Holm)"].tolist())
     clear = int((frame["p (Holm)"] < ALARM).sum())
@@ -402,6 +404,7 @@ def _compared(study: Gpt, rows: pd.DataFrame, every: list[Told]) -> str:
     verb = "differs" if len(usable) == 1 else "differ"
     return (
         f" {clear} of {len(usable)} {verb} from {reference.name} beyond chance (t tests, Holm-adjusted p below 0.05)."
+        + said
     )
 
 

@@ -30,7 +30,7 @@ from grok.analysis.populations import COUPLING, how_many, settings_in_words
 from grok.analysis.purposes import asked
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, mean
 from grok.analysis.statistics.survival import Times
-from grok.analysis.studies.base import Beside, Question, Study, by_condition
+from grok.analysis.studies.base import Beside, Question, Study, by_condition, otherwise
 from grok.config.arithmetic import TaskConfig
 
 COLUMN: Final = f"config.{COUPLING}"
@@ -111,12 +111,12 @@ def one(observations: Observations, condition: Condition) -> ValShuffle:
         f"The coupling acts from the first epoch after the first evaluation: for the first {study.shared_steps} "
         "updates a coupled run has the same batch order as the uncoupled one."
     )
-    _direction(study, table, result)
+    _direction(study, table, result, otherwise(on, off, "without it"))
     _size(study, table)
     return study
 
 
-def _direction(study: ValShuffle, table: pd.DataFrame, result: Outcome) -> None:
+def _direction(study: ValShuffle, table: pd.DataFrame, result: Outcome, computed: str) -> None:
     shift = (table.drop(columns=-1).mean(axis=1) - table[-1]).dropna().to_numpy(dtype=float)
     e = mean(shift, method="t over pairs")
     over = f" and {table.shape[1] - 1} ways of coupling" * (table.shape[1] > 2)
@@ -134,7 +134,8 @@ def _direction(study: ValShuffle, table: pd.DataFrame, result: Outcome) -> None:
     study.tell(
         "effect of the coupling",
         shown,
-        f"With all seeds equal, the coupling {what} on average over {e.n} pairs{over}{cut}: {verdict}.",
+        f"With all seeds equal, the coupling {what} on average over {e.n} pairs{over}{cut}: {verdict}"
+        f"{'; ' * bool(computed)}{computed}.",
         e,
         headline=True,
     )

@@ -339,7 +339,8 @@ def store(kind: str, rates: tuple[float, float], rng: np.random.Generator) -> Ob
             given = {**seeds, "train.steps": 3000, "eval.every": 1500}
             if kind == "conditions":
                 given["optim.weight_decay"] = (0.1, 0.0)[which]
-            truths.append(Truth(given, 1500.0 if hit else 12_000.0))
+            device = ("cpu", "cuda")[which * (kind == "conditions")]
+            truths.append(Truth(given, 1500.0 if hit else 12_000.0, numerics=f"device={device}"))
     return simulate(truths)
 
 
@@ -354,12 +355,13 @@ def test_populations_are_named_and_told_apart_if_their_rates_differ(kind: str, r
     for part in census.parts:
         rate = rates[int(part.about == "optim.weight_decay=0" or part.population.fixed.get("order") == 9)]
         assert part.shares["super"].low <= rate <= part.shares["super"].high
-    (said,) = [f.shown for f in census.findings if f.label.startswith("populations that differ")]
-    assert said.startswith("1 ") == (rates[0] != rates[1])
+    (said,) = [f for f in census.findings if f.label.startswith("populations that differ")]
+    assert said.shown.startswith("1 ") == (rates[0] != rates[1]) == ("(device)" in said.text)
     if kind == "conditions":
         study = ask("weight_decay", observations)
-        (ratio,) = [f.estimate for f in study.findings if f.label.startswith("super seeds at")]
-        assert ratio is not None and ratio.low <= rates[1] / rates[0] <= ratio.high
+        (ratio,) = [f for f in study.findings if f.label.startswith("super seeds at")]
+        assert ratio.estimate is not None and "(device)" in ratio.text
+        assert ratio.estimate.low <= rates[1] / rates[0] <= ratio.estimate.high
 
 
 def sample(rng: np.random.Generator, n: int, shift: float, rate: float = 0.2) -> tuple[np.ndarray, np.ndarray]:
