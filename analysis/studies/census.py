@@ -114,7 +114,7 @@ def one(observations: Observations, population: Population) -> Census:
     """Return the answer for one population."""
     rows, horizon = judged(observations, population.rows)
     labels = rows.loc[rows["label"] != UNJUDGED, "label"]
-    every = [p.rows for p in observations.once(populations).every]
+    beside_it = [p.rows for p in observations.once(populations).every]
     census = Census(
         population=population,
         rows=rows,
@@ -122,8 +122,8 @@ def one(observations: Observations, population: Population) -> Census:
         curves=observations.curves_of(rows.index),
         horizon=horizon,
         shares={c: share(int((labels == c).sum()), len(labels)) for c in CLASSES} if len(labels) else {},
-        own_length=len({usual_length(p["config.train.steps"]) for p in every}) > 1,
-        own_horizon=len({DIARY.horizon_of(p) for p in every}) > 1,
+        own_length=len({usual_length(p["config.train.steps"]) for p in beside_it}) > 1,
+        own_horizon=len({DIARY.horizon_of(p) for p in beside_it}) > 1,
     )
     by_time = _time_findings(census)
     by_accuracy = _accuracy_findings(census)
