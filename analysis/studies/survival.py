@@ -142,8 +142,9 @@ def _quantiles(study: Survival) -> None:
     if not study.findings:
         end = min(study.end, study.last)
         seen = f"{int((study.times.right <= end).sum())} of {len(study.times)}"
-        e, curve = share(0, len(study.times)), study.curve.until(end)
-        if len(curve.times):
+        curve, known = study.curve.until(end), study.times.left[~study.times.seen].min(initial=np.inf) >= end
+        e = share(int((study.times.right <= end).sum()), len(study.times))  # as in the census
+        if len(curve.times) and not known:
             done, *ends = (float(1 - side[-1]) for side in (curve.survival, curve.high, curve.low))
             e = Estimate(done, ends[0], ends[1], curve.n, "Kaplan-Meier, beta-product bands")
         text = (
