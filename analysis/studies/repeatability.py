@@ -113,12 +113,15 @@ def _held(test: Test) -> list[Finding]:
         return []
     e = clopper_pearson(int(held.sum()), len(held))
     shown = f"{int(held.sum())} of {len(held)}"
+    dipped = int((held & kind.hit.flags[held.index].ne(1)).sum())
+    short = f" {shown} reached and held that accuracy by then; {dipped} of these had dipped at the step of the count."
     text = (
         f"{what_repeats(kind)}: {shown} repeats had that accuracy at an evaluation by then and at the next: "
         f"{e.percent(0)}; {int((rows['held'] == 1).sum())} more reached it at their last. {len(done)} of {len(rows)} "
         "generalised by then" + (f", half of these by step {done.median():,.0f}." if len(done) > 1 else ".")
     )
-    return [Finding(f"{kind.hit.words} reached and held, {test.name}", shown, text, e, listed=not test.free)]
+    label = f"{kind.hit.words} reached and held, {test.name}"
+    return [Finding(label, shown, text, e, listed=not test.free, short=short * bool(dipped))]
 
 
 Groups = dict[str, list[tuple[Unit, list[str]]]]
@@ -313,7 +316,8 @@ def verdict(test: Test) -> str:
     sure = result.count(Verdict.MOST)
     if result.verdict is Verdict.MOST:
         if unknown:
-            return f"most of their repeats are {hit}; without the rate of other seeds that may be so of any seed"
+            whose = "their" if n > 1 else "its"
+            return f"most of {whose} repeats are {hit}; without the rate of other seeds that may be so of any seed"
         if 2 * sure <= n:
             return f"together most of their repeats are {hit}, which is clear for {sure} of {n} candidates alone"
         which = f" for {sure} of {n} candidates" if sure < n else ""
@@ -380,6 +384,7 @@ def _findings(study: Repeats, test: Test) -> None:
             f" The rate of other seeds is not compared: that takes {FEWEST_OTHERS} random seeds of these settings, or "
             f"{FEWEST_CONTROLS} drawn by lot and repeated the same way."
         )
+    short += "".join(f.short for f in beside)
     if result.mean is not None:
         m = result.mean
         same = f" with this {listed(kind.shared)} seed" if kind.shared else ""
