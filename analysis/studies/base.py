@@ -440,14 +440,14 @@ def by_population(
     return answer
 
 
-def one_by_one(observations: Observations, runs: pd.Index) -> list[str]:
-    """Return how many of ``runs`` no design lists beside others, and what that may do."""
+def one_by_one(observations: Observations, runs: pd.Index, most: float = 0.0) -> list[str]:
+    """Return how many of ``runs`` no design lists beside others, and what that may do; empty up to a share ``most``."""
     plans = observations.once(roles).rows
     plans = plans[plans["role"].isin(["member", "cell"])]
     size = plans.groupby("design_id")["run_id"].transform("size").groupby(plans["run_id"]).max()
     n = int((size.reindex(runs) == 1).sum())
     text = f"Asked for one by one: {n:,} of these seeds. If they were chosen by results elsewhere, shares are biased."
-    return [text] * bool(n)
+    return [text] * (n > most * len(runs))
 
 
 def failed(observations: Observations, population: Population) -> list[str]:

@@ -27,11 +27,23 @@ from grok.analysis.proposals import code_needed, rerun_command
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, LEVEL, Estimate, NotEnoughData, generator, holm
 from grok.analysis.statistics.proportions import Unequal, alike, at_any_time, share, unequal_rates
 from grok.analysis.statistics.survival import Times
-from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_population, failed, has_populations
+from grok.analysis.studies.base import (
+    Beside,
+    Finding,
+    Question,
+    Study,
+    Table,
+    by_population,
+    failed,
+    has_populations,
+    one_by_one,
+)
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE
 
 FEW_LONGER: Final = 0.02
 """Largest share of longer or shorter runs that is not said."""
+FEW_ALONE: Final = 0.1
+"""Largest share of seeds that were asked for one by one that the first screen does not say."""
 BEST = 12
 """Number of rows of the table of best seeds."""
 FEW_NAMED: Final = 6
@@ -134,6 +146,7 @@ def one(observations: Observations, population: Population) -> Census:
     checks = [*_equal_bits(census), *_unequal(census)]
     census.findings = [*checks, *every]
     census.wrong = [*failed(observations, population), *(f.text for f in checks if f.headline)]
+    census.wrong += one_by_one(observations, rows.index, most=FEW_ALONE)
     if population.chosen:
         had = (
             f"An earlier plan had runs with {population.held} (not counted here): their results may have chosen these."
@@ -485,10 +498,11 @@ def _best_table(census: Census) -> Table:
     )
     if not census.population.has_diary_task:
         frame = frame.drop(columns="class")  # the classes are defined for the diary's task only
-    caption = (
-        "The best seeds of this census. They were chosen as the best, so part of their speed is chance: "
-        "repeat a seed before you rely on it"
-    )
+    caption = "The best seeds of this census"
+    if np.isfinite(best["when"]).any():
+        caption += ". They were chosen as the best, so part of their speed is chance: repeat one before you rely on it"
+    else:
+        caption += ", none of which generalised"
     return Table("best_seeds", caption, frame, code=("run", "run it again"))
 
 
