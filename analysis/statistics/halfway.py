@@ -51,6 +51,8 @@ class Halfway:
         """Return the place with its interval, such as ``412 (200 to 790)``; ``what`` it is where it has no number."""
         value, (low_end, high_end) = self.place.value, self.between
         number, _, ends = self.place.short().partition(" ")
+        if not 0 < value < math.inf:  # an end is a step that was tried, which rounding would shut out
+            ends = self.place.plain().partition(" ")[2]
         outside = f"before {what} {high_end:,.0f}" if not value else f"after {what} {low_end:,.0f}"
         return f"{number if 0 < value < math.inf else outside} {ends}"
 

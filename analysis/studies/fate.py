@@ -29,6 +29,7 @@ from grok.analysis.observations import (
     has_diary_task,
 )
 from grok.analysis.populations import how_many, listed, settings_in_words
+from grok.analysis.proposals import STORE_WORD, proposal
 from grok.analysis.purposes import asked, places, random_seeds, roles
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, median_interval
 from grok.analysis.statistics.halfway import Floats, Halfway, halfway
@@ -170,6 +171,7 @@ def one(observations: Observations, condition: Condition) -> Fate:
         hit=hit,
     )
     _halves(study)
+    study.notes += _lacking(rows, observations)
     _shares(study)
     _sizes(study)
     _divergence(study, curves)
@@ -258,6 +260,27 @@ MEASURES: Final = {SUPER: (SUPER,), HELD: (SUPER,), "generalised": (SUPER,), "di
 """By the column of a measure: the parents whose children have one."""
 
 
+NEEDED: Final = {
+    START: "children with another order from the start",
+    MOVED: "children moved by one ulp at the same steps, the control for chaos",
+}
+"""The ends of the curve whose middle is the half-fate step."""
+
+
+def _lacking(rows: pd.DataFrame, observations: Observations) -> list[str]:
+    """Return for each end of which there is no child what is missing, with its command."""
+    later = rows[rows["change"].isin([FORWARD, REVERSE])]
+    parents = ",".join(sorted({run[:12] for run in later["parent"]}))
+    steps = ",".join(map(str, sorted(set(later["step"]))))
+    how = {START: "--redraw order", MOVED: f"--at-step {steps} --ulps 1"}
+    return [
+        f"Missing: {words}: "
+        f"{proposal(f'grok branch --store {STORE_WORD} --parents {parents} {how[kind]}', observations, False)}."
+        for kind, words in NEEDED.items()
+        if len(later) and not (rows["change"] == kind).any()
+    ]
+
+
 def _wide(rows: pd.DataFrame, change: str, places: str, measure: str, lines: list[str]) -> pd.DataFrame:
     """Return the mean of each line over its children of one change (lines, places); only places above 0 have one."""
     part = rows[(rows["change"] == change) & ((rows[places] > 0) | (change == START))]
@@ -298,7 +321,8 @@ def _halves(study: Fate) -> None:
                     change == REVERSE,
                 )  # fmt: skip
             except NotEnoughData as gap:
-                place, more = "cannot be told", f"It needs {gap.needs}"
+                lacking = [NEEDED[kind] for kind in NEEDED if not (rows["change"] == kind).any()]
+                place, more = "cannot be told", f"It needs {' and '.join(lacking) or gap.needs}"
             else:
                 study.halves[parents, measure, change] = half
                 estimate, place, more = half.place, half.shown("step"), _more(half)
