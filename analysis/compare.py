@@ -310,7 +310,9 @@ def _confounded(sides: Sides) -> str:
 def _notes(observations: Observations, sides: Sides) -> list[str]:
     notes = [text] if (text := _confounded(sides)) else []
     if any(lost := [int((rows["status"] == "diverged").sum()) for rows in sides.rows]):
-        notes.append(f"Diverged: {lost[0]} runs of A, {lost[1]} of B. Means are those at the last step of all runs.")
+        notes.append(
+            f"Diverged: {lost[0]:,} of A's runs, {lost[1]:,} of B's. Means are those at the last step of all runs."
+        )
     if any(name.startswith(word) for word in _typed(sides) for name in RESULTS):
         notes.append("A filter is about results: the sides differ in them because they were chosen so.")
     if sides.by_results:

@@ -19,6 +19,7 @@ from grok.analysis.criteria import DIARY, UNJUDGED, usual_length
 from grok.analysis.figures import style
 from grok.analysis.figures.render import draw
 from grok.analysis.observations import floats
+from grok.analysis.populations import how_many
 from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, watched_until
 from grok.analysis.studies.base import Study
 from grok.analysis.studies.branching import Branching, validation_examples
@@ -167,8 +168,8 @@ def time_histogram(census: Census) -> style.Drawing:
     layers, axis = stacked(edges, [(name, colour, data[name].to_numpy()) for name, (colour, _) in parts.items()])
     rules = [style.Rule("x", fast.median.value, f"median {fast.median.value:,.0f}")] if fast else []
     never = int((~times.seen).sum())
-    caption = f"Step of generalisation of {len(times):,} seeds. {never:,} had not generalised when their run ended"
-    caption += ": they stand at their last step." if never else "."
+    caption = f"Step of generalisation of {how_many(len(times), 'seed')}. {never:,} had not generalised when their run "
+    caption += f"ended{': they stand at their last step' * bool(never)}."
     if fast:
         caption += " Early: at least three times faster than the median."
     marks = pd.Series(times.right[times.seen], index=census.rows.index[times.seen])

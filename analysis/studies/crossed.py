@@ -254,7 +254,9 @@ def _shares(study: Crossed) -> None:
     )
     alone = {name: f"the {name} seed{'s together' if '+' in name else ' alone'}" for name in study.factors}
     by = f"{'up to' if study.outcome.is_time else 'at'} step {study.outcome.horizon:,.0f}"
-    words = alone | {CHAOS: f"chaos, {by} (equal seeds, weights moved by units in the last place)"}
+    lead = max(shares.shares, key=lambda name: shares.shares[name].value)
+    until = f", {by}" * (lead != CHAOS)  # the first sentence names the outcome
+    words = alone | {CHAOS: f"chaos{until} (equal seeds, weights moved by units in the last place)"}
     if merged:  # the last component
         every = "all three" if len(study.factors) > 2 else "both"
         words[[*shares.shares][-1]] = f"{every} seeds together or to chaos, which one run a cell does not tell apart"
@@ -264,7 +266,7 @@ def _shares(study: Crossed) -> None:
     whole = f"{of} of the {study.outcome.name}"  # in the sentences that stand alone
     cannot_tell = ": these data cannot tell", ", and these data cannot tell how much"
     n, chosen = len(shares.shares), shares.largest
-    leads = [*words, max(shares.shares, key=lambda name: shares.shares[name].value)]
+    leads = [*words, lead]
     allowing = f"{100 * chosen.low:.0f} to {100 * chosen.high:.0f}%"
     largest = f"; it is the largest of {n} shares ({allowing} allows for this choice)" * (n > 2)
     for i, (name, e) in enumerate(sorted(shares.shares.items(), key=lambda pair: -pair[1].value)):

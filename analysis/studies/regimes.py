@@ -151,10 +151,9 @@ def _about(study: Regimes, done: pd.DataFrame, watched: pd.DataFrame) -> str:
     words += [f"{diverged:,} {of} diverged and do not count."] * bool(diverged)
     words += [f"{unseen:,} do not count, as no evaluation lies between memorising and generalising."] * bool(unseen)
     words += [f"{later:,} generalised after the usual length and do not count."] * bool(later)
-    few = "All" if len(watched) == n else f"{len(watched) or 'None'} of the"
     words.append(
-        f"{few} {n} were trained to {WATCHED} times their step: a fall of the norm afterwards needs that time, and only "
-        "such times are compared."
+        f"Trained to {WATCHED} times their step: {len(watched):,} of {n:,}. A fall of the norm afterwards needs that "
+        "time, and only such times are compared."
     )
     return " ".join(words)
 
