@@ -134,17 +134,6 @@ class TestDamage:
         assert not list((store / "quarantine").glob("designs-*"))
         assert_contract(store)
 
-    def test_a_whole_shard_comes_back_from_quarantine(self, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        whole = contents(store, "designs")
-        for shard in list((store / "designs").iterdir()):
-            shard.rename(store / "quarantine" / f"designs-{shard.name}")
-        StoreWriter(store).close()
-        assert open_store(store).designs().empty
-        assert main(["restore", str(store)]) == 0
-        assert "6 rows of designs restored" in capsys.readouterr().out
-        assert contents(store, "designs").equals(whole)
-        assert_contract(store)
-
     def test_copies_and_overlaps_count_once(self, store: Path) -> None:
         whole = contents(store, "designs")
         first = min((store / "designs").iterdir())

@@ -6,9 +6,7 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
-import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,10 +24,18 @@ from grok.store.layout import Layout
 from grok.store.merge import restore
 from grok.store.rows import Shard, to_shard
 from grok.store.schema import TABLES, schema
-from grok.store.shards import SEAL_KEY, SealBroken, check_seal, concat, read_whole, write_shard
+from grok.store.shards import SEAL_KEY, SealBroken, check_seal, concat, read_whole, threads_refused, write_shard
 from grok.store.upkeep import compact, verify
 from tests.store.conftest import store_of
-from tests.store.contract import assert_contract, contents, example_row, example_rows, failed, with_other_bits
+from tests.store.contract import (
+    assert_contract,
+    contents,
+    example_design,
+    example_row,
+    example_rows,
+    failed,
+    with_other_bits,
+)
 
 
 def foreign_files(store: Path) -> dict[str, Path]:
@@ -239,8 +245,9 @@ def test_a_marker_that_is_none_is_said(store: Path, text: str) -> None:
 
 @pytest.fixture
 def restorable(tmp_path: Path) -> Path:
-    """Six runs in two shards, one with a step log."""
+    """Six runs in two shards, one with a step log, and their design."""
     with StoreWriter(tmp_path / "S") as writer:
+        writer.record_design(example_design([row.result.run_id for row in example_rows(range(6))]))
         writer.commit(example_rows(range(3)))
         writer.commit([*example_rows(range(3, 5)), example_row(5, step_log=[StepPoint(step=1)])])
     return tmp_path / "S"
@@ -259,9 +266,12 @@ def put_aside(restorable: Path) -> None:
 def test_everything_comes_back(restorable: Path) -> None:
     whole = {kind: contents(restorable, kind) for kind in TABLES}
     put_aside(restorable)
-    assert open_store(restorable).run_ids() == set()
+    (design,) = (restorable / "designs").iterdir()
+    design.rename(restorable / "quarantine" / f"designs-{design.name}")
+    StoreWriter(restorable).close()
+    assert open_store(restorable).run_ids() == set() and open_store(restorable).designs().empty
     done = restore(restorable)
-    assert (len(done.runs), done.stored, done.left, done.conflicts) == (6, 0, [], [])
+    assert (len(done.runs), done.stored, done.designs, done.left, done.conflicts) == (6, 0, 6, [], [])
     assert_contract(restorable)
     assert all(contents(restorable, kind).equals(whole[kind]) for kind in TABLES)
     assert not list((restorable / "quarantine").iterdir())
@@ -478,40 +488,22 @@ def test_bytes_that_change_between_two_looks_prove_nothing(store: Path, monkeypa
     assert open_store(store).run_ids() == {row.result.run_id for row in example_rows(range(6))}
 
 
-IN_NEED = """
-import os, resource, sys
-import pandas, pyarrow.dataset
-from grok.commands.store import main
-os.getuid() == 0 and os.setuid(65534)
-resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
-sys.exit(main(sys.argv[1:]))
-"""
+@pytest.mark.parametrize("command", ["compact", "merge"])
+def test_a_process_that_may_have_no_thread(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
 
-
-@pytest.fixture
-def open_folder(store: Path) -> Iterator[Path]:
-    """Return a folder that any user may enter, with a copy of ``store``.
-
-    Pytest's own folders are closed to others, and every session of pytest that starts closes them again.
-    """
-    folder = Path(tempfile.mkdtemp())
-    shutil.copytree(store, folder / "store")
-    subprocess.run(["chmod", "-R", "a+rwX", str(folder)], check=True)
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.mark.parametrize("command", ["compact", pytest.param("merge", marks=pytest.mark.slow)])
-def test_a_process_that_may_have_no_thread(open_folder: Path, command: str) -> None:
-    store = open_folder / "store"
     before = shards(store)
-    words = [command, str(store), *([str(store), "--into", str(open_folder / "new")] if command == "merge" else [])]
-    done = subprocess.run(
-        [sys.executable, "-c", IN_NEED, *words], capture_output=True, text=True, timeout=100,
-        check=False, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.count("\n") == 1 and "refuses threads" in done.stderr, done.stderr
+    threads_refused.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        patch.setattr(pq, "ParquetFile", None)  # Arrow would wait for its threads forever
+        assert main([command, str(store), *([str(store), "--into", str(tmp_path / "new")] * (command == "merge"))]) == 2
+    threads_refused.cache_clear()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "refuses threads (can't start new thread)" in said
     assert shards(store) == before and not list((store / "quarantine").iterdir())
 
 

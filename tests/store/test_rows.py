@@ -34,6 +34,7 @@ from grok.store.rows import points_table, run_row, to_shard
 from grok.store.schema import TABLES, conform, schema, to_table
 from grok.store.writer import StoreWriter
 from grok.streams import STREAMS
+from tests.store.conftest import store_of
 from tests.store.contract import MACHINE, example_row, example_rows
 
 RUNS = """
@@ -219,33 +220,21 @@ def test_a_changed_or_an_untracked_file_makes_it_dirty(checkout: Path) -> None:
     assert git_state_of(checkout)[1] is True
 
 
-def test_ignored_files_and_stores_do_not(checkout: Path) -> None:
-    (checkout.parent / "ignored").mkdir()
-    (checkout.parent / "ignored" / "new.py").write_text("")
-    with StoreWriter(checkout.parent / "out" / "a store") as writer:
-        writer.commit([example_row(0)])
-    assert git_state_of(checkout)[1] is False
-    (checkout.parent / "out" / "notes.txt").write_text("")
-    assert git_state_of(checkout)[1] is True
-
-
-def test_outside_a_checkout_there_is_no_commit(tmp_path: Path, checkout: Path) -> None:
-    (tmp_path / "plain").mkdir()
-    assert git_state_of(tmp_path / "plain") == (None, None)
-    # a package installed inside somebody else's checkout is not theirs
+def test_ignored_files_and_stores_do_not_and_belong_to_no_commit(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inside = checkout.parent / "ignored" / "site-packages" / "package"
     inside.mkdir(parents=True)
     (inside / "__init__.py").write_text("")
-    assert git_state_of(inside) == (None, None)
-
-
-def test_variables_of_a_git_hook_do_not_mislead(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    store_of(checkout.parent / "out" / "a store", [example_row(0)])
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))  # as in a hook
     commit, dirty = git_state_of(checkout)
-    assert commit is not None
-    assert dirty is False
+    assert commit is not None and dirty is False
+    (checkout.parent / "out" / "notes.txt").write_text("")
+    assert git_state_of(checkout)[1] is True
+    (tmp_path / "plain").mkdir()
+    # a package installed inside somebody else's checkout is not theirs
+    assert git_state_of(tmp_path / "plain") == git_state_of(inside) == (None, None)
 
 
 def test_versions_and_machine() -> None:
