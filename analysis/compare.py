@@ -47,6 +47,8 @@ from grok.store.layout import Layout
 MEASURED: Final = ("val_acc", "val_loss", "weight_norm")
 RESULTS: Final = ("class", "early_or_late", "generalised", "val_accuracy", "val_loss", "status")
 DIFFERENCE: Final = "B against A"
+MAGNITUDE: Final = 10.0
+"""Ratio of the ends of an interval above which one unit does not show both."""
 Line = tuple[str, Sequence[str], Sequence[Estimate | None]]
 """One line of the table: what it is of, and the difference (of times the ratio), A and B as texts and as numbers."""
 
@@ -280,9 +282,17 @@ def _measured(observations: Observations, sides: Sides, name: str, step: int) ->
     top = 1.0 if name.endswith("acc") else math.inf  # an accuracy is at most 1, and a norm at least 0
     ours = [e if is_loss else replace(e, low=max(e.low, 0.0), high=min(e.high, top)) for e in ours]
     three = [exponential(e) if is_loss else e for e in (change, *ours)]
-    widths = [max(e.high - e.low, 1e-3 * abs(e.value), 1e-6) for e in three]
-    shown = [e.plain(max(0, 1 - math.floor(math.log10(width)))) for e, width in zip(three, widths, strict=True)]
+    shown = [_shown(e, is_loss) for e in three]
     return [(what, ["×" * is_loss + shown[0], *shown[1:]], three)]
+
+
+def _shown(e: Estimate, is_geometric: bool) -> str:
+    """Return a mean with the digits that its interval leaves; one over orders of magnitude has two in each number."""
+    if is_geometric and e.high > MAGNITUDE * e.low:
+        value, low, high = (f"{float(f'{x:.2g}'):,.12g}" for x in (e.value, e.low, e.high))
+        return f"{value} ({low} to {high})"
+    width = max(e.high - e.low, 1e-3 * abs(e.value), 1e-6)
+    return e.plain(max(0, 1 - math.floor(math.log10(width))))
 
 
 def _typed(sides: Sides) -> list[str]:
@@ -311,7 +321,7 @@ def _notes(observations: Observations, sides: Sides) -> list[str]:
     notes = [text] if (text := _confounded(sides)) else []
     if any(lost := [int((rows["status"] == "diverged").sum()) for rows in sides.rows]):
         notes.append(
-            f"Diverged: {lost[0]:,} of A's runs, {lost[1]:,} of B's. Means are those at the last step of all runs."
+            f"Diverged: {lost[0]:,} of A's runs, {lost[1]:,} of B's. Each mean is at the last step that all runs have."
         )
     if any(name.startswith(word) for word in _typed(sides) for name in RESULTS):
         notes.append("A filter is about results: the sides differ in them because they were chosen so.")

@@ -98,7 +98,8 @@ class Answer:
     def _repr_html_(self) -> str:
         if isinstance(self.study, Missing):
             return f"<p>{html.escape(self.missing).replace(chr(10), '<br>')}</p>"
-        items = [finding.text for finding in self.study.findings] + [f"Note: {note}" for note in self.study.notes]
+        items = [*self.study.lacks, *(finding.text for finding in self.study.findings)]
+        items += [f"Note: {note}" for note in self.study.notes]
         lines = [f"<p><b>{html.escape(self.study.title)}.</b> {html.escape(self.study.question)}</p><ul>"]
         lines += [*(f"<li>{html.escape(item)}</li>" for item in items), "</ul>"]
         for table in self.study.tables:
