@@ -249,23 +249,6 @@ def test_only_the_culprits_fail(workers: int, deadly: set[int], raising: set[int
     assert set(executor.stored) == set(totals.finished) == {run.run_id for run in FORTY} - bad
 
 
-def test_a_worker_that_dies_once_costs_one_retry(tmp_path: Path) -> None:
-    executor = LossyExecutor(2, {FORTY[0].run_id}, set())
-    told: list[str] = []
-
-    def renew() -> None:
-        executor._broken = False
-        executor._deadly.clear()
-
-    executor.renew = renew  # type: ignore[method-assign]
-    runner = runner_of(
-        executor, tmp_path, record_failure=lambda run, error: pytest.fail("nothing is at fault"), tell=told.append
-    )
-    totals = runner.run(lane_groups(FORTY, workers=2))
-    assert len(totals.finished) == 40
-    assert len(told) == 1
-
-
 def test_a_stop_leaves_the_rest(tmp_path: Path) -> None:
     executor = LossyExecutor(1, set(), set())
     runner = runner_of(executor, tmp_path, stop=lambda: len(executor.started) > 1)

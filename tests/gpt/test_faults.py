@@ -4,7 +4,6 @@ import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
-from unittest import mock
 
 import pytest
 
@@ -12,20 +11,14 @@ from grok.checkpoints import save_checkpoint
 from grok.config import load_config
 from grok.config.gpt import GptConfig
 from grok.execute.resume import StoredCheckpoints
-from grok.gpt.training import engine
 from grok.gpt.training.engine import train
-from grok.records import Checkpoint, Job, RunResult, StepPoint
+from grok.records import Checkpoint, Job, RunResult
 from grok.text.corpus import Corpus
 from tests.gpt.conftest import RUN, differences, prepare_text, result_of, run, small, stopped, text_of
 from tests.gpt.faults import (
     AT,
     FAULTS,
     SMALL,
-    BitFlip,
-    CorruptedBatch,
-    Faulty,
-    NanGradient,
-    RateSpikes,
     caught,
     injected,
     settings_of,
@@ -118,46 +111,11 @@ def test_the_page_lists_every_fault() -> None:
 
 def noisy(data: Path, **changes: Any) -> GptConfig:
     """Return the settings of a small run with the checks of every run, all of which are acted on."""
-    tiny = {"model__layers": 1, "model__d_model": 16, "model__heads": 2, "train__batch_size": 2, "train__steps": 5000}
+    tiny = {"model__layers": 1, "model__d_model": 16, "model__heads": 2, "train__batch_size": 2, "train__steps": 500}
     rate = {"optim__lr": 1e-2, "optim__schedule": "constant", "optim__warmup_steps": 20}
     seldom = {"eval__every": 5000, "eval__windows": 4, "eval__sample_tokens": 0}
     acts = {"stability__policy": "new_data_seed", "stability__signals": "all"}
     return small(data, **{**tiny, **rate, **seldom, **acts, **changes})
-
-
-@pytest.mark.slow
-def test_a_resumed_run_survives_twenty_faults_over_5000_steps(corpus: Corpus) -> None:
-    """As its last words advise a diverged run to go on; garbage, lost gradients and flipped weights, without a hand."""
-    kinds = (CorruptedBatch, NanGradient, BitFlip, RateSpikes)
-    struck = {step: kinds[n % len(kinds)] for n, step in enumerate(range(420, 5000, 230))}
-
-    class TwentyFaults(Faulty):
-        def strikes(self, k: int) -> bool:
-            return False
-
-        def update(self) -> tuple[StepPoint, str | None]:
-            k = self.counters.step + 1
-            kind = struck.get(k)
-            if kind is None or k in met:
-                return super().update()
-            met.append(k)
-            self.__class__ = type("Struck", (kind,), {"at": k, "strikes": lambda self, step: step == k})
-            try:
-                return self.update()
-            finally:
-                self.__class__ = TwentyFaults
-
-    met: list[int] = []
-    half = stopped(noisy(corpus.path, stability__policy="stop"), 400)
-    settings = noisy(corpus.path, resume__run="a" * 20, resume__step=400, resume__changes=["stability.policy"])
-    with mock.patch.object(engine, "Trainer", TwentyFaults):
-        events = run(settings, replace(half, run_id="a" * 20))
-    *abandoned, end = [e for e in events if isinstance(e, RunResult)]
-    assert len(struck) == len(met) == 20 and (end.status, end.steps) == ("completed", 5000)
-    caught_at = [r.step_log[-1].step for r in abandoned]
-    assert all(any(0 <= at - k <= 2 for at in caught_at) for k in met), (met, caught_at)
-    assert all(any(0 <= at - k <= 2 for k in met) for at in caught_at), "no false alarm"
-    assert end.curve[-1].val_loss < half.state["moments"][0]["state"]["watch"]["smooth"] + 0.5
 
 
 HEALTHY: Final = [
@@ -179,7 +137,7 @@ def test_healthy_runs_give_no_alarm(corpus: Corpus, tmp_path: Path, text: str) -
     data = corpus if text == "long" else prepare_text(tmp_path, text_of(90))
     alarms = {}
     for seed, changes in enumerate(HEALTHY):
-        made = result_of(run(noisy(data.path, seed=seed, train__steps=500, **changes)))
+        made = result_of(run(noisy(data.path, seed=seed, **changes)))
         events = [(p.step, p.event) for p in made.step_log if p.event]
         if events or made.status != "completed":
             alarms[repr(changes)] = made.status, events

@@ -137,20 +137,16 @@ def test_it_finds_the_optimum_and_says_so(tmp_path: Path, capfd: pytest.CaptureF
     assert confirmation({**data, "default": best.params}, store) == [], "it is the default"
 
 
-def test_seeds_are_instances(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    world.run({"trials": 4, "seeds": 3, "first_seed": 7})
-    runs = open_store(tmp_path).runs()
-    assert set(runs["seed"]) == {7, 8, 9}
-    assert set(runs.groupby("config_id")["seed"].nunique()) == {3}
-
-
 def test_stored_runs_are_used(tmp_path: Path) -> None:
     world = World(tmp_path)
-    world.run({"trials": 6, "name": "first"})
+    study = {"trials": 6, "seeds": 3, "first_seed": 7}
+    world.run({**study, "name": "first"})
     before = len(world.trained)
-    world.run({"trials": 6, "name": "second"})  # the same sampler seed asks the same settings
+    world.run({**study, "name": "second"})  # the same sampler seed asks the same settings
     assert len(world.trained) == before
+    runs = open_store(tmp_path).runs()
+    assert set(runs["seed"]) == {7, 8, 9}
+    assert set(runs.groupby("config_id")["seed"].nunique()) == {3}, "seeds are instances"
 
 
 def test_a_trial_with_a_failed_run_fails_and_the_study_goes_on(tmp_path: Path) -> None:
