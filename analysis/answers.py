@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,16 +20,18 @@ from grok.analysis.observations import (
     differing_settings,
     hashes_in_words,
     in_words,
+    settings_words,
     sort_key,
     varying_columns,
     without_repetition,
 )
-from grok.analysis.proposals import confirmation, given_again, proposal
+from grok.analysis.proposals import confirmation, given_again, proposal, usual
 from grok.analysis.purposes import absent, asked, roles
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies import QUESTIONS, Missing
 from grok.analysis.studies.base import OwnStudy, Study
 from grok.analysis.studies.gpt import describe_language_model
+from grok.config.values import literal
 from grok.errors import ConfigError, GrokError
 from grok.plugins import active, load, name_code
 from grok.streams import STREAMS, derive_seed
@@ -347,14 +350,19 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
         if sweeps:
             words = "Is the best of the search better than the default? Both on seeds that no trial had:"
             return Fact(words, " && ".join([*sweeps, last]), is_command=True)
-    rows = observations.once(asked)
+    every = observations.once(asked)
+    rows = usual(observations, every)
     n, done, steps = len(rows), int(rows["grokked_step"].notna().sum()), rows["config.train.steps"].max()
-    longer = proposal(f"grok sweep 'seed=range(0,64)' train.steps={2 * steps}", observations) if n else ""
-    if longer and done < FEWEST_DONE:
-        words = f"Of {n:,} seed{'s' * (n > 1)} {done or 'none'} generalised within {steps:,} steps: train longer."
+    varying = varying_columns(every) if n else []
+    values = [f"{name.removeprefix('config.')}={literal(rows[name].iloc[0])}" for name in varying]
+    seeds = shlex.join(["grok", "sweep", "seed=range(0,64)", *values])
+    at = f" at {', '.join(settings_words(rows.iloc[0], varying))}" * bool(values)
+    longer = proposal(f"{seeds} train.steps={2 * steps}", observations) if n else ""
+    if longer and done < min(FEWEST_DONE, n / 2):
+        words = f"Of {n:,} seed{'s' * (n > 1)}{at} {done or 'none'} generalised within {steps:,} steps: train longer."
         return Fact(words, longer, is_command=True)
-    if 0 < n < FEW_SEEDS and (more := proposal("grok sweep 'seed=range(0,64)'", observations)):
-        return Fact("Train more seeds.", more, is_command=True)
+    if 0 < n < FEW_SEEDS and (more := proposal(seeds, observations)):
+        return Fact(f"Train more seeds{at and f', for example{at}'}.", more, is_command=True)
     if rows["grokked_step"].isna().all():
         gaps = [gap for gap in gaps if gap.name != "repeatability"]  # it chooses the best of those that were asked for
     order = [gap for name in (*NEXT, "") for gap in gaps if gap.command and name in ("", gap.name)]

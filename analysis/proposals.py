@@ -11,7 +11,7 @@ from typing import Any, Final
 import pandas as pd
 import yaml
 
-from grok.analysis.observations import HASH, Observations, hashes_of
+from grok.analysis.observations import HASH, Observations, hashes_of, is_random_seed
 from grok.analysis.purposes import asked
 from grok.commands.words import CONF
 from grok.config.values import literal
@@ -28,6 +28,8 @@ OF_THE_SWEEP: Final = re.compile(
     r"eval\.couple_order)[.=]"
 )
 """Beginnings of the settings of a sweep that no other command takes over."""
+FEWEST_TO_CHOOSE_FROM: Final = 4
+"""Fewest runs for a choice: ``grok branch`` takes two of the best and two random ones."""
 WHERE: Final = re.compile(r"(?:device|workers|lanes|log|checkpoint|executor|save)[.=]")
 """Beginnings of settings that do not say what is trained."""
 
@@ -50,13 +52,30 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
     typed *= ("mode=gpt" in typed) == ("mode=gpt" in words)  # settings of the other mode are none of this one
     words += [word for word in typed if word.partition("=")[0] not in own]
     path = observations.path
-    if (best := words.index("--best") + 1 if "--best" in words else 0) and (n := len(observations.once(asked))):
-        words[best] = str(min(int(words[best]), max(1, n // 4)))
+    if (best := words.index("--best") + 1 if "--best" in words else 0) and (n := len(to_choose_from(observations))):
+        words[best] = str(min(int(words[best]), max(1, n // FEWEST_TO_CHOOSE_FROM)))
     if STORE_WORD in words:
         words = [str(path) if word == STORE_WORD and path is not None else word for word in words]
     else:
         words += store_words(path)
     return "" if _has_run(words, observations) else shlex.join(words)
+
+
+def usual(observations: Observations, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return those of ``rows`` in the condition with most finished runs, of equals with most that generalised."""
+    condition = observations.conditions(rows)
+    ends = rows.assign(finished=rows["status"] == "completed", done=rows["grokked_step"].notna())
+    counts = ends.groupby(condition)[["finished", "done"]].sum().sort_values(["finished", "done"])
+    return rows[condition == counts.index[-1]] if len(rows) else rows
+
+
+def to_choose_from(observations: Observations) -> pd.DataFrame:
+    """Return the runs that ``grok repeat`` and ``grok branch`` choose from if no setting is typed."""
+    rows = usual(observations, observations.once(asked))
+    rows = rows[rows["status"] == "completed"]
+    masters = is_random_seed(rows)
+    rows = rows[masters] if masters.any() else rows
+    return rows[rows["config.train.steps"].isin(rows["config.train.steps"].mode()[:1])]
 
 
 def _set_by_sweeps(words: Sequence[str]) -> set[str]:
@@ -103,17 +122,15 @@ def confirmation(search: Mapping[str, Any], observations: Observations) -> list[
 def _settings(observations: Observations) -> list[str]:
     """Return the settings of the first sweep as they were typed.
 
-    If it took several values, or was another command, they are those of the shortest run of the commonest condition,
-    of equally common ones that with most runs that generalised.
+    If it took several values, or was another command, or none is recorded, they are those of the shortest of the
+    :func:`usual` runs, of those that were asked for if any were.
     """
     argv: list[str] = next((sweep["argv"] for sweep in observations.sweeps if sweep.get("argv")), [])
-    rows = observations.arithmetic
+    rows, unseen = observations.arithmetic, observations.once(asked)
     words = [word for word in argv if "=" in word and not word.startswith("-") and not OF_THE_SWEEP.match(word)]
-    if argv and len(rows) and ("grok.run" not in argv or any("," in word for word in words)):
-        condition = observations.conditions(rows)
-        most = rows.groupby(condition)["grokked_step"].agg(["size", "count"]).sort_values(["size", "count"]).index[-1]
-        usual = rows[condition == most].sort_values("config.train.steps", kind="stable")
-        argv = shlex.split(rerun_command(usual.iloc[0]))
+    if len(rows) and ("grok.run" not in argv or any("," in word for word in words)):
+        of = usual(observations, unseen if len(unseen) else rows).sort_values("config.train.steps", kind="stable")
+        rows, argv = rows[rows["trajectory_id"].isin(of["trajectory_id"])], shlex.split(rerun_command(of.iloc[0]))
         numerics = [word for word in words if word.startswith("numerics.") and "," not in word]
         words = [*(word for word in argv if "=" in word and not OF_THE_SWEEP.match(word)), *numerics]
     if len(rows):  # sweeps that were made longer, as long as they are now

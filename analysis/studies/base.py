@@ -21,7 +21,7 @@ from grok.analysis.observations import (
     without_repetition,
 )
 from grok.analysis.populations import LEFT, Population, Populations, listed, populations
-from grok.analysis.proposals import proposal
+from grok.analysis.proposals import FEWEST_TO_CHOOSE_FROM, proposal, to_choose_from
 from grok.analysis.purposes import absent, after_results, roles, triples
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, holm
 from grok.store.designs import TRAINED
@@ -203,6 +203,7 @@ class Question:
             first = gap.command
             kinds = [p for p in observations.once(populations).every if not p.varies[0].startswith("layers.")]
             usable = any(p.from_masters or "repeat" in self.command for p in kinds)
+            usable &= len(to_choose_from(observations)) >= FEWEST_TO_CHOOSE_FROM
             if self.command.startswith(("grok repeat", "grok branch")) and not usable:
                 first = "grok sweep sweep=census"  # there is nothing to choose from
             command = proposal(first or self.command, observations, self.any_task or bool(first))
