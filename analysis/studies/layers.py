@@ -314,7 +314,7 @@ def _together(same: list[Result], p: float) -> Finding:
         + f"; shuffled tables show {100 * middle:.0f}% ({100 * low:.0f} to {100 * high:.0f}; p = {p:.2g}"
         + f", of all {n} transplants" * bool(rest)
         + ")"
-        + ", and a table without any pattern of two layers gives two thirds" * bool(only)
+        + "; an outcome that takes two layers together gives two thirds" * bool(only)
         + ". "
     )
     if not adding and not acting:
@@ -353,8 +353,8 @@ def _alone(told: list[Result]) -> str:
     moved = Counter(layer for (layer, _), q in zip(p, holm(list(p.values())), strict=True) if q <= ALARM)
     if not moved:
         return f" No layer alone is seen to change the outcome (t tests, Holm over {len(p)})."
-    counts = (f"{layer} in {moved[layer]} of {sum(of == layer for of, _ in p)}" for layer in moved)
-    return f" Layers that are seen to change it alone (t tests, Holm over {len(p)}): {', '.join(counts)}."
+    counts = (f"{layer}{f' in {k} of {len(told)}' * (len(told) > 1)}" for layer, k in sorted(moved.items()))
+    return f" Seen to change the outcome alone (t tests, Holm over {len(p)}): {', '.join(counts)}."
 
 
 def _still_high(same: list[Result]) -> Finding | None:
