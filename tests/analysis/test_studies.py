@@ -174,7 +174,7 @@ def test_the_order_of_events_says_whom_it_is_about(slow: int, diverged: int) -> 
     assert any("not generalised up to" in note for note in ask("survival", seen).notes) == bool(diverged)
     assert ("so this is about those that had" in note) == bool(slow) and ("diverged" in note) == bool(diverged)
     assert not slow or f"{slow} of {14 + slow + diverged}" in note
-    assert "All 14 were trained" in note
+    assert "14 of 14. A fall" in note
 
 
 @pytest.mark.parametrize(("n", "steps", "shown"), [(12, 6000, False), (12, 12_000, True), (4, 12_000, False)])
