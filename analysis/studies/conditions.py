@@ -318,7 +318,11 @@ def _count(study: Comparison) -> Finding:
             beside = f"{c.family.reference} at {c.family.at}" if c.family.at else c.family.reference
             text += f"; {word} at {c.family.setting}={c.value} over {beside}, {slowdown_words(c)}{c.about}"
     text += "; an extreme of several ratios is likely too far from 1" * (len(timed) > 1 and bool(clear))
-    return Finding("values change the time beyond chance", shown, text + ".", headline=True)
+    short = f"{shown} values change the mean time to generalise beyond chance"
+    if clear:
+        c = min((c for c, _ in clear), key=lambda c: study.p[c.label])
+        short += f"; clearest at {c.label} over {c.family.reference}, {slowdown_words(c)}{c.about}"
+    return Finding("values change the time beyond chance", shown, text + ".", headline=True, short=short + ".")
 
 
 def _sentence(study: Comparison, family: Family, contrasts: list[Contrast]) -> Finding:
