@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -26,7 +27,7 @@ from grok.analysis.populations import Population, listed, populations
 from grok.analysis.proposals import code_needed, rerun_command
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, LEVEL, Estimate, NotEnoughData, generator, holm
 from grok.analysis.statistics.proportions import Unequal, alike, at_any_time, share, unequal_rates
-from grok.analysis.statistics.survival import Times
+from grok.analysis.statistics.survival import Times, quantile
 from grok.analysis.studies.base import (
     Beside,
     Finding,
@@ -266,7 +267,14 @@ def _range(observations: Observations, every: Sequence[Population]) -> tuple[str
 
     low, high = ends[0][0].value, ends[-1][0].value
     if low == high:
-        return f"{low:.0%}", f"{told(low)} {once}, with 95% intervals."
+        halves = []
+        for p in every:
+            with suppress(NotEnoughData):
+                halves.append((quantile(observations.times(p.rows)), p.name))
+        halves.sort(key=lambda half: half[0].value)
+        named = [f"half by step {half.plain()} with {name}" for half, name in halves]
+        apart = [named[0], named[-1]] if len(named) > 1 else []
+        return f"{low:.0%}", ", ".join([f"{told(low)} {once}", *apart, "with 95% intervals."])
     chosen = f" (the lowest and the highest of {len(every)})" * (len(every) > 2)
     text = f"from {told(low)} to {told(high)} {once}, with 95% intervals{chosen}."
     return f"{low:.0%} to {high:.0%}", text
