@@ -356,7 +356,7 @@ def next_step(observations: Observations, gaps: Sequence[Missing]) -> Fact:
     varying = varying_columns(every) if n else []
     values = [f"{name.removeprefix('config.')}={literal(rows[name].iloc[0])}" for name in varying]
     seeds = shlex.join(["grok", "sweep", "seed=range(0,64)", *values])
-    at = f" at {', '.join(settings_words(rows.iloc[0], varying))}" * bool(values)
+    at = f" at {', '.join(settings_words(rows.iloc[0], varying))}" if values else ""
     longer = proposal(f"{seeds} train.steps={2 * steps}", observations) if n else ""
     if longer and done < min(FEWEST_DONE, n / 2):
         words = f"Of {n:,} seed{'s' * (n > 1)}{at} {done or 'none'} generalised within {steps:,} steps: train longer."

@@ -286,23 +286,16 @@ def _consistent(shares: Sequence[tuple[NDArray[np.bool_], Estimate, Estimate]]) 
     """Return the shares of sets of components, their intervals without what the others rule out at the level ``SURE``.
 
     A set has at least what a part of it has, at most what a larger one has, and not what a set apart has. The second
-    estimate of a share is that at ``SURE``: ends at the own level would rule out too much. Then the interval of a part
-    goes down as far as that of a larger set, whose interval goes up as far as the part's: neither is narrowed.
+    estimate of a share is that at ``SURE``: ends at the own level would rule out too much. An interval is never widened
+    to hold that of a part: a part that is seen would be no longer.
     """
     made = []
     for mine, e, _ in shares:
         low = max([e.low, *(sure.low for of, _, sure in shares if not (of & ~mine).any())])
         high = min([e.high, *(sure.high for of, _, sure in shares if not (mine & ~of).any())])
         rest = max((sure.low for of, _, sure in shares if not (mine & of).any()), default=0.0)
-        made.append((mine, replace(e, low=min(low, e.value), high=max(min(high, 1 - rest), e.value))))
-    return [
-        replace(
-            e,
-            low=min(other.low for of, other in made if not (mine & ~of).any()),
-            high=max(other.high for of, other in made if not (of & ~mine).any()),
-        )
-        for mine, e in made
-    ]
+        made.append(replace(e, low=min(low, e.value), high=max(min(high, 1 - rest), e.value)))
+    return made
 
 
 def _quadratic(forms: Floats, left: Floats, right: Floats) -> Floats:

@@ -287,6 +287,7 @@ def _shares(study: Crossed) -> None:
         name, most = max(
             ((n, s) for n, s in shares.shares.items() if "×" in n and CHAOS not in n), key=lambda pair: pair[1].value
         )
+        e = replace(e, low=max(e.low, most.low))  # it has at least what a part has
         text = f"{e.percent()} of the {whole if e.low > 0.5 else of} belongs to combinations of {'two ' * merged}seeds"
         text += ", that is to no seed by itself"
         text += f"; the largest part to {name}, {most.value:.0%}." if len(shares.levels) > 2 else "."
