@@ -42,6 +42,7 @@ from grok.plugins import active
 from grok.processes import Rank
 from grok.records import Checkpoint, RunResult
 from grok.store import Provenance, Purposes, Store, StoreWriter, check_path, open_store
+from grok.store.layout import refuse_older
 
 # Ctrl-C, SIGTERM, SIGUSR1, a closed terminal: the first asks all to end resumably, a second Ctrl-C ends at once.
 
@@ -199,6 +200,8 @@ def _carry_out(shared: RunConfig, configs: Designed[RunConfig], argv: Sequence[s
     """Plan and train ``configs``, whose command's own settings are ``shared``."""
     path = shared.store.path
     store = open_store(path) if check_path(path, to_write=not shared.dry_run) else None
+    if store is not None:
+        refuse_older(store.layout)  # a dry run, too: the plan is of what would be trained
     requested = prepare_runs(configs)
     refuse_impossible(shared, requested, store)
     provenance = Provenance.collect(f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{os.urandom(3).hex()}")

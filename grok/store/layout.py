@@ -136,15 +136,16 @@ def _may_be_shard(entry: os.DirEntry[str]) -> bool:
 def check_path(path: str | Path, *, to_write: bool = True) -> bool:
     """Return whether ``path`` holds a store; False: a store can be made there. Writes nothing.
 
-    ``to_write=False``: a place that cannot be written to will do, as for a dry run.
+    ``to_write=False``: a store that can only be read will do.
 
     Raises:
-        StoreError: the path is a file, a folder of something else, not writable, or a store of another schema.
+        StoreError: the path is a file, a folder of something else, not writable, or a
+            store of a newer schema, or, to write, of an older one.
     """
     layout = Layout(Path(path))
     with disk_errors(f"store.path={path}"):
         exists = _check_place(layout, to_write)
-        if exists:
+        if exists and to_write:
             refuse_older(layout)
     return exists
 

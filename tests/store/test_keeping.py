@@ -14,8 +14,9 @@ import torch
 from grok import files
 from grok.checkpoints import load_checkpoint, load_weights, run_folder, save_checkpoint, save_weights
 from grok.commands.store import main
-from grok.config import identify
+from grok.config import identify, load_config
 from grok.errors import StoreError
+from grok.execute import execute
 from grok.records import Checkpoint, StepPoint
 from grok.store import DamagedShardWarning, StoreWriter, open_store
 from grok.store import schema as versions
@@ -81,9 +82,11 @@ class TestMigrate:
         with done.open("w+b") as file:
             write_parquet(table, file)
         before = sorted((p, p.stat().st_mtime_ns) for p in store.rglob("*"))
-        for refused in (StoreWriter, check_path, lambda path: check_path(path, to_write=False)):
+        planned = load_config({"seed": 9, "dry_run": True, "store": {"path": str(store)}})
+        for refused in (StoreWriter, check_path, lambda _: execute([planned])):
             with pytest.raises(StoreError, match=r"older version .*run `grok store migrate"):
                 refused(store)
+        assert check_path(store, to_write=False), "notebooks and `report --watch` read it"
         assert verify(store) != []
         # reading needs no migration
         assert open_store(store).runs()["config.task.label_noise"].tolist() == [0.0] * 6
