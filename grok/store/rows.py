@@ -21,7 +21,7 @@ from grok.config.fields import canonical_json
 from grok.errors import StoreError
 from grok.records import STATUSES, CurvePoint, RunResult, StepPoint, finite_or_null, tags_of
 from grok.store.provenance import Provenance, rerun_command
-from grok.store.schema import CONFIG, PARTNERS_KEY, POINTS_OF, TEXT, schema, to_table
+from grok.store.schema import CONFIG, PARTNERS_KEY, POINTS_OF, schema, to_table
 from grok.untrusted import plain_name, without_passwords, without_secrets
 
 # Compares two runs that must have equal bits.
@@ -306,17 +306,15 @@ def points_table(kind: str, logs: Sequence[tuple[str, Sequence[CurvePoint | Step
     """Return the evaluations or the per-step logs, each of one ``run_id``, ordered by run and step."""
     points = [point for _, log in logs for point in sorted(log, key=attrgetter("step"))]
     columns: dict[str, list[Any]] = {"run_id": [run_id for run_id, log in logs for _ in log]}
-    for field in fields(POINTS_OF[kind]):
-        values = map(attrgetter(field.name), points)
-        columns[field.name] = list(map(_text, values) if schema(kind).field(field.name).type == TEXT else values)
+    columns |= {f.name: [_stored(getattr(p, f.name)) for p in points] for f in fields(POINTS_OF[kind])}
     return to_table(kind, columns)
 
 
-def _text(value: str | dict[str, Any] | None) -> str | None:
-    """Return a map as JSON: null if it is empty, and in it for what is not finite."""
+def _stored(value: Any) -> Any:
+    """Return a number as it is, and a map as JSON: null if it is empty, and in it for what is not finite."""
     if isinstance(value, dict):
         return json.dumps(finite_or_null(value), separators=(",", ":")) if value else None
-    return None if value is None else _storable(value)
+    return _storable(value) if isinstance(value, str) else value
 
 
 def with_partners(runs: pa.Table, shard: Shard) -> pa.Table:
