@@ -19,6 +19,7 @@ from grok.analysis.observations import (
     describe_task,
     differing_settings,
     hashes_in_words,
+    how_many,
     in_words,
     settings_words,
     sort_key,
@@ -278,9 +279,9 @@ def _about_designs(observations: Observations) -> list[str]:
     again = purposes.rows[purposes.rows["origin"] == "reconstructed"]["run_id"]
     reconstructed = again[again.isin(observations.all_runs["run_id"])].nunique()
     counts = purposes.about() | {
-        "have designs that were reconstructed after their training (origin=reconstructed)": reconstructed
+        "With designs that were reconstructed after their training (origin=reconstructed)": reconstructed
     }
-    return [f"{number:,} runs {words}." for words, number in counts.items() if number]
+    return [f"{words}: {how_many(number, 'run')}." for words, number in counts.items() if number]
 
 
 def _counts(column: pd.Series) -> dict[str, int]:

@@ -29,9 +29,10 @@ from grok.analysis.observations import (
     computed_apart,
     floats,
     in_words,
+    listed,
     varying_columns,
 )
-from grok.analysis.populations import asked_before_and_after, listed, populations
+from grok.analysis.populations import asked_before_and_after, populations
 from grok.analysis.purposes import ASKED, SEEDS, absent, after_results, asked, matched, pairing, roles, shared_seeds
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, mean
 from grok.analysis.statistics.proportions import difference, paired_difference, share

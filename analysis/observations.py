@@ -446,6 +446,17 @@ def processors(rows: pd.DataFrame) -> pd.Series:
     return rows["numerics"].map(lambda tag: tuple(tag_parts(tag).get(part) for part in PROCESSOR))
 
 
+def listed(words: Sequence[str], joint: str = "and") -> str:
+    """Return ``a``, ``a and b`` or ``a, b and c``."""
+    *first, last = words
+    return f"{', '.join(first)} {joint} {last}" if first else last
+
+
+def how_many(n: int, noun: str) -> str:
+    """Return ``1 seed`` or ``2,000 seeds``."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def computed_apart(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
     """Return what differs between two sides in how they were computed: parts of their numerics tags, device first.
 

@@ -23,6 +23,7 @@ from grok.analysis.observations import (
     has_diary_task,
     in_words,
     is_derived,
+    listed,
     settings_words,
     sort_key,
     told_apart,
@@ -131,17 +132,6 @@ class Population:
     def units(self, n: int) -> str:
         """Return ``n`` of its runs in words: ``1 seed``, ``20 init seeds``."""
         return f"{n:,} {self.unit if n != 1 else self.unit.replace('seeds', 'seed', 1)}"
-
-
-def listed(words: Sequence[str], joint: str = "and") -> str:
-    """Return ``a``, ``a and b`` or ``a, b and c``."""
-    *first, last = words
-    return f"{', '.join(first)} {joint} {last}" if first else last
-
-
-def how_many(n: int, noun: str) -> str:
-    """Return ``1 seed`` or ``2,000 seeds``."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def settings_in_words(row: pd.Series, without: Sequence[str] = ()) -> str:

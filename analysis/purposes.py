@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grok.analysis.observations import COUNTED, Observations, is_random_seed, varying_columns
+from grok.analysis.observations import COUNTED, Observations, how_many, is_random_seed, varying_columns
 from grok.config import GptConfig
 from grok.config.fields import recorded_of
 from grok.store.designs import CHOICES, ROLES, TRAINED, decided, results_known
@@ -128,20 +128,20 @@ class Roles:
     def about(self, mode: str | None = None) -> dict[str, int]:
         """Return how many runs are of unknown purpose, of unstated choice, and planned after results, in words."""
         return {
-            "were trained by no plan in designs/, so what they were for is unknown": len(self.unknown(mode)),
-            "were planned without saying how they were chosen (choice=unstated; design=Purposes(...) states it)": len(
+            "Trained by no plan in designs/, so what they were for is unknown": len(self.unknown(mode)),
+            "Planned without saying how they were chosen (choice=unstated; design=Purposes(...) states it)": len(
                 self.unstated(mode)
             ),
-            "were stored before the first plan (results_seen), so results may have chosen their seeds": len(self.seen),
+            "Stored before the first plan (results_seen), so results may have chosen their seeds": len(self.seen),
         }
 
     @cached_property
     def said(self) -> list[str]:
         """Sentences on the arithmetic runs that are in no population for what they were for, or change in mid-run."""
-        left = "counted here only, in no population and no class"
-        counts = {f"{words}: {left}": n for words, n in self.about("arithmetic").items()}
-        counts["change in mid-run (switch.*): in no population of random seeds"] = len(self.switched)
-        return [f"{n:,} runs {words}." for words, n in counts.items() if n]
+        left = "They count here only, in no population and no class."
+        counts = {words: (n, left) for words, n in self.about("arithmetic").items()}
+        counts["Changed in mid-run (switch.*)"] = len(self.switched), "They are in no population of random seeds."
+        return [f"{words}: {how_many(n, 'run')}. {rest}" for words, (n, rest) in counts.items() if n]
 
 
 def _switched(runs: pd.DataFrame) -> pd.Series:

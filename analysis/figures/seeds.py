@@ -18,8 +18,7 @@ from scipy import special
 from grok.analysis.criteria import DIARY, UNJUDGED, usual_length
 from grok.analysis.figures import style
 from grok.analysis.figures.render import draw
-from grok.analysis.observations import floats
-from grok.analysis.populations import how_many
+from grok.analysis.observations import floats, how_many
 from grok.analysis.statistics.survival import SurvivalCurve, Times, kaplan_meier, watched_until
 from grok.analysis.studies.base import Study
 from grok.analysis.studies.branching import Branching, validation_examples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -70,8 +70,13 @@ class Estimate:
 
         For costs and sizes, whose intervals are wide.
         """
-        value, low, high = (float(f"{x:.2g}") if x >= 1000 else x for x in (self.value, self.low, self.high))
-        return Estimate(value, low, high, self.n, self.method).plain()
+
+        def cut(x: float, to: Callable[[float], float]) -> float:
+            unit = 10.0 ** (math.floor(math.log10(x)) - 1) if 1000 <= x < math.inf else 1.0
+            return to(x / unit) * unit if math.isfinite(x) else x
+
+        low, high = cut(self.low, math.floor), cut(self.high, math.ceil)  # outwards: it holds as often
+        return Estimate(cut(self.value, round), low, high, self.n, self.method).plain()
 
 
 # Means of one group, and differences of two: Student's t, and Welch's for independent groups.

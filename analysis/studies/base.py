@@ -16,11 +16,12 @@ from grok.analysis.observations import (
     Observations,
     computed_apart,
     is_derived,
+    listed,
     settings_words,
     varying_columns,
     without_repetition,
 )
-from grok.analysis.populations import LEFT, Population, Populations, listed, populations
+from grok.analysis.populations import LEFT, Population, Populations, populations
 from grok.analysis.proposals import FEWEST_TO_CHOOSE_FROM, proposal, to_choose_from
 from grok.analysis.purposes import absent, after_results, roles, triples
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData, holm
@@ -339,10 +340,13 @@ def _leading(parts: Sequence[Study], kind: str, every: int) -> list[Finding]:
     lead_of = _common_lead(parts)
     leading = [(part, lead) for part in parts if (lead := lead_of(part))]
     if len(leading) <= MOST_CARDS:
-        return [
+        cards = [
             replace(lead, label=f"{lead.label}; {part.about}", text=f"{part.about}: {lead.text}")
             for part, lead in leading
         ]
+        if len(cards) > 1:  # alone on the first screen: what all parts say, not the first of them
+            cards[0] = replace(cards[0], short=f"{'. '.join(f'{card.label}: {card.shown}' for card in cards)}.")
+        return cards
     known = [(part, lead) for part, lead in leading if lead.estimate is not None and lead.label == leading[0][1].label]
     if len(known) < 2:
         return []

@@ -15,13 +15,13 @@ import numpy as np
 import pandas as pd
 
 from grok.analysis.criteria import DIARY, UNJUDGED, called
-from grok.analysis.observations import Condition, Observations, conditions_of, describe_task, floats
-from grok.analysis.populations import LAYERS, how_many, settings_in_words
+from grok.analysis.observations import Condition, Observations, conditions_of, describe_task, floats, how_many
+from grok.analysis.populations import LAYERS, settings_in_words
 from grok.analysis.purposes import CHOSEN, asked, places, random_seeds, roles
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.proportions import clopper_pearson, share
 from grok.analysis.statistics.repeatability import Kept, between_parents, kept_distance, mean_share, normal_scores
-from grok.analysis.studies.base import Beside, Question, Study, Table, by_condition
+from grok.analysis.studies.base import Beside, Question, Study, Table, by_condition, otherwise
 from grok.analysis.studies.census import judged
 from grok.streams import RUN_STREAMS
 
@@ -193,6 +193,9 @@ def one(observations: Observations, condition: Condition) -> Branching:
         examples=validation_examples(first),
     )
     _shares(study)
+    for family in families:
+        if words := otherwise(members.loc[family.rows["run_id"]], members.loc[random], "the random seeds"):
+            study.notes.append(f"{family.name} redrawn: {words}.")
     if gap:
         study.notes.append(f"What children keep: not enough data, needs {gap}.")
     else:

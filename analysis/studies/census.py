@@ -22,8 +22,8 @@ from grok.analysis.criteria import (
     share_by,
     usual_length,
 )
-from grok.analysis.observations import Observations, floats
-from grok.analysis.populations import Population, listed, populations
+from grok.analysis.observations import Observations, floats, listed
+from grok.analysis.populations import Population, populations
 from grok.analysis.proposals import code_needed, rerun_command
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, LEVEL, Estimate, NotEnoughData, generator, holm
 from grok.analysis.statistics.proportions import Unequal, alike, at_any_time, share, unequal_rates

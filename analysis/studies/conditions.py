@@ -21,9 +21,10 @@ from grok.analysis.observations import (
     describe_task,
     differing_settings,
     in_words,
+    listed,
     varying_columns,
 )
-from grok.analysis.populations import listed, settings_in_words
+from grok.analysis.populations import settings_in_words
 from grok.analysis.purposes import SEEDS, after_results, asked, extended, matched, shared_seeds, triples
 from grok.analysis.statistics.estimate import LEVEL, Estimate, Labels, NotEnoughData, holm, student
 from grok.analysis.statistics.proportions import clustered_ratio, ratio

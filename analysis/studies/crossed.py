@@ -21,10 +21,12 @@ from grok.analysis.observations import (
     conditions_of,
     describe_task,
     has_diary_task,
+    how_many,
+    listed,
 )
-from grok.analysis.populations import how_many, listed, settings_in_words
+from grok.analysis.populations import settings_in_words
 from grok.analysis.purposes import roles
-from grok.analysis.statistics.estimate import Estimate, NotEnoughData, benjamini_hochberg, generator
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, benjamini_hochberg, generator, holm
 from grok.analysis.statistics.proportions import Heterogeneity, confirmed_ratio, heterogeneity
 from grok.analysis.statistics.repeatability import normal_scores
 from grok.analysis.statistics.variance_shares import (
@@ -386,21 +388,22 @@ def _rates(observations: Observations, study: Crossed) -> None:
     y = cells["y"].to_numpy(dtype=float)
     factors = {name: levels[first] for name, levels in study.factors.items()}
     hit, meaning = _good(observations, cells, study.outcome)
-    frames = []
+    frames, tests = [], {}
     for factor, levels in factors.items():
-        others = {name: other for name, other in factors.items() if name != factor}
-        try:
-            test = heterogeneity(y, levels, generator(f"rates {factor}"), blocks=list(others.values()))
-        except NotEnoughData:
-            continue
+        blocks = [other for name, other in factors.items() if name != factor]
+        with suppress(NotEnoughData):
+            tests[factor] = heterogeneity(y, levels, generator(f"rates {factor}"), blocks=blocks)
+    adjusted = dict(zip(tests, map(float, holm([test.p for test in tests.values()])), strict=True))
+    for factor, test in tests.items():
+        levels, others = factors[factor], {name: other for name, other in factors.items() if name != factor}
         seeds = cells[f"seed_{study.streams[factor]}"].to_numpy()
         names = {int(v): str(s) for v, s in zip(levels, seeds, strict=True)}
         frames.append(_level_table(levels, y, factor, test, names, study.outcome))
         study.tell(
             f"outcomes differ between {factor} seeds",
-            f"p = {test.p:.2g}",
+            f"p = {adjusted[factor]:.2g}",
             f"Do the outcomes differ between the {test.groups} {factor} seeds, at these {'/'.join(others)} seeds? "
-            f"Ranks, permuted in whole blocks: p = {test.p:.2g}, one test of {len(factors)}. "
+            f"Ranks, permuted in whole blocks: p = {adjusted[factor]:.2g} (Holm, over {how_many(len(tests), 'test')}). "
             "A seed that matters only together with others can show here, too.",
         )
         if hit is None:

@@ -27,8 +27,10 @@ from grok.analysis.observations import (
     describe_task,
     floats,
     has_diary_task,
+    how_many,
+    listed,
 )
-from grok.analysis.populations import how_many, listed, settings_in_words
+from grok.analysis.populations import settings_in_words
 from grok.analysis.proposals import STORE_WORD, proposal
 from grok.analysis.purposes import asked, places, random_seeds, roles
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, generator, median_interval

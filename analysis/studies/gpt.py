@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grok.analysis.observations import OWN_CODE, Condition, Observations, floats, in_words, varying_columns
-from grok.analysis.populations import how_many
+from grok.analysis.observations import OWN_CODE, Condition, Observations, floats, how_many, in_words, varying_columns
 from grok.analysis.proposals import rerun_commands
 from grok.analysis.purposes import asked_unseen
 from grok.analysis.statistics.estimate import NotEnoughData, holm, mean

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from grok.analysis.criteria import final_loss
-from grok.analysis.observations import Condition, Observations
-from grok.analysis.populations import how_many
+from grok.analysis.observations import Condition, Observations, how_many
 from grok.analysis.purposes import roles
 from grok.analysis.statistics.estimate import NotEnoughData, generator
 from grok.analysis.statistics.variance_shares import variance_shares

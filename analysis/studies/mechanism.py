@@ -14,8 +14,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grok.analysis.observations import MEASURED_CONDITION, Condition, Observations, conditions_of, describe_task
-from grok.analysis.populations import how_many, settings_in_words
+from grok.analysis.observations import (
+    MEASURED_CONDITION,
+    Condition,
+    Observations,
+    conditions_of,
+    describe_task,
+    how_many,
+)
+from grok.analysis.populations import settings_in_words
 from grok.analysis.statistics.proportions import share
 from grok.analysis.studies.base import Beside, Question, Study, by_condition
 from grok.store.schema import MEASUREMENTS

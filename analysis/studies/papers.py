@@ -15,8 +15,15 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from grok.analysis.observations import OWN_CODE, Observations, as_text, conditions_of, differing_settings, floats
-from grok.analysis.populations import how_many
+from grok.analysis.observations import (
+    OWN_CODE,
+    Observations,
+    as_text,
+    conditions_of,
+    differing_settings,
+    floats,
+    how_many,
+)
 from grok.analysis.purposes import extended, random_seeds
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.survival import Times, geometric_mean, growth, least_ratio, ratio_of_times

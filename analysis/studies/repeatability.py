@@ -11,8 +11,7 @@ from math import factorial
 import numpy as np
 import pandas as pd
 
-from grok.analysis.observations import Observations, describe_task, floats
-from grok.analysis.populations import how_many, listed
+from grok.analysis.observations import Observations, describe_task, floats, how_many, listed
 from grok.analysis.purposes import places, roles
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, NotEnoughData, generator, median_interval
 from grok.analysis.statistics.proportions import clopper_pearson, heterogeneity, unequal_rates

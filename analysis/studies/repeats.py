@@ -20,10 +20,11 @@ from grok.analysis.observations import (
     floats,
     in_words,
     is_derived,
+    listed,
     processors,
     varying_columns,
 )
-from grok.analysis.populations import Population, listed, planned_together
+from grok.analysis.populations import Population, planned_together
 from grok.analysis.purposes import CHOSEN, asked, places, roles
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.statistics.repeatability import Counts

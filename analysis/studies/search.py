@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from grok.analysis.observations import Observations
-from grok.analysis.populations import how_many
+from grok.analysis.observations import Observations, how_many
 from grok.analysis.proposals import confirmation
 from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotEnoughData, median_interval
 from grok.analysis.statistics.proportions import share

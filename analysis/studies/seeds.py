@@ -21,11 +21,12 @@ from grok.analysis.observations import (
     floats,
     has_diary_task,
     hashes_in_words,
+    how_many,
     in_words,
     varying_columns,
     without_repetition,
 )
-from grok.analysis.populations import how_many, populations
+from grok.analysis.populations import populations
 from grok.analysis.proposals import rerun_commands
 from grok.analysis.statistics.estimate import NotEnoughData
 from grok.analysis.studies.base import Question, Study

@@ -11,13 +11,12 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from grok.analysis.observations import Observations, as_text, floats, varying_columns
-from grok.analysis.populations import how_many
+from grok.analysis.observations import Observations, as_text, floats, how_many, varying_columns
 from grok.analysis.purposes import asked_unseen
 from grok.analysis.statistics.estimate import LEVEL, NotEnoughData, generator, holm
 from grok.analysis.statistics.excursions import NOISE, RISE, SMOOTH, excursions, heights, smoothed, threshold
 from grok.analysis.statistics.proportions import heterogeneity, share
-from grok.analysis.studies.base import Question, Study
+from grok.analysis.studies.base import Question, Study, otherwise
 from grok.analysis.studies.gpt import CONDITION_SETTINGS
 
 FEWEST: Final = 8
@@ -73,7 +72,7 @@ def analyse(observations: Observations) -> Spikes:
     curves["loss"] = np.concatenate(losses)
     study = Spikes(counted=rows.index, runs=runs.loc[order], spikes=spikes, factors=list(factors), curves=curves)
     _answer(study)
-    _by_setting(study)
+    _by_setting(study, rows)
     _tables(study)
     others = int((every.index.isin(logs) & ~every["trajectory_id"].isin(rows["trajectory_id"])).sum())
     if others:
@@ -184,7 +183,7 @@ def _nats(value: float, digits: int) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else "not finite"
 
 
-def _by_setting(study: Spikes) -> None:
+def _by_setting(study: Spikes, rows: pd.DataFrame) -> None:
     """Compare the values of each setting over runs that agree in all other settings and the seed."""
     p, spiked = {}, study.runs["spiked"].to_numpy(bool)
     for factor in study.factors:
@@ -215,6 +214,9 @@ def _by_setting(study: Spikes) -> None:
             )
         text = f"{factor}: spikes in {'; '.join(counted)}"
         text += f" (p = {adjusted[factor]:.2g})." if factor in adjusted else "."
+        first, *others = (rows[(study.runs[factor] == value).reindex(rows.index)] for value in values)
+        for value, its in zip(values[1:], others, strict=True):
+            text += f" {value}: {apart}." if (apart := otherwise(its, first, values[0])) else ""
         study.tell(f"spikes by {factor}", "; ".join(counted), text, headline=adjusted.get(factor, 1.0) < 1 - LEVEL)
     if records:
         caption = (

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from grok.analysis.criteria import share_by, usual_length
-from grok.analysis.observations import Observations, floats
-from grok.analysis.populations import Population, how_many
+from grok.analysis.observations import Observations, floats, how_many
+from grok.analysis.populations import Population
 from grok.analysis.statistics import survival
 from grok.analysis.statistics.estimate import Estimate, NotEnoughData
 from grok.analysis.statistics.proportions import share

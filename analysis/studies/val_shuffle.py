@@ -24,9 +24,10 @@ from grok.analysis.observations import (
     conditions_of,
     describe_task,
     has_own_task,
+    how_many,
     varying_columns,
 )
-from grok.analysis.populations import COUPLING, how_many, settings_in_words
+from grok.analysis.populations import COUPLING, settings_in_words
 from grok.analysis.purposes import asked
 from grok.analysis.statistics.estimate import LEVEL, Estimate, NotEnoughData, generator, mean
 from grok.analysis.statistics.survival import Times

@@ -317,7 +317,8 @@ def spiking_run(seed: int, hot: bool, std: str) -> Row:
 
     curve = [CurvePoint(step=k, val_loss=5 - k / 100 + 0.4 * hot + 0.01 * seed) for k in (0, STEPS)]
     log = [step(k) for k in range(1, STEPS + 1)]
-    return language_row({**settings, "optim": {"lr": lr, "warmup_steps": 10}}, curve, step_log=log)
+    own = {"step_log": log, "numerics": f"device={'cuda' if hot else 'cpu'}"}
+    return language_row({**settings, "optim": {"lr": lr, "warmup_steps": 10}}, curve, **own)
 
 
 def test_who_spiked_when_and_why() -> None:
@@ -332,6 +333,8 @@ def test_who_spiked_when_and_why() -> None:
     said = {f.label: f for f in study.findings}
     assert said["runs that spiked"].shown == "8 of 24"
     assert said["spikes by optim.lr"].shown == "0.003: 0 of 12; 0.03: 8 of 12" and said["spikes by optim.lr"].headline
+    assert "0.03: not computed as 0.003 (device" in said["spikes by optim.lr"].text
+    assert "not computed" not in said["spikes by model.init"].text  # each value was on both devices
     assert {t.name for t in study.tables} == {"spikes_by_setting", "spikes_by_cell", "spikes"}
     assert "none" in set(study.tables[0].frame["median largest rise"]) and not study.tables[0].frame.isna().any(
         axis=None

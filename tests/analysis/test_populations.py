@@ -167,13 +167,13 @@ def test_runs_of_which_nobody_said_what_they_are_for_are_in_no_population() -> N
     lost = Observations(whole.all_runs, whole.curves, designs=whole.designs.iloc[6:])
     (p,) = populations(lost).every
     assert len(p) == 14
-    assert any("6 runs were trained by no plan" in note for note in ask("census", lost).notes)
+    assert any("for is unknown: 6 runs" in note for note in ask("census", lost).notes)
     later = repeat(random[0], [Truth({**random[0].overrides, "perturb.ulps": 1}, 900)])
     named = simulate([*random, *(run for run, purpose in later.rows if purpose.role == "child")], later)
     members = (named.designs["role"] == "member").cumsum()
     lost = Observations(named.all_runs, named.curves, designs=named.designs[members > 6])
     assert "control" in set(lost.designs["role"]), "that a later plan names a run does not say what it was for"
-    assert any("6 runs were trained by no plan" in note for note in ask("census", lost).notes)
+    assert any("for is unknown: 6 runs" in note for note in ask("census", lost).notes)
     listed = seeds.compact(seeds.seed_table(lost))["design"].value_counts()
     assert listed.to_dict() == {"sweep member": 14, "unknown": 5, "unknown, repeat control": 1, "repeat child": 1}
     none = Observations(named.all_runs, named.curves, designs=named.designs[named.designs["role"] != "member"])
@@ -184,12 +184,12 @@ def test_runs_of_which_nobody_said_what_they_are_for_are_in_no_population() -> N
     assert not populations(seen).every, "the first plan is lost"
     needs = BY_NAME["census"].ask(seen).needs  # type: ignore[union-attr]
     for text in (needs, *provenance(seen).notes):
-        assert "20 runs were stored before" in text
+        assert "chosen their seeds: 20 runs." in f"{text}."
     declared = whole.designs.assign(origin="reconstructed", planned_at=late["planned_at"].max())
     (p,) = populations(Observations(whole.all_runs, whole.curves, designs=pd.concat([late, declared]))).every
     assert len(p) == 20
     some = Observations(whole.all_runs, whole.curves, designs=pd.concat([late, declared.iloc[:12]]))
-    assert any("8 runs were stored before" in note for note in ask("census", some).notes)
+    assert any("chosen their seeds: 8 runs" in note for note in ask("census", some).notes)
     assert not populations(simulate(random, sweep(random, choice="unstated"))).every
 
 

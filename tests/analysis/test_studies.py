@@ -17,7 +17,7 @@ from grok.analysis.criteria import held_by
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations, differing_settings
 from grok.analysis.purposes import random_seeds
-from grok.analysis.statistics.estimate import generator
+from grok.analysis.statistics.estimate import Estimate, generator
 from grok.analysis.statistics.proportions import at_any_time, share
 from grok.analysis.statistics.variance_shares import variance_shares
 from grok.analysis.studies import QUESTIONS, Missing
@@ -92,6 +92,10 @@ def test_census_of_another_task_has_early_and_late_seeds_and_no_classes_of_the_d
     headline = [f.label for f in study.findings if f.headline]
     assert headline == ["early seeds", "generalised"]
     assert set(study.kinds) <= {"early", "late", "not within 1,000 steps"}
+
+
+def test_a_short_interval_is_rounded_outwards() -> None:
+    assert Estimate(1_549, 1_490, 21_010, 9, "").short() == "1,500 (1,400 to 22,000)"
 
 
 @pytest.mark.parametrize("time", [700.0, 1e6])
@@ -200,8 +204,11 @@ def test_crossed_recovers_the_shares() -> None:
     shares = ask("crossed", simulate(crossed((6, 15, 1), rng, {"split": 0.3, "chaos": 0.1}, 1))).shares.shares
     assert list(shares) == ["split", "init", "split × init and chaos"]
     assert shares["split"].low <= 0.75 <= shares["split"].high and shares["init"].high < 0.5
-    pair = ask("crossed", simulate(crossed((3, 6, 2), np.random.default_rng(0), {"split × init": 0.1, "chaos": 0.09})))
-    assert pair.headlines[0].label == "split × init share"
+    pair = crossed((3, 6, 2), np.random.default_rng(0), {"split × init": 0.1, "chaos": 0.09})
+    assert ask("crossed", simulate(pair)).headlines[0].label == "split × init share"
+    other = [replace(t, overrides=t.overrides | {"optim.weight_decay": 0.5}) for t in pair]
+    both = ask("crossed", simulate(pair + other)).headlines
+    assert len(both) == 2 and all(card.label in both[0].short and card.shown in both[0].short for card in both)
 
 
 def test_a_cross_says_which_planned_seeds_no_run_of_it_has() -> None:
@@ -375,9 +382,9 @@ def test_seeds_that_were_typed_one_by_one_are_counted_and_a_group_without_an_ans
 
 def test_runs_that_change_in_mid_run_are_no_census_and_said() -> None:
     switched = [Truth({"seed": k % 2, "switch.step": 1000, "switch.order": 77 + k}, 1800) for k in range(20)]
-    assert needs("census", simulate(switched)).count("20 runs change in mid-run") == 1
+    assert needs("census", simulate(switched)).count("(switch.*): 20 runs") == 1
     both = ask("census", simulate(computed_on(30, 3, "a", 0) + switched))
-    assert both.shares["super"].n == 30 and any("20 runs change in mid-run" in note for note in both.notes)
+    assert both.shares["super"].n == 30 and any("(switch.*): 20 runs" in note for note in both.notes)
 
 
 def test_equal_bits_under_different_seeds_are_an_error_and_count_once() -> None:
