@@ -464,20 +464,20 @@ def cases() -> Iterator[tuple[str, str, Study]]:
     for world in WORLDS:
         yield "redraws", world.name, partial(_offspring, world)
 
-    def crossed(factors: Factors, truth: dict[str, float], rare: bool = False) -> Study:
-        cells = cache(lambda: Cells(factors, generator("coverage crossed"), truth is ONCE))
-        return partial(_crossed, cells, factors, truth, rare)
+    def crossed(factors: Factors, merged: bool = False) -> Callable[..., Study]:
+        cells = cache(lambda: Cells(factors, generator("coverage crossed"), merged))
+        return partial(partial, _crossed, cells, factors)
 
-    for name, factors in (
-        ("3 × 4 × 4, twice", grid(3, 4, 4)),
-        ("600 of 40 × 40 × 40, 60 twice", sampled(40, 40, 40, cells=600, again=60)),
+    for name, study in (
+        ("3 × 4 × 4, twice", crossed(grid(3, 4, 4))),
+        ("600 of 40 × 40 × 40, 60 twice", crossed(sampled(40, 40, 40, cells=600, again=60))),
     ):
-        yield "crosses", f"{name}; mostly single seeds", crossed(factors, MIXED)
-        yield "crosses", f"{name}; mostly pairs and triples", crossed(factors, PAIRS)
-        yield "crosses", f"{name}; a tenth of levels has most effect", crossed(factors, MIXED, rare=True)
+        yield "crosses", f"{name}; mostly single seeds", study(MIXED, False)
+        yield "crosses", f"{name}; mostly pairs and triples", study(PAIRS, False)
+        yield "crosses", f"{name}; a tenth of levels has most effect", study(MIXED, True)
+    once = crossed(sampled(50, 50, 50, cells=600, again=0), merged=True)
     for rare, most in ((False, "mostly triples"), (True, "a tenth of levels has most effect")):
-        name, factors = f"600 of 50 × 50 × 50, once, by ranks; {most}", sampled(50, 50, 50, cells=600, again=0)
-        yield "crosses", name, crossed(factors, ONCE, rare)
+        yield "crosses", f"600 of 50 × 50 × 50, once, by ranks; {most}", once(ONCE, rare)
     for parents in (13, 19, 51):
         yield "families", f"{parents} parents, a tenth hands on in 9 of 10", partial(_families, parents, 0.1, 0.9, 0.01)
         yield "families", f"{parents} parents, a tenth hands on in half", partial(_families, parents, 0.1, 0.5, 0.005)

@@ -183,18 +183,22 @@ class Cells:
         # The other components are not known: each simulated outcome has those of another one's estimate.
         others = np.maximum(_quadratic(simulated, sd, sd), 0)[self._others]
         method = "pairs of runs, full grid" if self.balanced else "pairs of runs, sampled grid"
+        total = simulated.sum(1)
 
-        def estimate(members: NDArray[np.bool_], level: float) -> Estimate:
-            value = float(parts[members].sum() / parts.sum())
-            low, high = _inverted(simulated, others, members, float(point[members].sum() / point.sum()), level)
-            return Estimate(value, min(low, value), max(high, value), len(y), method, level)
+        def estimates(of: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Estimate, Estimate]:
+            value = float(parts[of].sum() / parts.sum())
+            forms = simulated[:, of].sum(1) - float(point[of].sum() / point.sum()) * total
+            usual, sure = (
+                Estimate(value, min(low, value), max(high, value), len(y), method, level)
+                for level, (low, high) in _inverted(forms, others, of, LEVEL, SURE).items()
+            )
+            return of, usual, sure
 
         labels = np.array(self.labels)
         members = [labels == label for label in self.labels]
         summed = {name: np.isin(labels, list(m)) for name, m in (sums or {}).items() if set(m) <= set(self.labels)}
         together = np.array([len(s) > 1 for s in self._subsets] + [False])
-        sets = [of for of in [*members, *summed.values(), together] if of.any()]
-        made = [(of, estimate(of, LEVEL), estimate(of, SURE)) for of in sets]
+        made = [estimates(of) for of in [*members, *summed.values(), together] if of.any()]
         own = _consistent(made)
         of_all = own.pop() if together.any() else None
         most = int(np.argmax(parts))
@@ -306,26 +310,30 @@ def _quadratic(forms: Floats, left: Floats, right: Floats) -> Floats:
 
 
 def _inverted(
-    simulated: Floats, others: Floats, members: NDArray[np.bool_], value: float, level: float
-) -> tuple[float, float]:
-    """Return the ends of the interval of the share of ``members`` (components,) with the estimate ``value``."""
+    forms: Floats, others: Floats, members: NDArray[np.bool_], *levels: float
+) -> dict[float, tuple[float, float]]:
+    """Return the ends of the interval of the share of ``members`` (components,) by level.
+
+    ``forms`` (draws, c, c): what is simulated for the members, less the share seen of that for all.
+    """
     sds = []
     for mine in (members, ~members):
         parts = others * mine
         parts[parts.sum(1) == 0] = mine
         sds.append(np.sqrt(parts / parts.sum(1, keepdims=True)))
-    forms = simulated[:, members].sum(1) - value * simulated.sum(1)
     # The outcome is sqrt(s) times an effect inside and sqrt(1 - s) times one outside.
     inside, outside = sds
     own, mixed, rest = (
         _quadratic(forms, *pair)[:, None] for pair in ((inside, inside), (inside, outside), (outside, outside))
     )
     gap = SHARES * own + 2 * np.sqrt(SHARES * (1 - SHARES)) * mixed + (1 - SHARES) * rest
-    tail = (1 - level) / 2
-    above, below = (gap >= 0).mean(0), (gap <= 0).mean(0)[::-1]
-    low = float(np.interp(tail, np.maximum.accumulate(above), SHARES)) if above[0] < tail else 0.0
-    high = 1 - float(np.interp(tail, np.maximum.accumulate(below), SHARES)) if below[0] < tail else 1.0
-    return low, high
+    above, below = (np.maximum.accumulate(share) for share in ((gap >= 0).mean(0), (gap <= 0).mean(0)[::-1]))
+    ends = {}
+    for level in levels:
+        tail = (1 - level) / 2
+        low = float(np.interp(tail, above, SHARES)) if above[0] < tail else 0.0
+        ends[level] = low, 1 - float(np.interp(tail, below, SHARES)) if below[0] < tail else 1.0
+    return ends
 
 
 def seeds_needed(sd: float, difference: float) -> int:
