@@ -16,7 +16,7 @@ from grok.analysis.statistics.variance_shares import CHAOS
 from grok.analysis.studies.crossed import Crossed
 from grok.analysis.studies.fate import CHANGES, FORWARD, MOVED, REVERSE, START, SUPER, Fate
 from grok.analysis.studies.language_fate import LanguageFate
-from grok.analysis.studies.mechanism import MEANINGS, Mechanism
+from grok.analysis.studies.mechanism import Mechanism, meaning_of
 from grok.analysis.studies.prediction import Prediction
 from grok.analysis.studies.repeatability import Repeats
 
@@ -238,7 +238,7 @@ def _one(name: str, frame: pd.DataFrame) -> style.Drawing:
         ),
         height=1.9,
     )
-    meaning = MEANINGS.get(name, "")
+    meaning = meaning_of(name)
     title = f"{meaning[0].upper()}{meaning[1:]}" if meaning else name
     runs = f"{int(frame['runs'].iloc[0]):,} runs"
     caption = f"Median and middle half of {runs} that generalised."

@@ -7,6 +7,7 @@ of its change, from the first evaluation to the last, before that step.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +32,8 @@ MEANINGS: Final = {
     **{name: meaning for name, (meaning, _) in MEASUREMENTS.items()},
     "head_norm": "norm of the last layer",
 }
+APART: Final = re.compile(r"run_id$|step$|neurons_\d+_at_")
+"""Columns that are no measurement or one of a single frequency, which differs from run to run."""
 FEWEST: Final = 5
 """Smallest number of generalised runs for a statement about leads."""
 WAY: Final = 0.5
@@ -51,6 +54,11 @@ class Mechanism(Study):
     """Per metric: median and quartiles over generalised runs by relative time."""
     runs: int
     generalised: int
+
+
+def meaning_of(name: str) -> str:
+    """Return the meaning of a measurement; empty for one of the user's own."""
+    return MEANINGS.get(re.sub(r"^neurons_\d+", "neurons_BLOCK", name), "")
 
 
 def measured(curves: pd.DataFrame) -> pd.DataFrame:
@@ -96,7 +104,7 @@ def one(observations: Observations, condition: Condition) -> Mechanism:
     rows = condition.rows
     metrics = observations.once(metrics_of)
     metrics = metrics[metrics["run_id"].isin(rows.index)].dropna(axis=1, how="all")
-    names = [str(c) for c in metrics if c not in ("run_id", "step")]
+    names = [name for name in map(str, metrics) if not APART.match(name)]
     grokked = rows["grokked_step"].dropna().astype(float)
     study = Mechanism(
         scope=f"{how_many(len(rows), 'measured run')} of {describe_task(rows.iloc[0])}; "
@@ -129,7 +137,7 @@ def _record(study: Mechanism, rows: pd.DataFrame, grokked: pd.Series, name: str)
     known = study.metrics[["run_id", "step", name]].dropna()
     by_run = known.groupby("run_id")
     event = {e: known["step"] == known["run_id"].map(rows[e]) for e in ("memorised_step", "grokked_step")}
-    meaning = MEANINGS.get(name, "")
+    meaning = meaning_of(name)
     record: dict[str, object] = {
         "metric": name,
         "runs": known["run_id"].nunique(),

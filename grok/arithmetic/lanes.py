@@ -163,9 +163,13 @@ class LaneModel:
 
     def mlp(self, p: Parameters, name: str, x: Tensor) -> Tensor:
         """Return the MLP ``name`` of rows ``x`` [..., R, D]."""
-        h = self.ops.linear(x, p[name + "up.weight"], p.get(name + "up.bias"))
-        h = self.gelu(h) if self.config.activation == "gelu" else F.relu(h)
+        h = self.hidden(p, name, x)
         return self.ops.linear(h, p[name + "down.weight"], p.get(name + "down.bias"))
+
+    def hidden(self, p: Parameters, name: str, x: Tensor) -> Tensor:
+        """Return the neurons [..., R, F] of the MLP ``name``, after the activation."""
+        h = self.ops.linear(x, p[name + "up.weight"], p.get(name + "up.bias"))
+        return self.gelu(h) if self.config.activation == "gelu" else F.relu(h)
 
     def gelu(self, h: Tensor) -> Tensor:
         return F.gelu(h)

@@ -1,11 +1,11 @@
-"""Norms of the parameters, and measurements of a network's mechanism, which an evaluation adds to the curve."""
+"""Measurements of a network's mechanism, which an evaluation adds to the curve."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from typing import Final
 
@@ -13,17 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from grok.arithmetic.lanes import LaneModel, OneLane, no_noise
+from grok.arithmetic.program import EVALUATION_ROWS
+from grok.arithmetic.rows import Batch, RowPlan
 from grok.arithmetic.task import FIRST_NUMBER, Equations, all_equations
 from grok.arithmetic.weights import Parameters
-from grok.config.arithmetic import TaskConfig, is_prime
+from grok.config.arithmetic import ArithmeticConfig, ModelConfig, TaskConfig, is_prime
 from grok.records import CurvePoint
-from grok.runs import norms_of
-
-
-def norms(parameters: Parameters) -> tuple[float, float, dict[str, float]]:
-    """Return (weight_norm, weight_norm_all, norm per component), computed in float64."""
-    return norms_of({name: float(p.detach().double().square().sum()) for name, p in parameters.items()})
-
+from grok.streams import Stream
 
 # Measurements of a network's mechanism, which an evaluation adds to the curve (``eval.metrics``).
 #
@@ -33,6 +30,7 @@ def norms(parameters: Parameters) -> tuple[float, float, dict[str, float]]:
 # ``head``      the same two of the head's rows of the numbers (of the embedding's, if tied).
 # ``rank``      effective rank of the numbers' embedding and of the head: the exponential of the entropy
 #               of the singular values' shares (Roy and Vetterli 2007).
+# ``neurons``   the frequency of each neuron of the MLPs, and its phases; see :class:`Neurons`.
 # ``circuit``   restricted and excluded loss: with only, or without, the logits' components at
 #               five key frequencies along the operation (after Nanda et al. 2023, section 5),
 #               over all equations. The frequencies are the strongest at the step of the
@@ -55,13 +53,13 @@ Logits = Callable[[Equations], Tensor]
 
 
 def measured(
-    wanted: Sequence[str], task: TaskConfig, parameters: Parameters, train_set: Equations, logits: Logits
+    config: ArithmeticConfig, parameters: Parameters, train_set: Equations, logits: Logits
 ) -> dict[str, float]:
-    """Return the measurements of weights that are ``wanted`` (``eval.metrics``) by name, on the weights' device.
+    """Return the measurements of weights that ``eval.metrics`` asks for by name, on the weights' device.
 
     ``gradient`` is none of them: each engine has the step's gradients at another place.
     """
-    metrics: dict[str, float] = {}
+    wanted, task, metrics = config.eval.metrics, config.task, dict[str, float]()
     if "fourier" in wanted:
         metrics |= fourier_metrics(parameters, task, "fourier", EMBEDDING)
     if "head" in wanted:
@@ -71,6 +69,9 @@ def measured(
             "embedding_rank": effective_rank(parameters[EMBEDDING][FIRST_NUMBER:]),
             "head_rank": effective_rank(parameters[head_of(parameters)]),
         }
+    if "neurons" in wanted:
+        for block, neurons in enumerate(neurons_of(config, parameters)):
+            metrics |= {f"neurons_{block}_{name}": value for name, value in neurons.metrics().items()}
     if "circuit" in wanted:
         metrics |= circuit_metrics(parameters, task, logits)
     if "logits" in wanted:
@@ -90,12 +91,15 @@ def discrete_logarithms(p: int) -> Tensor:
 
 
 def group_order(task: TaskConfig) -> Tensor | None:
-    """Return the numbers [n] in the order in which the operation adds or subtracts their places, or None."""
-    if task.operation not in _SIGN:
+    """Return the numbers [n] in the order in which the operation adds or subtracts their places.
+
+    None without such an order, or with too few numbers for the measurements.
+    """
+    logarithmic = task.operation in _LOGARITHMIC
+    n = task.modulus - logarithmic
+    if task.operation not in _SIGN or n < 2 * KEY_FREQUENCIES or (logarithmic and not is_prime(task.modulus)):
         return None
-    if task.operation in _LOGARITHMIC:
-        return discrete_logarithms(task.modulus) if is_prime(task.modulus) and task.modulus > 2 else None
-    return torch.arange(task.modulus)
+    return discrete_logarithms(task.modulus) if logarithmic else torch.arange(n)
 
 
 def head_of(parameters: Parameters) -> str:
@@ -109,7 +113,7 @@ def spectrum(parameters: Parameters, task: TaskConfig, name: str = EMBEDDING) ->
     The constant is left out.
     """
     order = group_order(task)
-    if order is None or len(order) < 2 * KEY_FREQUENCIES:
+    if order is None:
         return None
     numbers = parameters[name].detach().double()[FIRST_NUMBER + order]  # [n, D]
     power: Tensor = torch.fft.rfft(numbers, dim=0).abs().square().sum(-1)[1:].cpu()
@@ -181,7 +185,7 @@ class Waves:
 def waves_of(task: TaskConfig, logits: Logits) -> Waves | None:
     """Return the Fourier transform of the logits of all equations, or None if the operation is no group operation."""
     order = group_order(task)
-    if order is None or len(order) < 2 * KEY_FREQUENCIES:
+    if order is None:
         return None
     table, n = all_equations(task), len(order)
     a, b, inside = places(task, order, table)
@@ -216,6 +220,125 @@ def logit_metrics(train_set: Equations, logits: Logits) -> dict[str, float]:
     top = outputs.max(-1, keepdim=True).values
     others = (outputs - top).exp().sum(-1)  # exactly 1 if rounding removes all classes but the largest
     return {"logit_scale": float(outputs.std(-1).mean()), "softmax_collapse": float((others == 1).double().mean())}
+
+
+# The neurons' frequencies and phases.
+#
+# A neuron after the activation is fitted by least squares, for one frequency k at a time, with the waves cos and sin
+# of w_k x, w_k = 2 pi k / n, for the four x = a, ±b, a ± b and the difference a - (±b). The operands are their places
+# in the group's order, ± is the operation's sign. Over all equations the share of the variance that the fit explains
+# is that of Nanda et al. 2023 (section 4.3, their published notebook); here it is over a sample.
+#
+# In Gromov 2023's solution ("Grokking modular arithmetic") each neuron's phases in a and b add up to the phase of its
+# weights to the answers.
+
+TUNED: Final = 0.85
+"""A neuron is tuned to a frequency that explains more than this share of its variance: the share of Nanda et al."""
+CONSTANT: Final = 1e-12
+"""A neuron whose variance is at most this share of its squared mean is constant: the rest is rounding."""
+
+
+class _WatchedModel(LaneModel):
+    """Keeps the neurons of every block."""
+
+    def hidden(self, p: Parameters, name: str, x: Tensor) -> Tensor:
+        h = super().hidden(p, name, x)
+        self.kept.append(h)
+        return h
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """The neurons [F] of one block's MLP at the answer's position."""
+
+    frequency: Tensor
+    """The frequency, 1 .. n/2, that explains most."""
+    explained: Tensor
+    """The share of the variance that it explains; 0 for a constant neuron."""
+    a: Tensor
+    b: Tensor
+    """Phases of its waves cos(w_k a - phase) and cos(w_k (±b) - phase), in radians."""
+    out: Tensor | None
+    """Phase of the neuron's weights to the answers, in the last block; they reach the logits through it alone."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return a block's shares and counts, and how the phases of its tuned neurons are related."""
+        tuned = self.explained > TUNED
+        frequencies, counts = self.frequency[tuned].unique(return_counts=True)
+        metrics = {
+            "explained": float(self.explained.median()),
+            "tuned": float(tuned.double().mean()),
+            "frequencies": float(len(frequencies)),
+            **{f"at_{k}": float(n) for k, n in zip(frequencies.tolist(), counts.tolist(), strict=True)},
+        }
+        if len(frequencies):
+            metrics["symmetry"] = float((self.a - self.b)[tuned].cos().mean())
+            if self.out is not None:
+                metrics["alignment"] = float((self.a + self.b - self.out)[tuned].cos().mean())
+        return metrics
+
+
+@torch.no_grad()
+def neurons_of(config: ArithmeticConfig, parameters: Parameters) -> list[Neurons]:
+    """Return the neurons of each block; empty if the operation is no group operation."""
+    order = group_order(config.task)
+    if order is None:
+        return []
+    pairs, x, inverse = wave_sample(len(order), _SIGN[config.task.operation])
+    a, b = (FIRST_NUMBER + order)[pairs].to(parameters[EMBEDDING].device)
+    model = _WatchedModel(config.model, RowPlan.of(config.task), OneLane())
+    model.answers(parameters, Batch(a, b, a, a), no_noise)
+    found: list[Neurons] = []
+    for rows in model.take_kept():
+        h = rows[-len(a) :].cpu().double()  # those of the answer's position are the last
+        mean = h.mean(0)
+        h -= mean
+        sums = torch.stack([h.new_zeros(len(order), h.shape[1]).index_add_(0, place, h) for place in x])
+        waves = torch.fft.rfft(sums, dim=1)[:, 1:]  # [4, n // 2, F]
+        moments = torch.cat([waves.real, -waves.imag]).transpose(0, 1)  # [n // 2, 8, F]
+        fit, variance = inverse @ moments, h.square().sum(0)
+        constant = variance <= CONSTANT * len(h) * mean.square()
+        explained, best = torch.where(constant, 0, (fit * moments).sum(1) / variance).max(0)
+        cos, sin = fit[best, :, torch.arange(len(best))].T.split(4)
+        phases = torch.atan2(sin, cos)
+        out = answer_phases(config.model, parameters, order, best) if len(found) == config.model.layers - 1 else None
+        found.append(Neurons(best + 1, explained, phases[0], phases[1], out))
+    return found
+
+
+@cache
+def wave_sample(n: int, sign: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (places of a and b [2, N], x [4, N], inverse of the waves' moments [n // 2, 8, 8]) of a fixed sample.
+
+    The sample is all equations, if one pass of the network can take them.
+    """
+    if n**2 > EVALUATION_ROWS:
+        pairs = torch.from_numpy(Stream("eval", 0).at("neurons").integers(2 * EVALUATION_ROWS, n)).view(2, -1)
+    else:
+        pairs = torch.cartesian_prod(torch.arange(n), torch.arange(n)).T
+    a, b = pairs[0], sign * pairs[1]
+    x = torch.stack([a, b, a + b, a - b]) % n
+    inverses = []
+    for k in range(1, n // 2 + 1):
+        angles = 2 * math.pi / n * (k * x % n).double()
+        waves = torch.cat([angles.cos(), angles.sin()])
+        waves -= waves.mean(1, keepdim=True)
+        inverses.append(torch.linalg.pinv(waves @ waves.T, hermitian=True, rtol=1e-9))  # at k = n/2 sines are 0
+    return pairs, x, torch.stack(inverses)
+
+
+def answer_phases(model: ModelConfig, parameters: Parameters, order: Tensor, best: Tensor) -> Tensor:
+    """Return the phases [F] of the last block's neurons in the answers' logits, each at frequency ``best`` + 1.
+
+    Of a norm on the way, its centring and weights count: it also divides all by one positive number per equation.
+    """
+    block = f"blocks.{model.layers - 1}."
+    weights = parameters[block + "mlp.down.weight"].double()
+    for norm in [block + "norm2"] * (model.norm == "post") + ["final_norm"] * model.final_norm:
+        weights = (weights - weights.mean(0)) * parameters[norm + ".weight"].double()[:, None]
+    logits = parameters[head_of(parameters)].double()[FIRST_NUMBER + order] @ weights  # [n, F]
+    waves: Tensor = torch.fft.rfft(logits.cpu(), dim=0)[best + 1, torch.arange(len(best))]
+    return -waves.angle()
 
 
 # Restricted and excluded loss as Nanda et al. 2023 define them: with the key frequencies of the final weights.

@@ -12,8 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from grok.arithmetic.measures import norms
-from grok.arithmetic.weights import Parameters
+from grok.arithmetic.weights import Parameters, norms
 from grok.config import common
 from grok.config.arithmetic import ArithmeticConfig, OptimConfig
 from grok.numerics import move_by_ulps

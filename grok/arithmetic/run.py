@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from grok.arithmetic import measures, optimizer
-from grok.arithmetic.measures import norms
 from grok.arithmetic.outcome import GENERALISED_VAL_ACC, PERSISTENCE, event_times
 from grok.arithmetic.program import Program, dropout_noise, evaluation_passes
 from grok.arithmetic.rows import Batch, shares, words_of
 from grok.arithmetic.task import BatchOrder, split
-from grok.arithmetic.weights import Parameters, initial_parameters
+from grok.arithmetic.weights import Parameters, initial_parameters, norms
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import CheckpointError, CheckpointUnreadable
 from grok.records import Checkpoint, CurvePoint, Event, Job, Progress, RunResult, StopRequested, joined_tags
@@ -186,7 +185,7 @@ class ArithmeticRun(TrainingRun):
         norms: tuple[float, float, dict[str, float]],
         metrics: dict[str, float] | None = None,
     ) -> Progress:
-        """Add the present step to the curve and return the progress event; ``norms`` as :func:`measures.norms`."""
+        """Add the present step to the curve and return the progress event; ``norms`` as :func:`weights.norms`."""
         weight_norm, weight_norm_all, block_norms = norms
         point = CurvePoint(
             step=self.step,
@@ -353,7 +352,7 @@ class Lane:
     def metrics(self, gradients: dict[str, Tensor]) -> dict[str, float]:
         """Return the measurements of ``eval.metrics`` by name."""
         wanted = self.run.config.eval.metrics
-        metrics = measures.measured(wanted, self.run.config.task, self.parameters, self.train_set, self.logits)
+        metrics = measures.measured(self.run.config, self.parameters, self.train_set, self.logits)
         if "gradient" in wanted and gradients:  # none before the first update
             metrics["gradient_norm"] = norms(gradients)[1]
         return metrics

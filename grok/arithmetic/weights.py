@@ -17,6 +17,7 @@ from grok.arithmetic.model import Transformer
 from grok.arithmetic.task import shapes_of
 from grok.config.arithmetic import ArithmeticConfig, ModelConfig
 from grok.numerics import move_by_ulps, unallocated
+from grok.runs import norms_of
 from grok.streams import Stream, layer_seeds
 
 Parameters = dict[str, Tensor]
@@ -33,6 +34,11 @@ class Law:
 
     kind: str
     width: float
+
+
+def norms(parameters: Parameters) -> tuple[float, float, dict[str, float]]:
+    """Return (weight_norm, weight_norm_all, norm per component), computed in float64."""
+    return norms_of({name: float(p.detach().double().square().sum()) for name, p in parameters.items()})
 
 
 def parameter_shapes(config: ArithmeticConfig) -> dict[str, tuple[int, ...]]:

@@ -34,7 +34,7 @@ DIVISIONS = ("x/y", "x/y if y odd else x-y")
 NEVER_BY_ZERO = ("x/y",)
 """Operations whose right operand is never 0."""
 S5_ORDER = 120
-METRICS = ("fourier", "head", "rank", "circuit", "logits", "gradient")
+METRICS = ("fourier", "head", "rank", "neurons", "circuit", "logits", "gradient")
 """See ``grok.arithmetic.measures``."""
 
 

@@ -300,6 +300,7 @@ def measured() -> Observations:
     curves["metrics"] = [
         json.dumps(
             {"early": float(c > 0.5), "late": float(c > 1.5), "flat": rng.normal(), "logit_scale": 1 / (c + 0.1)}
+            | {"neurons_0_at_3": c, "neurons_0_tuned": c}
         )
         for c in clock
     ]
@@ -319,8 +320,10 @@ def test_what_leads_and_what_lags(measured: Observations) -> None:
     assert table.loc["early", "runs that generalised"] == study.generalised <= table.loc["early", "runs"] == study.runs
     assert "flat leads" not in {f.label for f in study.findings}
     drawn = {d.name: d for d in drawings(study)}
-    assert set(drawn) == {f"inside_{n}" for n in ("early", "late", "flat", "logit_scale", "head_norm")}
-    assert drawn["inside_early"].title == "early"
+    assert set(drawn) == {
+        f"inside_{n}" for n in ("early", "late", "flat", "logit_scale", "neurons_0_tuned", "head_norm")
+    }
+    assert drawn["inside_early"].title == "early" and "tuned neurons" in drawn["inside_neurons_0_tuned"].title
     early = drawn["inside_early"].data.set_index("clock")["median"]
     assert early.loc[:0.4].max() == 0
     assert early.loc[0.7:].min() == 1

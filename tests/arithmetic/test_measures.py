@@ -14,17 +14,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from grok.arithmetic import outcome
+from grok.arithmetic.lanes import LaneModel
 from grok.arithmetic.measures import (
     THRESHOLD,
     add_final_losses,
     circuit_metrics,
-    discrete_logarithms,
     effective_rank,
     logit_metrics,
     measured,
+    neurons_of,
+    wave_sample,
 )
 from grok.arithmetic.optimizer import orthogonal_gradients, stable_logits
 from grok.arithmetic.program import Program
+from grok.arithmetic.rows import Batch
 from grok.arithmetic.task import FIRST_NUMBER, Equations, Vocabulary, all_equations, split
 from grok.arithmetic.weights import initial_parameters
 from grok.checkpoints import load_checkpoint, load_weights, run_folder
@@ -37,17 +40,28 @@ from tests.arithmetic.cases import curve, results, tiny
 from tests.arithmetic.test_model_parity import reference
 
 
+def numbers_of(config: ArithmeticConfig) -> list[int]:
+    """Return the numbers in the order of the operation's group."""
+    p = config.task.modulus
+    if config.task.operation not in ("x*y", "x/y"):
+        return list(range(p))
+    root = next(g for g in range(2, p) if len({pow(g, i, p) for i in range(p - 1)}) == p - 1)
+    return [pow(root, i, p) for i in range(p - 1)]
+
+
+def words(config: ArithmeticConfig, pairs: list[tuple[int, int]]) -> Tensor:
+    """Return the words of the equations of these operands."""
+    layout = Vocabulary.of(config.task).layout
+    numbers = [{"a": a + FIRST_NUMBER, "b": b + FIRST_NUMBER} for a, b in pairs]
+    return torch.tensor([[of.get(w, w) for w in layout] for of in numbers])  # type: ignore[call-overload]
+
+
 def direct(
     config: ArithmeticConfig, final: dict[str, Tensor], weights: dict[str, Tensor]
 ) -> tuple[list[int], float, float]:
     """Return (key frequencies, restricted, excluded loss) by projections on cos and sin of w_k (a ± b), one by one."""
-    task, vocabulary = config.task, Vocabulary.of(config.task)
-    p, sign = task.modulus, 1 if task.operation in ("x+y", "x*y") else -1
-    numbers = list(range(p))
-    if task.operation in ("x*y", "x/y"):
-        root = next(g for g in range(2, p) if len({pow(g, i, p) for i in range(p - 1)}) == p - 1)
-        numbers = [pow(root, i, p) for i in range(p - 1)]
-    n = len(numbers)
+    task, numbers = config.task, numbers_of(config)
+    p, n, sign = task.modulus, len(numbers), 1 if task.operation in ("x+y", "x*y") else -1
     result = {
         "x+y": lambda a, b: (a + b) % p,
         "x-y": lambda a, b: (a - b) % p,
@@ -56,14 +70,9 @@ def direct(
     }[task.operation]
 
     def logits(parameters: dict[str, Tensor]) -> np.ndarray:
-        words = [
-            [{"a": a + FIRST_NUMBER, "b": b + FIRST_NUMBER}.get(w, w) for w in vocabulary.layout]  # type: ignore[call-overload]
-            for a in numbers
-            for b in numbers
-        ]
         with torch.no_grad():
             model = reference(config, {name: t.double() for name, t in parameters.items()})
-            return np.asarray(model(torch.tensor(words))[:, -1].numpy())
+            return np.asarray(model(words(config, [(a, b) for a in numbers for b in numbers]))[:, -1].numpy())
 
     places = [(i, j) for i in range(n) for j in range(n)]
     directions = {}
@@ -187,41 +196,19 @@ def test_the_coupling_is_the_bug_it_shows() -> None:
     assert curve(late[0])[24] == curve(late[1])[24]
 
 
-def test_metrics_are_recorded_and_change_nothing() -> None:
-    metrics = ["fourier", "head", "rank", "circuit", "logits", "gradient"]
-    task = {"modulus": 13}
-    base, looked_at = results(tiny(task=task), tiny(task=task, eval={"metrics": metrics}))
-    assert base.weights_hash == looked_at.weights_hash
-    assert identify(tiny()).run_id == identify(tiny(eval={"metrics": metrics})).run_id
-    for point in looked_at.curve:
-        assert set(point.metrics) == {
-            "fourier_top5", "fourier_gini", "restricted_loss", "excluded_loss",
-            "head_top5", "head_gini", "embedding_rank", "head_rank", "logit_scale", "softmax_collapse", "gradient_norm",
-        }  # fmt: skip
-        assert all(math.isfinite(v) for v in point.metrics.values())
-
-
-@pytest.mark.parametrize("p", [3, 5, 7, 31, 97])
-def test_discrete_logarithms_turn_products_into_sums(p: int) -> None:
-    powers = discrete_logarithms(p)
-    assert sorted(powers.tolist()) == list(range(1, p))
-    i, j = np.meshgrid(np.arange(p - 1), np.arange(p - 1))
-    assert (powers[(i + j) % (p - 1)] == powers[i] * powers[j] % p).all()
-
-
 @pytest.mark.parametrize("operation", ["x+y", "x-y", "x*y", "x/y"])
 def test_a_circuit_made_by_hand_is_found(operation: str) -> None:
     """Logits that are cosines of (log a ± log b - log c) at five frequencies are all kept, or all excluded."""
-    task = TaskConfig(operation=operation, modulus=31)
-    order = discrete_logarithms(31) if operation in ("x*y", "x/y") else torch.arange(31)
-    n, keys = len(order), [1, 4, 7, 9, 12]
+    config = tiny(task={"operation": operation, "modulus": 31}, eval={"metrics": ["fourier", "head", "rank"]})
+    order, keys = torch.tensor(numbers_of(config)), [1, 4, 7, 9, 12]
+    n = len(order)
     place = torch.zeros(31, dtype=torch.float64)
     place[order] = torch.arange(n, dtype=torch.float64)
     embedding = torch.zeros(FIRST_NUMBER + 31, 2 * len(keys), dtype=torch.float64)
     for i, k in enumerate(keys):
         angle = 2 * math.pi * k * place / n
         embedding[FIRST_NUMBER:, 2 * i], embedding[FIRST_NUMBER:, 2 * i + 1] = angle.cos(), angle.sin()
-    parameters, table = {"token_embedding.weight": embedding}, all_equations(task)
+    parameters, table = {"token_embedding.weight": embedding}, all_equations(config.task)
 
     def logits(equations: Equations) -> Tensor:
         a, b = place[torch.from_numpy(equations.a)], place[torch.from_numpy(equations.b)]
@@ -235,20 +222,88 @@ def test_a_circuit_made_by_hand_is_found(operation: str) -> None:
             numbers[:, FIRST_NUMBER] = -100  # the answer 0 never occurs among nonzero operands
         return numbers
 
-    tied = measured(("fourier", "head", "rank"), task, parameters, table, logits)
+    tied = measured(config, parameters, table, logits)
     assert tied["fourier_top5"] == tied["head_top5"] == pytest.approx(1, abs=1e-2)  # 0 has no logarithm: it is outside
     assert tied["embedding_rank"] == pytest.approx(2 * len(keys), abs=0.3)
     assert math.isnan(effective_rank(embedding / 0))
-    one_wave = measured(("head", "rank"), task, {**parameters, "head.weight": embedding[:, :2]}, table, logits)
+    one_wave = measured(config, {**parameters, "head.weight": embedding[:, :2]}, table, logits)
     assert one_wave["head_gini"] > tied["head_gini"] + 0.1
     assert one_wave["head_rank"] == pytest.approx(2, abs=0.05) and one_wave["embedding_rank"] == tied["embedding_rank"]
     nonzero = np.flatnonzero((table.a > 0) & (table.b > 0)) if n < 31 else np.arange(len(table))
     inside = table.take(nonzero)
     full = F.cross_entropy(logits(inside), torch.from_numpy(inside.answer) + FIRST_NUMBER)
-    circuit = circuit_metrics(parameters, task, logits)
+    circuit = circuit_metrics(parameters, config.task, logits)
     assert full < 0.1
     assert circuit["restricted_loss"] == pytest.approx(float(full), abs=1e-6)
     assert circuit["excluded_loss"] > 3
+
+
+@pytest.mark.parametrize(
+    ("operation", "modulus", "model"),
+    [("x+y", 11, {}), ("x/y", 13, {"norm": "pre", "activation": "relu", "tied": True}), ("x*y", 67, {"layers": 1})],
+)
+def test_neurons_equal_fits_one_by_one(operation: str, modulus: int, model: dict[str, Any]) -> None:
+    config = tiny(task={"operation": operation, "modulus": modulus}, model=model, precision="float64")
+    weights = {name: 3 * p + 0.1 * p.cos() for name, p in initial_parameters(config, torch.float64).items()}
+    weights["final_norm.weight"] = torch.arange(16).double().sin()
+    numbers, sign = np.array(numbers_of(config)), -1 if operation == "x/y" else 1
+    n, (i, j) = len(numbers), wave_sample(len(numbers), sign)[0].numpy()
+    network, seen = reference(config, weights), []
+    for block in network.blocks:
+        block.mlp.down.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0][:, -1].numpy()))
+    with torch.no_grad():
+        network(words(config, list(zip(numbers[i].tolist(), numbers[j].tolist(), strict=True))))
+        answers = block.mlp.down.weight.T
+        for norm in [block.norm2] * (config.model.norm == "post") + [network.final_norm]:
+            answers = (answers - answers.mean(1, keepdim=True)) * norm.weight
+        answers = (answers @ network.head.weight[numbers + FIRST_NUMBER].T).numpy()
+    for found, h in zip(neurons_of(config, weights), seen, strict=True):
+        for neuron in range(0, h.shape[1], 5):
+            y, fits = h[:, neuron] - h[:, neuron].mean(), []
+            for k in range(1, n // 2 + 1):
+                x = 2 * np.pi * k / n * np.array([i, sign * j, i + sign * j, i - sign * j])
+                waves = np.concatenate([np.cos(x), np.sin(x), np.ones((1, len(i)))]).T
+                fit = np.linalg.lstsq(waves, y, rcond=1e-9)[0]
+                fits.append((1 - ((y - waves @ fit) ** 2).sum() / (y**2).sum(), k, fit))
+            explained, k, fit = max(fits, key=lambda one: one[0])
+            assert (found.frequency[neuron], found.explained[neuron]) == (k, pytest.approx(explained, abs=1e-9))
+            expected = [(found.a, fit[0] + 1j * fit[4]), (found.b, fit[1] + 1j * fit[5])]
+            if found.out is not None:
+                expected.append((found.out, answers[neuron] @ np.exp(2j * np.pi * k * np.arange(n) / n)))
+            for phase, wave in expected:
+                assert np.exp(1j * float(phase[neuron])) == pytest.approx(wave / abs(wave), abs=1e-9)
+
+
+@pytest.mark.parametrize("operation", ["x+y", "x-y", "x*y", "x/y"])
+def test_neurons_made_by_hand_are_found(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six neurons are waves, one is half noise, one constant; two have other phases than their answers."""
+    model = {"layers": 1, "d_model": 8, "d_ff": 8, "norm": "none", "final_norm": False}
+    config = tiny(task={"operation": operation, "modulus": 71}, model=model, eval={"metrics": ["neurons"]})
+    numbers, place = torch.tensor(numbers_of(config)), torch.zeros(FIRST_NUMBER + 71, dtype=torch.float64)
+    place[FIRST_NUMBER + numbers] = 2 * math.pi * torch.arange(len(numbers)).double() / len(numbers)
+    k, a = torch.tensor([3, 3, 3, 9, 9, 20, 20, 20]), torch.arange(8).double()
+    noise = torch.from_numpy(np.random.default_rng(0).normal(size=4096))
+    weights = initial_parameters(config, torch.float64)
+    weights["head.weight"] = (k * place[:, None] - 3.5 * a - 0.5 * math.pi * (a > 3)).cos()
+    for neurons in (torch.arange(8), torch.tensor([7, 2, 0, 1, 6, 5, 3, 4])):
+
+        def answers(model: LaneModel, _: object, batch: Batch, __: object, neurons: Tensor = neurons) -> None:
+            x, y = place[batch.a, None], (-1 if operation in ("x-y", "x/y") else 1) * place[batch.b, None]
+            h = 5 + (k * x - a).cos() + (k * y - 2.5 * a).cos() / 2 + (k * (x + y)).cos() + (k * (x - y)).sin()
+            h[:, 6] += h[:, 6].std() * noise
+            h[:, 7] = 5 + 1e-9 * h[:, 7]
+            model.kept.append(h[:, neurons])
+
+        monkeypatch.setattr(LaneModel, "answers", answers)
+        weights["blocks.0.mlp.down.weight"] = torch.eye(8).double()[:, neurons]
+        assert measured(config, weights, all_equations(config.task), lambda _: torch.empty(0)) == {
+            "neurons_0_explained": pytest.approx(1, abs=1e-12), "neurons_0_tuned": 6 / 8, "neurons_0_frequencies": 3,
+            "neurons_0_at_3": 3, "neurons_0_at_9": 2, "neurons_0_at_20": 1,
+            "neurons_0_symmetry": pytest.approx((1.5 * a[:6]).cos().mean()),
+            "neurons_0_alignment": pytest.approx(4 / 6),
+        }  # fmt: skip
+        (found,) = neurons_of(config, weights)
+        assert found.explained.sort().values[:2].tolist() == [0, pytest.approx(0.5, abs=0.03)]
 
 
 def test_softmax_collapse_is_seen() -> None:

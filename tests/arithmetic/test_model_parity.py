@@ -142,16 +142,6 @@ def test_stacked_lanes_equal_the_reference_each() -> None:
         assert_equal(tuple(f[lane] for f in found), reference_step(config, p, batch))
 
 
-def test_the_parity_test_can_fail() -> None:
-    config = tiny()
-    parameters = initial_parameters(config, torch.float64)
-    batch = some_batch(config, 25, 25)
-    expected = reference_step(config, parameters, batch)
-    parameters["blocks.1.mlp.up.bias"][3] += 1e-9
-    with pytest.raises(AssertionError):
-        assert_equal(lanes_step(config, parameters, batch, True), expected)
-
-
 def test_attention_equals_torch_multihead_attention() -> None:
     config = tiny(model={"d_model": 12, "heads": 3}).model
     ours = CausalSelfAttention(config).double()

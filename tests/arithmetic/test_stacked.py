@@ -22,7 +22,10 @@ from grok.arithmetic.program import Program
 from grok.arithmetic.run import ArithmeticRun
 from grok.arithmetic.task import FIRST_NUMBER, split
 from grok.arithmetic.weights import initial_parameters
+from grok.config import identify
+from grok.config.arithmetic import METRICS
 from grok.records import RunResult
+from grok.store.schema import MEASUREMENTS
 from grok.streams import Stream
 from tests.arithmetic import cases
 from tests.arithmetic.cases import (
@@ -130,16 +133,20 @@ def test_a_run_with_dense_evaluations_is_extended_and_resumed(engine: Engine) ->
 
 
 def test_measurements_are_those_of_looped_lanes_and_change_no_bit() -> None:
-    wanted = ["fourier", "head", "rank", "circuit", "logits", "gradient"]
-    over: dict[str, Any] = {"precision": "float64", "eval": {"every": 8, "steps": [0], "metrics": wanted}}
+    over: dict[str, Any] = {"precision": "float64", "eval": {"every": 8, "steps": [0], "metrics": list(METRICS)}}
     configs = [tiny(seed=seed, **over) for seed in (0, 1)]
-    plain = tiny(**merge(over, {"eval": {"metrics": []}}))
-    *found, without = run_stacked(*configs, plain, lanes=2)
-    assert found[0].weights_hash == without.weights_hash and not any(point.metrics for point in without.curve)
-    for one, other in zip(found, results(*configs), strict=True):
-        assert [len(point.metrics) for point in one.curve] == [10, 11, 11, 11], "no gradient at step 0"
-        for point, expected in zip(one.curve, other.curve, strict=True):
-            assert point.metrics == pytest.approx(expected.metrics, rel=1e-9)
+    configs.append(tiny(**merge(over, {"eval": {"metrics": []}})))
+    assert identify(configs[0]).run_id == identify(configs[2]).run_id
+    always = {name.replace("BLOCK", "0") for name in MEASUREMENTS if not name.startswith("final_")}
+    always -= {f"neurons_0_{name}" for name in ("at_K", "symmetry", "alignment")}  # no neuron is tuned yet
+    found, expected = run_stacked(*configs, lanes=2), results(*configs)
+    for one, other in zip(found, expected, strict=True):
+        for point, theirs in zip(one.curve, other.curve, strict=True):
+            assert point.metrics == pytest.approx(theirs.metrics, rel=1e-9)
+    for measured, _, without in (found, expected):
+        assert measured.weights_hash == without.weights_hash and not any(point.metrics for point in without.curve)
+        assert set(measured.curve[0].metrics) == always - {"gradient_norm"}, "no gradient at step 0"
+        assert all(set(point.metrics) == always for point in measured.curve[1:])
 
 
 def test_dropout_is_a_runs_own() -> None:

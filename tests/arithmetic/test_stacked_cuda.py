@@ -67,7 +67,7 @@ def test_a_graph_replays_the_numbers_of_its_kernels(path: str) -> None:
 def test_measurements_on_the_device_are_those_of_a_processor() -> None:
     over = {
         "precision": "float64",
-        "eval": {"every": 8, "metrics": ["fourier", "head", "rank", "circuit", "logits", "gradient"]},
+        "eval": {"every": 8, "metrics": ["fourier", "head", "rank", "neurons", "circuit", "logits", "gradient"]},
     }
     (found,), (expected,) = on_gpu(tiny(**over)), results(tiny(**over))
     for point, other in zip(found.curve, expected.curve, strict=True):

@@ -24,13 +24,13 @@ from torch.utils._pytree import tree_iter
 from grok.arithmetic.gpu.optimizer import variant
 from grok.arithmetic.gpu.state import LaneState
 from grok.arithmetic.gpu.step import Captured, EvaluationPass, TrainingStep
-from grok.arithmetic.measures import measured, norms
+from grok.arithmetic.measures import measured
 from grok.arithmetic.optimizer import move_weights
 from grok.arithmetic.program import dtype_of, logits_of, program_key
 from grok.arithmetic.rows import step_flops, words_of
 from grok.arithmetic.run import ArithmeticRun, at_own_numerics
 from grok.arithmetic.task import Equations, split
-from grok.arithmetic.weights import Parameters, initial_parameters
+from grok.arithmetic.weights import Parameters, initial_parameters, norms
 from grok.config.arithmetic import ArithmeticConfig
 from grok.errors import ConfigError, TrainingError, in_words
 from grok.numerics import allow_uncompiled, is_compile_error, product_precision
@@ -440,7 +440,7 @@ class Stack:
 
         one = {name: p[0] for name, p in weights.items()}
         with product_precision(self.config.precision):
-            metrics = measured(wanted, run.config.task, one, seat.train_set, logits)
+            metrics = measured(run.config, one, seat.train_set, logits)
         if "gradient" in wanted and run.step:
             metrics["gradient_norm"] = self.state.gradient_norm[lane].item()
         return metrics
