@@ -277,6 +277,6 @@ def to_pandas(kind: str, table: pa.Table) -> pd.DataFrame:
     nullable = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     needed = [n for n in table.column_names if not schema(kind).field(n).nullable]
     fast = table.select(needed).to_pandas()
-    rest = table.select([n for n in table.column_names if n not in set(needed)]).to_pandas(types_mapper=nullable.get)
+    rest = table.drop_columns(needed).to_pandas(types_mapper=nullable.get)
     frame: pd.DataFrame = pd.concat([fast, rest], axis=1)[table.column_names]
     return frame

@@ -246,16 +246,17 @@ def conform(kind: str, table: pa.Table) -> pa.Table:
         pa.ArrowInvalid: a required column is missing, has nulls or has another type: it is no table of this kind.
     """
     full = schema(kind)
-    unknown = [name for name in table.column_names if name not in full.names]
+    known, given = set(full.names), set(table.column_names)  # Arrow lists the names anew each time
+    unknown = [name for name in table.column_names if name not in known]
     if unknown:
         raise StoreError(newer(f"a shard of {kind}", f"the column {unknown[0]!r}"))
-    arrays = [_conforming(kind, field, table) for field in full]
+    arrays = [_conforming(kind, field, table, field.name in given) for field in full]
     kept = {k: v for k, v in (table.schema.metadata or {}).items() if k == PARTNERS_KEY}
     return pa.Table.from_arrays(arrays, schema=full.with_metadata({**full.metadata, **kept}))
 
 
-def _conforming(kind: str, field: pa.Field, table: pa.Table) -> pa.ChunkedArray | pa.Array:
-    if field.name in table.column_names:
+def _conforming(kind: str, field: pa.Field, table: pa.Table, given: bool) -> pa.ChunkedArray | pa.Array:
+    if given:
         column = table[field.name]
         # a setting's type may have changed from integer to float; a seed stored as a float would have lost digits
         if column.type != field.type and not field.name.startswith(CONFIG):

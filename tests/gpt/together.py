@@ -1,6 +1,6 @@
-"""Run under ``torchrun`` by test_ranks: trains what a file lists and writes down what came out.
+"""Started by test_ranks: processes of torchrun's agent train what a file lists and write down what came out.
 
-torchrun --nproc-per-node=2 -m tests.gpt.together RUNS.json RESULTS.json
+python -m tests.gpt.together RUNS.json RESULTS.json PROCESSES
 """
 
 import json
@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from torch import Tensor
+from torch.distributed.launcher import LaunchConfig, elastic_launch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from grok.checkpoints import load_checkpoint, run_folder, save_checkpoint
@@ -101,18 +103,20 @@ def _trained(run: dict[str, Any]) -> dict[str, Any] | None:
     return made
 
 
-def main(listed: Path, out: Path) -> int:
+def main(listed: Path, out: Path) -> None:
     runs, rank = json.loads(listed.read_text()), Rank.of_this_process()
-    if rank.index:
-        with injected():
-            return take_part(load_config(runs[0]["config"]), rank)
     with injected():
+        if rank.index:
+            sys.exit(take_part(load_config(runs[0]["config"]), rank))
         results = {run["name"]: trained(run) for run in runs}
     if rank.size > 1:
         let_go()
     out.write_text(json.dumps(results))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    import_module("torch._dynamo")  # for the optimiser: each process would import it after the fork
+    processes = LaunchConfig(
+        1, 1, int(sys.argv[3]), rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method="fork", run_id="tests"
+    )
+    elastic_launch(processes, main)(Path(sys.argv[1]), Path(sys.argv[2]))
