@@ -41,7 +41,7 @@ def runs(
     base = rng.normal(np.log(3000), 0.5, seeds)
     return [
         Truth(
-            {"seed": i, setting: value, "train.steps": 20_000, "eval.every": 100, **more},
+            {"seed": i, setting: value, "train.steps": 20_000, "eval.every": 250, **more},
             float(np.exp(base[i] + np.log(factor) + rng.normal(0, 0.1))),
         )
         for value, factor in factors.items()
@@ -67,7 +67,7 @@ def test_the_reference_is_of_the_same_seeds_where_enough_of_them_were_run() -> N
     rng = np.random.default_rng(4)
     truths = runs("model.init_scale", {1.0: 1.0, 2.0: 2.0}, 8, rng)
     # A census of slow seeds of the reference, which the value was never run with.
-    truths += [Truth({"seed": 100 + i, "train.steps": 20_000, "eval.every": 100}, 15_000.0) for i in range(60)]
+    truths += [Truth({"seed": 100 + i, "train.steps": 20_000, "eval.every": 250}, 15_000.0) for i in range(60)]
     study = settings_study("interventions", "model.init_scale", truths)
     (contrast,) = study.contrasts
     assert contrast.paired and len(contrast.base) == 8
@@ -80,7 +80,7 @@ def test_seeds_listed_after_the_results_of_the_reference_tell_nothing(planned: s
     """Unless they are the first ones; planned before the results, or declared since."""
     truths = runs("model.init_scale", {1.0: 1.0, 2.0: 1.0}, 9, np.random.default_rng(4))
     del truths[9 : 9 + left_out]
-    truths += [Truth({"seed": 100 + i, "train.steps": 20_000, "eval.every": 100}, 15_000.0) for i in range(60)]
+    truths += [Truth({"seed": 100 + i, "train.steps": 20_000, "eval.every": 250}, 15_000.0) for i in range(60)]
     found = simulate(truths)
     later = found.designs["run_id"].map(found.all_runs.set_index("run_id")["config.model.init_scale"]) == 2.0
     designs = found.designs.assign(planned_at=np.where(later, "2041", planned).astype("datetime64[us]"))
@@ -95,7 +95,10 @@ def test_two_sides_are_of_the_lengths_that_were_asked_for() -> None:
     """Going on with the late seeds of one side, on both, takes no short run away."""
     times = np.exp(np.random.default_rng(9).normal(np.log(1000), 0.5, (2, 40)))
     both = [
-        [Truth({"seed": s, "optim.weight_decay": d, "train.steps": 1000, "eval.every": 50}, t) for s, t in enumerate(x)]
+        [
+            Truth({"seed": s, "optim.weight_decay": d, "train.steps": 1000, "eval.every": 100}, t)
+            for s, t in enumerate(x)
+        ]
         for d, x in zip((0.5, 2.0), times, strict=True)
     ]
     late = [(s, d) for s, d in itertools.product(range(40), (0, 1)) if times[0][s] > 1000]
@@ -117,7 +120,7 @@ def test_another_setting_that_varies_is_named_or_held_equal() -> None:
     """A comparison of two mixtures of it is refused; what is called slowest has a reference at each value."""
     truths, rng = [], np.random.default_rng(4)
     for decay, rate, n in ((0.5, 0.01, 40), (0.5, 0.02, 15), (2.0, 0.01, 15), (2.0, 0.02, 40)):
-        given = {"optim.weight_decay": decay, "optim.lr": rate, "train.steps": 4000, "eval.every": 20}
+        given = {"optim.weight_decay": decay, "optim.lr": rate, "train.steps": 4000, "eval.every": 50}
         times = 500 * (1 + (rate > 0.01)) * np.exp(rng.normal(0, 0.3, n))
         truths += [Truth({"seed": s, **given}, float(t)) for s, t in enumerate(times)]
     found = simulate(truths)
@@ -142,9 +145,9 @@ def test_two_schedules_of_evaluation_are_no_side_where_they_redraw_the_order(cou
 def test_budgets_that_differ_do_not_bend_the_ratio() -> None:
     rng = np.random.default_rng(5)
     base = rng.uniform(300, 800, 10)
-    truths = [Truth({"seed": i, "train.steps": 1000, "eval.every": 10}, t) for i, t in enumerate(base)]
+    truths = [Truth({"seed": i, "train.steps": 1000, "eval.every": 20}, t) for i, t in enumerate(base)]
     truths += [
-        Truth({"seed": i, "task.label_noise": 0.1, "train.steps": 20_000, "eval.every": 10}, 8 * t)
+        Truth({"seed": i, "task.label_noise": 0.1, "train.steps": 20_000, "eval.every": 20}, 8 * t)
         for i, t in enumerate(base)
     ]
     (contrast,) = settings_study("interventions", "task.label_noise", truths).contrasts
@@ -190,7 +193,7 @@ def test_runs_that_share_seeds_are_compared_by_the_spread_between_these() -> Non
     truths = []
     for decay, split, init in itertools.product((0.5, 2.0), range(4), range(10)):
         time = float(500 * np.exp(shift[int(decay > 1), split] + rng.normal(0, 0.1)))
-        given = {"seeds.split": split, "seeds.init": 4 * init + split, "train.steps": 4000, "eval.every": 20}
+        given = {"seeds.split": split, "seeds.init": 4 * init + split, "train.steps": 4000, "eval.every": 50}
         truths.append(Truth({**given, "optim.weight_decay": decay}, time))
     (contrast,) = settings_study("weight_decay", "optim.weight_decay", truths).contrasts
     assert contrast.shared == ("split",) and contrast.about == ", at one order seed"
