@@ -294,6 +294,8 @@ FEW_SEEDS: Final = 12
 """Fewer seeds than this answer no further question: more come first."""
 FEWEST_DONE: Final = 3
 """If fewer seeds than this generalised, longer runs come first."""
+MOST_ANSWERS: Final = 2
+"""Largest number of answers beside the counts of a store with several questions."""
 NEXT: Final = ("repeatability", "crossed", "weight_decay")
 """Questions that come first after the ones that are answered."""
 
@@ -316,7 +318,9 @@ def sentence(observations: Observations, studies: Sequence[Study]) -> str:
 def _outcome(observations: Observations, studies: Sequence[Study]) -> str:
     summary = next((study.summary for study in studies if study.summary), "")
     if summary:
-        asked_for = [s for s in studies if s.question == title(observations, studies) and s.summary != summary]
+        asked_for = [s for s in studies if s.summary != summary and not s.of_seeds and not isinstance(s, OwnStudy)]
+        if len(asked_for) > 1:  # no title names one of them
+            asked_for = [s for s in asked_for if s.headlines][:MOST_ANSWERS]
         firsts = [[*(f.short or f.text for f in [*s.headlines, *s.findings][:1]), *s.left] for s in asked_for]
         return " ".join([summary, *(text for first in firsts for text in first)])
     lead = next((" ".join([study.headlines[0].text, *study.left]) for study in studies if study.headlines), "")

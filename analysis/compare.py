@@ -328,6 +328,12 @@ def _notes(observations: Observations, sides: Sides) -> list[str]:
         notes.append("A filter is about results: the sides differ in them because they were chosen so.")
     if sides.by_results:
         notes.append("Some seeds were chosen or listed after results: the choice can make the two sides differ.")
+    for name, rows in zip("AB", sides.rows, strict=True):
+        if (done := int(rows["grokked_step"].notna().sum())) in (0, n := len(rows)):
+            notes.append(
+                f"{'All' if done else 'None'} of {name}'s {n} runs generalised. Up to {share(0, n).high:.0%} of all "
+                "seeds may do otherwise: the intervals of its means hold without these."
+            )
     others = [int((~rows.index.isin(observations.once(asked_before_and_after)[0])).sum()) for rows in sides.rows]
     if any(others):
         notes.append(

@@ -52,8 +52,9 @@ def proposal(command: str, observations: Observations, any_task: bool = True) ->
     typed *= ("mode=gpt" in typed) == ("mode=gpt" in words)  # settings of the other mode are none of this one
     words += [word for word in typed if word.partition("=")[0] not in own]
     path = observations.path
-    if (best := words.index("--best") + 1 if "--best" in words else 0) and (n := len(to_choose_from(observations))):
-        words[best] = str(min(int(words[best]), max(1, n // FEWEST_TO_CHOOSE_FROM)))
+    if (best := words.index("--best") + 1 if "--best" in words else 0) and len(rows := to_choose_from(observations)):
+        most = min(len(rows) // FEWEST_TO_CHOOSE_FROM, int(rows["grokked_step"].notna().sum()) or len(rows))
+        words[best] = str(min(int(words[best]), max(1, most)))
     if STORE_WORD in words:
         words = [str(path) if word == STORE_WORD and path is not None else word for word in words]
     else:

@@ -62,13 +62,14 @@ def choose(store: Store, runs: pd.DataFrame, arguments: argparse.Namespace) -> d
             f"with these settings (only master seeds count, and none that {choosing.NO_MEMBERS}); train more, or ask "
             "for fewer"
         )
-    curves = store.curves(list(runs.index), ["run_id", "step", "val_loss"])
-    steps, half = sorted(map(int, curves["step"].unique())), int(runs["config.train.steps"].min()) / 2
+    curves = store.curves(list(runs.index), ["run_id", "step", "val_loss"]).dropna()
+    counts, half = curves["step"].value_counts(), int(runs["config.train.steps"].min()) / 2
+    steps = sorted(map(int, counts.index[counts == len(runs)]))  # those that stop early have fewer
     at = arguments.at or min(steps, key=lambda step: abs(step - half), default=0)
     losses = curves[curves["step"] == at].set_index("run_id")["val_loss"].reindex(runs.index)
     if losses.isna().any():
-        some = f"but at {', '.join(map(str, steps[:12]))} ..." if steps else "they have no curves: use --parents"
-        raise ConfigError(f"--at {at}: the runs were not evaluated at that step, {some}")
+        some = f"but at {', '.join(map(str, steps[:12]))} ..." if steps else "and at no common one: use --parents"
+        raise ConfigError(f"--at {at}: not all {len(runs)} runs have a loss at that step, {some}")
     fastest = losses.sort_values(kind="stable").index[:best]
     others = runs.index.difference(fastest, sort=False)
     drawn = others[drawn_parents(int(runs["seed"].iloc[0]), len(others), random)]

@@ -5,7 +5,7 @@ the donor. ``v(S)`` is the mean outcome of runs with exactly the factors in S fr
 factor's Shapley share is its average contribution over all orders of exchanging the factors. The
 shares sum to ``v(all) - v(none)``.
 
-Sources: Shapley 1953; Box, Hunter and Hunter 2005 (factorial effects).
+Sources: Shapley 1953; Box, Hunter and Hunter 2005 (factorial effects); Fieller 1954 (ratios).
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Attribution:
     shapley: dict[str, Estimate]
     total: Estimate
     """v(all) - v(none): the effect of exchanging all factors."""
+    parts: dict[str, Estimate]
+    """Each share as a part of the total, if the interval of the total excludes 0: Fieller's intervals."""
     n: int
 
 
@@ -70,12 +72,19 @@ def attribute(
         return Estimate(value, value - half, value + half, n, "t, from replicates")
 
     # With 0/1 coding the coefficients are the game's Harsanyi dividends; each is divided equally among its factors.
-    shapley = {
-        name: estimate(np.array([1 / len(term) if i in term else 0.0 for term in columns]))
-        for i, name in enumerate(names)
-    }
-    total = estimate(np.array([1.0 if term else 0.0 for term in columns]))
-    return Attribution(shapley, total, n)
+    shares = {name: np.array([1 / len(term) if i in term else 0.0 for term in columns]) for i, name in enumerate(names)}
+    whole = np.array([1.0 if term else 0.0 for term in columns])
+    shapley, total = {name: estimate(share) for name, share in shares.items()}, estimate(whole)
+
+    def part(share: Floats) -> Estimate:
+        """Return the parts r for which share - r whole is not told from 0: the total has an error, too."""
+        both = np.stack([share, whole])
+        (ss, sw), (_, ww) = np.outer(both @ beta, both @ beta) - t**2 * (both @ covariance @ both.T)
+        half = math.sqrt(max(0.0, sw**2 - ss * ww))
+        return Estimate(float(share @ beta) / total.value, (sw - half) / ww, (sw + half) / ww, n, "Fieller")
+
+    known = total.low > 0 or total.high < 0
+    return Attribution(shapley, total, {name: part(share) for name, share in shares.items()} if known else {}, n)
 
 
 @dataclass(frozen=True)

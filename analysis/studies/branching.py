@@ -7,7 +7,7 @@ may have been chosen by their own results.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Final
 
@@ -332,6 +332,11 @@ def _kept(study: Branching) -> None:
             study.tell(f"{_WORDS[name]}, {one} less {other} redrawn", apart.plain(2), text, apart)
     if not records:
         return
+    if names:  # all streams beside each other on the first screen
+        i = next(i for i, finding in enumerate(study.findings) if finding.headline and finding.label.startswith("var"))
+        each = ", ".join(f"{name} {every[name].plain(2)}" for name in names)
+        short = f"Share of the rank variance that lies between parents, with one stream redrawn: {each}."
+        study.findings[i] = replace(study.findings[i], short=short)
     caption = "What children keep: shares of the rank variance, and of chosen parents' mean distance; 95% intervals"
     study.tables.insert(1, Table("branching_kept", caption, pd.DataFrame(records)))
     if differences:

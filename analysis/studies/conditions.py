@@ -319,7 +319,8 @@ def _count(study: Comparison) -> Finding:
             beside = f"{c.family.reference} at {c.family.at}" if c.family.at else c.family.reference
             text += f"; {word} at {c.family.setting}={c.value} over {beside}, {slowdown_words(c)}{c.about}"
     text += "; an extreme of several ratios is likely too far from 1" * (len(timed) > 1 and bool(clear))
-    short = f"{shown} values change the mean time to generalise beyond chance"
+    what = listed(sorted({family.setting for family, _ in study.families}))
+    short = f"Of {what} {shown} values change the mean time to generalise beyond chance"
     if clear:
         c = min((c for c, _ in clear), key=lambda c: study.p[c.label])
         short += f"; clearest at {c.label} over {c.family.reference}, {slowdown_words(c)}{c.about}"
@@ -329,7 +330,9 @@ def _count(study: Comparison) -> Finding:
 def _sentence(study: Comparison, family: Family, contrasts: list[Contrast]) -> Finding:
     values = "; ".join(f"{c.value}: {slowdown_words(c)}{c.about}{_verdict(study, c)}" for c in contrasts)
     text = f"{family.title}, time to generalise relative to {family.reference}: {values}."
-    none = f"Most runs generalise at none of these values by step {min(c.horizon for c in contrasts):,.0f}."
+    values = listed([family.reference, *(c.value for c in contrasts)])
+    none = f"At {family.setting}={values} most runs have not generalised by step "
+    none += f"{min(c.horizon for c in contrasts):,.0f}."
     short = none * all(c.bound == "no" for c in contrasts)
     return Finding(family.title, f"{len(contrasts) + 1} values", text, short=short)
 
@@ -413,7 +416,7 @@ def _rates(observations: Observations, c: Contrast, headline: bool) -> list[Find
             e = clustered_ratio(hit.to_numpy(), mine, [known[f"seed_{stream}"].to_numpy() for stream in c.shared])
         except NotEnoughData:
             return findings
-    counts = f"{a} of {n} at {c.value}, {b} of {m} at {base}, judged at step {horizon:,}"
+    counts = f"{a} of {n} at {c.value}, {b} of {m} at {base}{' (seeds of both)' * c.paired}, judged at step {horizon:,}"
     e = replace(e, n=len(c.rows)) if c.paired else e
     others = set(differing_settings(c.base.iloc[0])) - {c.family.setting}
     seeds = f"seeds above {DIARY.super_accuracy:.0%}" if others else "super seeds"  # the thresholds are the diary's

@@ -252,7 +252,8 @@ def _shares(study: Crossed) -> None:
         return
     study.notes.append(
         "The intervals of shares suppose independent normal effects. If seeds take turns to be good and bad (the "
-        "sign of one seed's effect depends on another's), they hold less often, and single seeds can seem to decide."
+        "sign of one seed's effect depends on another's), they hold less often, and single seeds can seem to decide. "
+        "Few seeds may hold none of a rare kind that is far from all others: no interval knows of it."
     )
     alone = {name: f"the {name} seed{'s together' if '+' in name else ' alone'}" for name in study.factors}
     by = f"{'up to' if study.outcome.is_time else 'at'} step {study.outcome.horizon:,.0f}"

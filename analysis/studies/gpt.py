@@ -346,6 +346,10 @@ def told(study: Gpt, rows: pd.DataFrame, asked: set[str]) -> list[Told]:
     return sorted(made, key=lambda one: float(one.losses.mean()))
 
 
+def _diverged(one: Told) -> int:
+    return int((one.runs["status"] == "diverged").sum())
+
+
 def _spread(study: Gpt, every: list[Told]) -> None:
     """Tell the best perplexity of each condition."""
     for one in every:
@@ -366,7 +370,7 @@ def _spread(study: Gpt, every: list[Told]) -> None:
             text = (
                 f"{shown} per token over {n} seeds, of their mean loss; from {values.min():.2f} to {values.max():.2f}."
             )
-        if diverged := int((one.runs["status"] == "diverged").sum()):
+        if diverged := _diverged(one):
             text += f" {diverged} of {n} diverged: what counts is the best loss before."
         text += f" {one.lost} more failed, or have no finite loss." * bool(one.lost)
         text += f" Left out of {n + one.left} runs: {one.left} that results may have chosen." * bool(one.left)
@@ -414,9 +418,12 @@ def _one_card(study: Gpt, every: list[Told], compared: str) -> None:
     first, last = every[0], every[-1]
     shown = f"{perplexity(first.losses.mean()):,.2f} to {perplexity(last.losses.mean()):,.2f}"
     text = (
-        f"{len(every)} conditions: the perplexity of the mean best validation loss is {shown} per token, from "
-        f"{first.name} to {last.name}.{compared}"
+        f"{len(every)} conditions: the perplexity of the mean best validation loss, per token, is from "
+        f"{study.findings[0].shown} with {first.name} to {study.findings[-1].shown} with {last.name} (brackets: 95%, "
+        f"over seeds).{compared}"
     )
+    if diverged := [f"{k} of {len(one.runs)} with {one.name}" for one in every if (k := _diverged(one))]:
+        text += f" Diverged, and counted with the best loss before: {'; '.join(diverged)}."
     if study.runs["data"].nunique() > 1:
         text += " Of other data, or by another tokeniser, perplexities per token do not compare."
     many = len(every) > MOST_CARDS

@@ -306,25 +306,24 @@ def _together(same: list[Result], p: float) -> Finding:
             f"so none is given a share of its own.{_alone(told)} "
         )
     if adding:
-        text += "Their effects add up" + f" in {adding} of them, with shares below" * (n > 1) + ". "
-    text += (
-        (f"A sum of their effects would fit {alone}" if only else f"One by one, the layers explain {alone}")
-        + f" of the variance between combinations{until}"
-        + " of the others" * bool(rest)
-        + f"; shuffled tables show {100 * middle:.0f}% ({100 * low:.0f} to {100 * high:.0f}; p = {p:.2g}"
-        + f", of all {n} transplants" * bool(rest)
-        + ")"
-        + "; an outcome that takes two layers together gives two thirds" * bool(only)
-        + ". "
-    )
-    if not adding and not acting:
-        alike = all(r.additivity.differ > ALARM and not r.clear for r in same)
+        text += "Their effects add up" + f" in {adding} of them, with shares below" * (n > 1)
+        text += f"; of {n - adding - acting} these runs do not tell" * (adding + acting < n) + ". "
+    alike = all(r.additivity.differ > ALARM and not r.clear for r in same)
+    if alike:
+        text += "The combinations are not seen to differ by more than their repeats do, so no share can be told."
+    else:
         text += (
-            "The combinations are not seen to differ by more than their repeats do, so there is nothing to share."
-            if alike
-            else "These combinations do not tell whether their effects add up or depend on each other, so there are no "
-            "shares."
+            (f"A sum of their effects would fit {alone}" if only else f"One by one, the layers explain {alone}")
+            + f" of the variance between combinations{until}"
+            + " of the others" * bool(rest)
+            + f"; shuffled tables show {100 * middle:.0f}% ({100 * low:.0f} to {100 * high:.0f}; p = {p:.2g}"
+            + f", of all {n} transplants" * bool(rest)
+            + ")"
+            + "; an outcome that takes two layers together gives two thirds" * bool(only)
+            + ". "
         )
+    if not (adding or acting or alike):
+        text += "These combinations do not tell whether their effects add up or depend on each other, so no shares."
     changed = [r for r in same if r.clear]
     if n > MOST_TOLD:
         worse = sum(r.attribution.total.value > 0 for r in changed)
@@ -334,8 +333,9 @@ def _together(same: list[Result], p: float) -> Finding:
             "intervals of repeats, without a correction for their number)."
         )
     label = f"layers together, {layers}" + (f", {whose}" if whose else "")
-    shown = "they act together" if only else alone
-    return Finding(label, shown, " ".join(text.split()), shares[0] if n == 1 else None, headline=True)
+    shown = "they act together" if only else "cannot be told" if alike else alone
+    estimate = shares[0] if n == 1 and not alike else None
+    return Finding(label, shown, " ".join(text.split()), estimate, headline=True)
 
 
 def _alone(told: list[Result]) -> str:
@@ -478,11 +478,7 @@ def _findings(study: Layers, result: Result, in_words: bool) -> None:
         text += " than with its own" * result.clear
     ranked = sorted(result.moving, key=lambda f: -abs(attribution.shapley[f].value))
     if result.adds_up and result.clear:
-        parts = []
-        for e, f in ((attribution.shapley[f], f) for f in ranked):
-            value, *ends = (100 * x / attribution.total.value for x in (e.value, e.low, e.high))
-            parts.append(f"{f} {value:.0f}% ({min(ends):.0f} to {max(ends):.0f})")
-        text += f". Of that change: {', '.join(parts)}"
+        text += f". Of that change: {', '.join(f'{f} {attribution.parts[f].percent(0)}' for f in ranked)}"
     elif len(ranked) > 1:
         alone = ", ".join(f"{f} {result.shown([f])}" for f in result.moving)
         own = f"With its own weights {result.shown(())}; with" if study.is_time else "With"

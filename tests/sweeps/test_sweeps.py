@@ -112,7 +112,7 @@ def test_a_repeat_on_the_other_path_is_not_trained_again_on_another_machine(
 @pytest.mark.parametrize(
     ("command", "words", "said"),
     [
-        (branch, ["--at", "4"], "not evaluated at that step"),
+        (branch, ["--at", "4"], "have a loss at that step"),
         (branch, ["--best", "40"], "finished seeds with these settings"),
         (branch, ["--redraw", "dropout"], "one or two of split, init, order"),
         (branch, ["--seeds", "7"], "FIRST:END"),
