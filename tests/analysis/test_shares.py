@@ -205,6 +205,14 @@ def test_shares_are_the_definitions_and_sum_to_the_total() -> None:
     assert found.total.value == pytest.approx(game[frozenset(range(4))] - game[frozenset()])
 
 
+def test_a_part_of_a_change_allows_for_the_error_of_the_change() -> None:
+    rng, x = generator("parts"), layer_grid(4, 3)
+    drawn = rng.normal(0, 0.35, (300, len(x))) - x[:, 3]  # the head does all
+    found = [parts for y in drawn if (parts := attribute(x, y, NAMES).parts)]
+    held = [(of["head"].low <= 1 <= of["head"].high, of["embedding"].low <= 0 <= of["embedding"].high) for of in found]
+    assert len(found) > 250 and min(np.mean(held, 0)) > 0.92
+
+
 def test_layers_whose_effects_add_up_explain_all_one_by_one() -> None:
     rng, x, cells = generator("additive share"), layer_grid(4, 3), layer_grid(4, 1)
     lonely = x[:, 0] - x[:, 2] + rng.normal(0, 0.01, len(x))

@@ -16,6 +16,7 @@ from grok.store import open_store
 from grok.streams import STREAMS, derive_seed
 from grok.sweeps import branch, layers, repeat
 from grok.sweeps.choosing import population, redrawn_seeds
+from tests.analysis.simulate import Truth, write
 from tests.doors.conftest import TINY as SETTINGS
 from tests.doors.conftest import door as door
 from tests.gpt.conftest import prepare_text, text_of
@@ -89,6 +90,15 @@ def test_only_master_seeds_are_parents(store: Path, capsys: pytest.CaptureFixtur
 def test_the_draws_of_branches_are_those_of_every_stored_branch() -> None:
     assert redrawn_seeds("0123456789abcdef0123", "split+init", 1) == {"split": 1682535175, "init": 260601372}
     assert branch.drawn_parents(0, 29, 3) == [24, 20, 18]
+
+
+def test_parents_are_chosen_at_a_step_that_all_of_them_reached(tmp_path: Path) -> None:
+    stopped = [
+        Truth({"seed": s, "train.stop_when_generalised": True, "train.steps": 8000}, 1e3 * s) for s in range(1, 9)
+    ]
+    words = ["--store", str(write(stopped, tmp_path / "S")), "train.stop_when_generalised=true", "train.steps=8000"]
+    assert branch.main([*words, "eval.every=100", "dry_run=true"]) == 0
+    assert branch.main([*words, "eval.every=100", "--at", "4000", "dry_run=true"]) == 2
 
 
 HOW = ["numerics.compile=false", "executor=inline"]
