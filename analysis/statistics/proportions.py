@@ -7,6 +7,7 @@ groups).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ RARE: Final = 5
 """Below this number of hits or of misses a share has the exact interval."""
 
 
+@functools.lru_cache(maxsize=10_000, typed=True)
 def share(hits: int, n: int, rare: float = RARE) -> Estimate:
     """Return ``hits / n`` with the exact interval if hits or misses are below ``rare``, else with Wilson's.
 
@@ -31,7 +33,8 @@ def share(hits: int, n: int, rare: float = RARE) -> Estimate:
     if n < 1:
         raise NotEnoughData("at least one run to take a share of")
     exact = min(hits, n - hits) < rare
-    ends = stats.binomtest(hits, n).proportion_ci(LEVEL, "exact" if exact else "wilson")
+    # against its own share the test itself, which nobody asks for, takes no search
+    ends = stats.binomtest(hits, n, hits / n).proportion_ci(LEVEL, "exact" if exact else "wilson")
     return Estimate(hits / n, float(ends.low), float(ends.high), n, "Clopper-Pearson" if exact else "Wilson")
 
 

@@ -110,8 +110,8 @@ def mean_share(counts: Sequence[Counts], lines: Sequence[str] | None = None) -> 
     seen = min(int((means > 0).sum()), int((means < 1).sum()))
     free = n / fewest / ((seen * times + most) / (seen + 1))
     total, tail = value * free, (1 - LEVEL) / 2
-    low = float(stats.beta.ppf(tail, total, free - total + 1)) if total > 0 else 0.0
-    high = float(stats.beta.isf(tail, total + 1, free - total)) if total < free else 1.0
+    low = float(special.betaincinv(total, free - total + 1, tail)) if total > 0 else 0.0
+    high = float(special.betainccinv(total + 1, free - total, tail)) if total < free else 1.0
     return Estimate(value, low, high, n, "exact, by the scatter between units")
 
 
