@@ -94,11 +94,9 @@ def test_seeds_listed_after_the_results_of_the_reference_tell_nothing(planned: s
 def test_two_sides_are_of_the_lengths_that_were_asked_for() -> None:
     """Going on with the late seeds of one side, on both, takes no short run away."""
     times = np.exp(np.random.default_rng(9).normal(np.log(1000), 0.5, (2, 40)))
+    given = {"train.steps": 1000, "eval.every": 100}
     both = [
-        [
-            Truth({"seed": s, "optim.weight_decay": d, "train.steps": 1000, "eval.every": 100}, t)
-            for s, t in enumerate(x)
-        ]
+        [Truth({"seed": s, "optim.weight_decay": d, **given}, t) for s, t in enumerate(x)]
         for d, x in zip((0.5, 2.0), times, strict=True)
     ]
     late = [(s, d) for s, d in itertools.product(range(40), (0, 1)) if times[0][s] > 1000]

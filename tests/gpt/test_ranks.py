@@ -1,7 +1,6 @@
 """Several processes that share each batch equal one: DDP and FSDP2, their checkpoints, and another number of them."""
 
 import json
-import os
 import subprocess
 import sys
 import warnings
@@ -29,6 +28,7 @@ from grok.processes import Rank
 from grok.records import RunResult
 from grok.streams import Stream
 from grok.text.corpus import open_corpus
+from tests.doors.conftest import environment
 from tests.gpt.conftest import Build, prepare_text, result_of, run, small, stopped, text_of
 from tests.gpt.faults import FAULTS, SMALL, injected, settings_of
 
@@ -57,14 +57,12 @@ COUNTED: dict[str, dict[str, Any]] = {
 
 
 def together(folder: Path, runs: list[dict[str, Any]], processes: int = 2) -> dict[str, Any]:
-    """Train ``runs`` by ``processes`` processes under torchrun; return their results by name."""
+    """Train ``runs`` by ``processes`` processes of torchrun's agent; return their results by name."""
     listed, out = folder / "runs.json", folder / "results.json"
     listed.write_text(json.dumps([{**r, "config": asdict(r["config"])} for r in runs]))
     command = [sys.executable, "-m", "tests.gpt.together", str(listed), str(out), str(processes)]
-    ended = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr[:4000]
+    ended = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr[-4000:]
     results: dict[str, Any] = json.loads(out.read_text())
     return results
 
