@@ -193,9 +193,9 @@ def one(observations: Observations, condition: Condition) -> Branching:
         examples=validation_examples(first),
     )
     _shares(study)
-    for family in families:
+    for family in families if len(random) else ():
         if words := otherwise(members.loc[family.rows["run_id"]], members.loc[random], "the random seeds"):
-            study.notes.append(f"{family.name} redrawn: {words}.")
+            study.notes.append(f"Children with a new {family.name}: {words}.")
     if gap:
         study.notes.append(f"What children keep: not enough data, needs {gap}.")
     else:

@@ -113,6 +113,7 @@ def test_a_second_generation_has_lines_and_a_class_of_its_own() -> None:
     assert shares["of these parents"].tolist()[0] == "50% (21 to 79)"
     assert shares["of all such parents"].tolist()[0] == "50% (0 to 100)"
     assert {f.rows["line"].unique().tolist()[0] for f in study.families} == {first}
+    assert "not computed" not in str(ask("branching", simulate(truths[:17], *designs)).notes), "no random seed"
     tests = {test.kind.name: test for test in ask("repeatability", observations).tests}
     assert len(tests["split + init"].kind.candidates) == 1 and "init" not in tests
     test = tests["init + order"]

@@ -10,6 +10,7 @@ from grok.arithmetic.gpu import train_stacked
 from grok.arithmetic.gpu.engine import Stack
 from grok.arithmetic.gpu.step import Captured
 from grok.config import ArithmeticConfig
+from grok.config.arithmetic import METRICS
 from grok.records import Checkpoint, Job, RunResult
 from tests.arithmetic.cases import curve, jobs, results, tiny
 
@@ -65,10 +66,7 @@ def test_a_graph_replays_the_numbers_of_its_kernels(path: str) -> None:
 
 
 def test_measurements_on_the_device_are_those_of_a_processor() -> None:
-    over = {
-        "precision": "float64",
-        "eval": {"every": 8, "metrics": ["fourier", "head", "rank", "neurons", "circuit", "logits", "gradient"]},
-    }
+    over = {"precision": "float64", "eval": {"every": 8, "metrics": list(METRICS)}}
     (found,), (expected,) = on_gpu(tiny(**over)), results(tiny(**over))
     for point, other in zip(found.curve, expected.curve, strict=True):
         assert point.metrics == pytest.approx(other.metrics, rel=1e-8)
