@@ -225,7 +225,7 @@ def _generalised(observations: Observations, sides: Sides, step: int) -> Line:
     change = paired_difference(sum(a & ~b), sum(b & ~a), len(a)) if sides.paired else difference(*counts)
     three = [change]
     for hits, n, rows in zip(counts[::2], counts[1::2], sides.rows, strict=True):
-        seeds = min((len(set(of)) for of in shared_seeds(rows).values()), default=n)
+        seeds = _independent(rows)
         three.append(share(hits, n) if 0 < hits < n else share(seeds * (hits > 0), seeds))  # these show no spread
     if shared_seeds(*sides.rows):
         means, ends = _means(sides, a.astype(float), b.astype(float)), (-1.0, 0.0, 0.0)
@@ -235,6 +235,11 @@ def _generalised(observations: Observations, sides: Sides, step: int) -> Line:
         ]
     shown = [f"{hits} of {n}, {e.percent()}" for hits, n, e in zip(counts[::2], counts[1::2], three[1:], strict=True)]
     return f"generalised by step {step:,}", [three[0].percent(0).replace("%", " points"), *shown], three
+
+
+def _independent(rows: pd.DataFrame) -> int:
+    """Return the number of runs, or of the seeds that they share, of the stream with the fewest."""
+    return min((len(set(of)) for of in shared_seeds(rows).values()), default=len(rows))
 
 
 def _means(sides: Sides, a: NDArray[np.float64], b: NDArray[np.float64]) -> list[Estimate]:
@@ -329,9 +334,10 @@ def _notes(observations: Observations, sides: Sides) -> list[str]:
     if sides.by_results:
         notes.append("Some seeds were chosen or listed after results: the choice can make the two sides differ.")
     for name, rows in zip("AB", sides.rows, strict=True):
-        if (done := int(rows["grokked_step"].notna().sum())) in (0, n := len(rows)):
+        if (done := int(rows["grokked_step"].notna().sum())) in (0, len(rows)):
+            most = 100 * share(0, _independent(rows)).high
             notes.append(
-                f"{'All' if done else 'None'} of {name}'s {n} runs generalised. Up to {share(0, n).high:.0%} of all "
+                f"{'All' if done else 'None'} of {name}'s runs generalised ({len(rows):,}). Up to {most:.2g}% of all "
                 "seeds may do otherwise: the intervals of its means hold without these."
             )
     others = [int((~rows.index.isin(observations.once(asked_before_and_after)[0])).sum()) for rows in sides.rows]

@@ -203,10 +203,12 @@ def test_runs_that_share_seeds_are_compared_by_the_spread_between_these() -> Non
         ("weight_decay=0.5", "weight_decay=2"),
         ("weight_decay=0.5 seeds.init<20", "weight_decay=2 seeds.init>19"),
     ):
-        (numbers,) = compared(found, Sides.of(found, found.path, sides)).files.values()
+        study = compared(found, Sides.of(found, found.path, sides))
+        (numbers,) = study.files.values()
         told = numbers[(numbers["of"] == DIFFERENCE) & numbers["what"].str.contains("over A")]
         assert len(told) == 2 and (told["low"] <= 1).all() and (told["high"] >= 1).all()
         assert numbers[numbers["of"] == sides[1]]["low"].iloc[0] < 0.5, "4 of 4 splits, and not 40 of 40 runs"
+        assert "Up to 60% of all seeds" in str(study.notes)
     assert mean(np.full(7, 0.1) * 3).low == mean(np.full(7, 0.1) * 3).high, "all equal"
 
 
@@ -321,9 +323,7 @@ def test_what_leads_and_what_lags(measured: Observations) -> None:
     assert table.loc["early", "runs that generalised"] == study.generalised <= table.loc["early", "runs"] == study.runs
     assert "flat leads" not in {f.label for f in study.findings}
     drawn = {d.name: d for d in drawings(study)}
-    assert set(drawn) == {
-        f"inside_{n}" for n in ("early", "late", "flat", "logit_scale", "neurons_0_tuned", "head_norm")
-    }
+    assert {n[7:] for n in drawn} == {"early", "late", "flat", "logit_scale", "neurons_0_tuned", "head_norm"}
     assert drawn["inside_early"].title == "early" and "tuned neurons" in drawn["inside_neurons_0_tuned"].title
     early = drawn["inside_early"].data.set_index("clock")["median"]
     assert early.loc[:0.4].max() == 0
