@@ -417,10 +417,14 @@ def _one_card(study: Gpt, every: list[Told], compared: str) -> None:
         return
     first, last = every[0], every[-1]
     shown = f"{perplexity(first.losses.mean()):,.2f} to {perplexity(last.losses.mean()):,.2f}"
+    ends = [
+        f"{f.shown if f.estimate else f'{perplexity(one.losses.mean()):,.2f}'} with {one.name}"
+        for f, one in ((study.findings[0], first), (study.findings[-1], last))
+    ]
+    brackets = " (brackets: 95%, over seeds)" * bool(study.findings[0].estimate or study.findings[-1].estimate)
     text = (
         f"{len(every)} conditions: the perplexity of the mean best validation loss, per token, is from "
-        f"{study.findings[0].shown} with {first.name} to {study.findings[-1].shown} with {last.name} (brackets: 95%, "
-        f"over seeds).{compared}"
+        f"{' to '.join(ends)}{brackets}.{compared}"
     )
     if diverged := [f"{k} of {len(one.runs)} with {one.name}" for one in every if (k := _diverged(one))]:
         text += f" Diverged, and counted with the best loss before: {'; '.join(diverged)}."
