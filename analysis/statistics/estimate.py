@@ -75,7 +75,8 @@ class Estimate:
             unit = 10.0 ** (math.floor(math.log10(x)) - 1) if 1000 <= x < math.inf else 1.0
             return to(x / unit) * unit if math.isfinite(x) else x
 
-        low, high = cut(self.low, math.floor), cut(self.high, math.ceil)  # outwards: it holds as often
+        ends = (math.floor, math.ceil) if self.low < self.high else (round, round)  # outwards: it holds as often
+        low, high = cut(self.low, ends[0]), cut(self.high, ends[1])
         return Estimate(cut(self.value, round), low, high, self.n, self.method).plain()
 
 

@@ -96,6 +96,7 @@ def test_census_of_another_task_has_early_and_late_seeds_and_no_classes_of_the_d
 
 def test_a_short_interval_is_rounded_outwards() -> None:
     assert Estimate(1_549, 1_490, 21_010, 9, "").short() == "1,500 (1,400 to 22,000)"
+    assert Estimate(1_549, 1_549, 1_549, 9, "").short() == "1,500 (no spread)"
 
 
 @pytest.mark.parametrize("time", [700.0, 1e6])
