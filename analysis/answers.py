@@ -323,7 +323,8 @@ def _outcome(observations: Observations, studies: Sequence[Study]) -> str:
             asked_for = [s for s in asked_for if s.headlines][:MOST_ANSWERS]
         firsts = [[*(f.short or f.text for f in [*s.headlines, *s.findings][:1]), *s.left] for s in asked_for]
         return " ".join([summary, *(text for first in firsts for text in first)])
-    lead = next((" ".join([study.headlines[0].text, *study.left]) for study in studies if study.headlines), "")
+    leads = ((study.headlines[0], study.left) for study in studies if study.headlines)
+    lead = next((" ".join([first.short or first.text, *left]) for first, left in leads), "")
     n = int((observations.all_runs["status"] != "failed").sum())
     models = _different(observations.gpt, describe_language_model) or _different(observations.arithmetic, describe_task)
     models = models if observations.gpt.empty or len(models) <= 2 else []  # the findings name the conditions

@@ -345,7 +345,8 @@ def _leading(parts: Sequence[Study], kind: str, every: int) -> list[Finding]:
             for part, lead in leading
         ]
         if len(cards) > 1:  # alone on the first screen: what all parts say, not the first of them
-            cards[0] = replace(cards[0], short=f"{'. '.join(f'{card.label}: {card.shown}' for card in cards)}.")
+            each = (f"{card.label[0].upper()}{card.label[1:]}: {card.shown}." for card in cards)
+            cards[0] = replace(cards[0], short=" ".join(each))
         return cards
     known = [(part, lead) for part, lead in leading if lead.estimate is not None and lead.label == leading[0][1].label]
     if len(known) < 2:

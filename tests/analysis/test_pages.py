@@ -363,11 +363,10 @@ def test_a_proposal_has_the_settings_that_the_first_sweep_typed() -> None:
     assert "train.steps=1400" in late.next_step.text, "a cross of the same length would show as little"
     rare = simulate([Truth({"seed": seed, "train.steps": 3000}, 2500 if seed < 3 else 1e5) for seed in range(40)])
     assert "--best 3" in proposal("grok repeat --best 12", rare), "the others did not generalise"
-    both = itertools.product(range(8), (0.3, 1), (0.001, 0.003))  # each setting matters at each value of the other
     names, late = ("seed", "optim.weight_decay", "optim.lr"), {"train.steps": 12_000}
     runs = [
         Truth(dict(zip(names, of, strict=True)) | late, 6000 if (of[1] == 1) == (of[2] == 0.003) else 2000 + of[0])
-        for of in both
+        for of in itertools.product(range(8), (0.3, 1), (0.001, 0.003))  # each matters at each value of the other
     ]
     said = compile_report(simulate(runs)).sentence
     assert "optim.weight_decay 2 of 2" in said and "optim.lr 2 of 2" in said

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from grok.analysis import report
+from grok.analysis.answers import compile_report
 from grok.analysis.criteria import held_by
 from grok.analysis.figures import drawings
 from grok.analysis.observations import Observations, differing_settings
@@ -208,8 +209,8 @@ def test_crossed_recovers_the_shares() -> None:
     pair = crossed((3, 6, 2), np.random.default_rng(0), {"split × init": 0.1, "chaos": 0.09})
     assert ask("crossed", simulate(pair)).headlines[0].label == "split × init share"
     other = [replace(t, overrides=t.overrides | {"optim.weight_decay": 0.5}) for t in pair]
-    both = ask("crossed", simulate(pair + other)).headlines
-    assert len(both) == 2 and all(card.label in both[0].short and card.shown in both[0].short for card in both)
+    both, said = ask("crossed", store := simulate(pair + other)).headlines, compile_report(store).sentence
+    assert len(both) == 2 and all(f"{card.label[1:]}: {card.shown}." in said for card in both)
 
 
 def test_a_cross_says_which_planned_seeds_no_run_of_it_has() -> None:
