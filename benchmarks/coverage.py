@@ -423,6 +423,8 @@ def layers(factors: int, single: float, noise: float, rng: np.random.Generator) 
     exact, found = attribute(design, np.repeat(true, 2), names), attribute(design, seen, names)
     yield "a layer's share", exact.shapley[names[0]].value, found.shapley[names[0]], 0.0
     yield "all layers", exact.total.value, found.total, 0.0
+    if found.parts:  # given only where the change is seen
+        yield "a layer's part of it", exact.parts[names[0]].value, found.parts[names[0]], 0.0
     tables = [(true, seen), *(one(rng) for _ in range(4))]
     adding = [additivity(design, seen, rng, draws=199) for _, seen in tables]
     yield "explained one by one", single, adding[0].share, 1.0
