@@ -43,6 +43,8 @@ LEAST: Final = 0.02
 """Smallest simulated estimate of a component with variance 1 whose logarithm is taken."""
 LEVELS: Final = 4
 """Smallest number of levels, or of cells with replicates, whose tails are estimated."""
+ROUNDING: Final = 1e-20
+"""Share of the variance of all runs up to which that of means is rounding."""
 TAILS: Final = 3.0
 """How many times the excess kurtosis that is seen counts."""
 SURE: Final = 0.995
@@ -244,6 +246,8 @@ class Cells:
             if len(size) < LEVELS or components[i] <= 0 or (len(s) > 1 and not self.balanced):
                 continue
             means = np.bincount(group, weights=y) / size
+            if float(means.var()) <= ROUNDING * float(y.var()):
+                continue
             excess = TAILS * float(stats.kurtosis(means, bias=False)) * (float(means.var()) / components[i]) ** 2
             times[i] = max(1.0, 1 + min(excess, float(len(size))) / 2)
         repeated = self._counts > 1

@@ -241,7 +241,7 @@ class Beside:
 
 def otherwise(rows: pd.DataFrame, base: pd.DataFrame, reference: str) -> str:
     """Return that ``rows`` were computed otherwise than ``base``, in words; empty if alike."""
-    apart = computed_apart(rows, base)
+    apart = computed_apart(rows, base) if len(rows) and len(base) else []
     return f"not computed as {reference} ({listed(apart)}), which can make a difference, too" if apart else ""
 
 

@@ -88,10 +88,10 @@ def pairs(observations: Observations) -> pd.DataFrame:
     """Return the children of ``branch`` designs: child, parent, redrawn, generation, kind, line and seed.
 
     Kind is how the parent was chosen: best, random, picked (by name, a random seed of the store), descended (by name,
-    a child itself), named (asked for before any result but no random seed, or a trial) or unknown (nothing says what it
-    was for). A child has a row for each kind by which a design asks for it; `one` counts it once. Which children of an
-    unfinished design there are may be a choice: those that a later design had trained are of that one only. Generation
-    1: the parent is a random seed. Children that differ from a later step on are no redraws.
+    a child itself), named (any other that a plan trained) or unknown (nothing says what it was for). A child has a row
+    for each kind by which a design asks for it; `one` counts it once. Which children of an unfinished design there are
+    may be a choice: those that a later design had trained are of that one only. Generation 1: the parent is a random
+    seed. Children that differ from a later step on are no redraws.
     """
     purposes = observations.once(roles)
     children = purposes.of("child", kinds=("branch",))
@@ -104,16 +104,15 @@ def pairs(observations: Observations) -> pd.DataFrame:
         seed=[u.get("seed", own[r]) for r, u in zip(children["run_id"], children["unit"], strict=True)]
     )
     random = set(observations.once(random_seeds)["place"])
-    descended, unknown = set(purposes.of("child")["run_id"]), purposes.unknown()
-    known = {*observations.once(asked)["place"], *purposes.of("trial")["run_id"].map(place)}
+    descended, trained = set(purposes.of("child")["run_id"]), {*place.index} - purposes.unknown() - purposes.unstated()
     records = [
         {
             "child": child,
             "place": place[child],
             "parent": parent,
             "redrawn": redrawn,
-            "generation": 1 if place.get(parent) in random else None if parent in unknown else 2,
-            "kind": _kind(choice, place.get(parent) in random, parent in descended, place.get(parent) in known),
+            "generation": 1 if place.get(parent) in random else 2 if parent in trained else None,
+            "kind": _kind(choice, place.get(parent) in random, parent in descended, parent in trained),
             "line": line or parent,
             "seed": seed,
         }
@@ -334,8 +333,14 @@ def _kept(study: Branching) -> None:
         return
     if names:  # all streams beside each other on the first screen
         i = next(i for i, finding in enumerate(study.findings) if finding.headline and finding.label.startswith("var"))
-        each = ", ".join(f"{name} {every[name].plain(2)}" for name in names)
-        short = f"Share of the rank variance that lies between parents, with one stream redrawn: {each}."
+        key = "every" if "chosen" not in study.kept else "random" if "random" in study.kept else "chosen"
+        those = [(name, study.kept[key].shares.get(name)) for name in names]
+        if key != "chosen":  # of random parents it is a share
+            those = [(n, e and replace(e, value=min(e.value, 1.0), high=min(e.high, 1.0))) for n, e in those]
+        each = ", ".join(f"{name} {e.plain(2) if e and (e.low > 0 or e.high < 1) else 'not told'}" for name, e in those)
+        whose = "chosen parents' mean distance from random seeds that their children keep"
+        whose = whose if key == "chosen" else "rank variance of random seeds that lies between random parents"
+        short = f"With one stream redrawn, the share of the {whose}: {each}."
         study.findings[i] = replace(study.findings[i], short=short)
     caption = "What children keep: shares of the rank variance, and of chosen parents' mean distance; 95% intervals"
     study.tables.insert(1, Table("branching_kept", caption, pd.DataFrame(records)))

@@ -59,6 +59,7 @@ COMPUTED: Final = {
 EARLY: Final = "early seeds"
 """Label of the share of seeds that generalised at least three times faster than the median."""
 DIARY_SAYS: Final = {("order",): "0.43% super, later 0.6% given the model", ("init",): "0.4% super, given the order"}
+# its fixed seeds, and how many runs it counted, are not known
 """The diary's rates of scans, by the stream that differs."""
 ALWAYS: Final = ", at any time"
 """End of the label of a share whose interval holds as a store grows."""
@@ -149,9 +150,7 @@ def one(observations: Observations, population: Population) -> Census:
     census.wrong = [*failed(observations, population), *(f.text for f in checks if f.headline)]
     census.wrong += one_by_one(observations, rows.index, most=FEW_ALONE)
     if population.chosen:
-        had = (
-            f"An earlier plan had runs with {population.held} (not counted here): their results may have chosen these."
-        )
+        had = f"An earlier plan trained {population.held}: its results may have chosen these fixed seeds (not counted)."
         census.wrong.append(had)
         census.notes.append(had)
     census.summary, census.lead = " ".join([_summary(census), *census.wrong]), "seed_curves"
@@ -324,7 +323,8 @@ def _accuracy_findings(census: Census) -> list[Finding]:
             f"interval ({estimate.method})."
         )
         if name == "super" and census.population.is_default and census.population.varies in DIARY_SAYS:
-            text += f" The diary: {DIARY_SAYS[census.population.varies]}."
+            said = DIARY_SAYS[census.population.varies]
+            text += f" The diary's scan, at fixed seeds of its own and without an interval: {said}."
         if name == "diverged":
             text += f" These {unit}: {_named(census.population.seeds[census.rows['label'] == name])}."
         label = f"{name} seeds"

@@ -271,7 +271,7 @@ def _shares(study: Crossed) -> None:
     n, chosen = len(shares.shares), shares.largest
     leads = [*words, lead]
     allowing = f"{100 * chosen.low:.0f} to {100 * chosen.high:.0f}%"
-    largest = f"; it is the largest of {n} shares ({allowing} allows for this choice)" * (n > 2)
+    largest = f"; it is the largest of {n} shares ({allowing} allows for this choice)" * (n > 2 and chosen.low < 0.995)
     for i, (name, e) in enumerate(sorted(shares.shares.items(), key=lambda pair: -pair[1].value)):
         shown = _shown(e)
         study.tell(

@@ -37,7 +37,7 @@ from grok.analysis.statistics.estimate import FEWEST_OF_A_MEDIAN, Estimate, NotE
 from grok.analysis.statistics.halfway import Floats, Halfway, halfway
 from grok.analysis.statistics.prediction import auroc, screened, spearman
 from grok.analysis.statistics.repeatability import mean_share, normal_scores
-from grok.analysis.studies.base import Beside, Question, Study, Table, by_condition
+from grok.analysis.studies.base import Beside, Finding, Question, Study, Table, by_condition
 from grok.analysis.studies.census import judged
 from grok.analysis.studies.prediction import price
 from grok.streams import RUN_STREAMS
@@ -334,8 +334,9 @@ def _halves(study: Fate) -> None:
                 {"parents": parents, "lines": n, "measure": measure, "change": CHANGES[change],
                  "half-fate step": place, f"for a width of {2 * WIDTH} steps": more}
             )  # fmt: skip
-            text = f"{label[0].upper()}{label[1:]}: {place}, over {how_many(n, 'line')} of descent. {more}."
-            study.tell(label, place, text, estimate, measure == SUPER, parents == SUPER)
+            text = f"{label[0].upper()}{label[1:]}: {place}, over {how_many(n, 'line')} of descent."
+            finding = Finding(label, place, f"{text} {more}.", estimate, measure == SUPER, parents == SUPER, text)
+            study.findings.append(finding)
     caption = "Half-fate steps with 95% intervals"
     study.tables.insert(0, Table("fate_half", caption, _named(pd.DataFrame(records), study.hit)))
 

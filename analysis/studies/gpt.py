@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from grok.analysis.observations import OWN_CODE, Condition, Observations, floats, how_many, in_words, varying_columns
 from grok.analysis.proposals import rerun_commands
 from grok.analysis.purposes import asked_unseen
-from grok.analysis.statistics.estimate import NotEnoughData, holm, mean
+from grok.analysis.statistics.estimate import Estimate, NotEnoughData, holm, mean
 from grok.analysis.studies.base import ALARM, MOST_CARDS, Finding, Question, Study, Table, one_by_one, otherwise
 from grok.analysis.studies.conditions import ratio_of_means
 from grok.analysis.studies.mechanism import measured
@@ -389,14 +389,23 @@ def _compared(study: Gpt, rows: pd.DataFrame, every: list[Told]) -> str:
     if not usable:
         return ""
     seeds, records, said = [f"seed_{stream}" for stream in CROSSED["gpt"]], [], ""
-    for one in usable:
-        mine, base = (rows.loc[of.runs.index, seeds].assign(loss=of.losses) for of in (one, reference))
+
+    def over(mine: pd.DataFrame, base: pd.DataFrame) -> tuple[Estimate, float, int]:
+        """Return the ratio of these runs' perplexities, its p-value, and the number of pairs (0: two groups)."""
+        mine, base = (rows.loc[runs.index, seeds].assign(loss=floats(runs["best_loss"])) for runs in (mine, base))
         pairs = mine.merge(base, on=seeds)
         paired = len(pairs) >= FEWEST_SEEDS
-        losses = (floats(pairs["loss_x"]), floats(pairs["loss_y"])) if paired else (one.losses, reference.losses)
-        ratio, p = ratio_of_means(*losses, paired)
+        ours, theirs = (pairs["loss_x"], pairs["loss_y"]) if paired else (mine["loss"], base["loss"])
+        return *ratio_of_means(floats(ours), floats(theirs), paired), len(pairs) * paired
+
+    for one in usable:
+        ratio, p, pairs = over(one.runs, reference.runs)
         records.append({"condition": one.name, "seeds": len(one.runs), "over the reference's": f"×{ratio.plain(3)}",
-                        "pairs of seeds": len(pairs) if paired else "none", "p (Holm)": p})  # fmt: skip
+                        "pairs of seeds": pairs or "none", "p (Holm)": p})  # fmt: skip
+        ended = [of.runs[of.runs["status"] != "diverged"] for of in (one, reference)]
+        if _diverged(one) + _diverged(reference) and min(map(len, ended)) >= FEWEST_SEEDS:
+            ratio, p, _ = over(*ended)  # a loss of before a divergence is far from the others, and hides a difference
+            said += f" {one.name}, without runs that diverged: ×{ratio.plain(3)}, p = {p:.2g} (not adjusted)."
         words = otherwise(rows.loc[one.runs.index], rows.loc[reference.runs.index], reference.name)
         said += f" {one.name}: {words}." * bool(words)
     frame = pd.DataFrame(records)

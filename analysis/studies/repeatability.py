@@ -94,6 +94,11 @@ def analyse(observations: Observations) -> Repeats:
         )
     for test in tests:
         _findings(study, test)
+    if len(tests) > 1:  # on the first screen one of several kinds alone would be a choice
+        leads = [finding for finding in study.findings if finding.headline]
+        beside = leads[0].short.partition(" for the candidates")[2]
+        short = f"{'; '.join(f'{finding.label}: {finding.shown}' for finding in leads)}{beside}"
+        study.findings[study.findings.index(leads[0])] = replace(leads[0], short=short[0].upper() + short[1:])
     study.findings += _between_streams(tests)
     for test in tests:
         if test.kind.name == "ulp" and (seen := _divergence(observations, test.kind)) is not None:
@@ -319,7 +324,7 @@ def verdict(test: Test) -> str:
             return f"most of {whose} repeats are {hit}; without the rate of other seeds that may be so of any seed"
         if 2 * sure <= n:
             return f"together most of their repeats are {hit}, which is clear for {sure} of {n} candidates alone"
-        which = f" for {sure} of {n} candidates" if sure < n else ""
+        which = f" (shown for {sure} of {n} candidates)" if sure < n else ""
         return f"{enough}{' in most repeats' if test.free else elsewhere}{which}"
     if all(c.base is not None and c.base.low > MOST for c in result.candidates):
         return f"most other seeds are {hit}, too, so repeats cannot tell"

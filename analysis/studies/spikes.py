@@ -144,7 +144,7 @@ def _answer(study: Spikes) -> None:
         first, middle, last = (f"{of:,.0f}" for of in spikes["step"].quantile([0, 0.5, 1]))
         study.tell(
             "steps of all spikes",
-            f"{middle} ({first} to {last})",
+            f"{middle} (first {first}, last {last})",
             f"{how_many(every, 'spike')} of {how_many(k, 'run')} began at step {middle} in the median, the first at "
             f"{first}, the last at {last}; {int(spikes['rising'].sum()):,} while the learning rate still rose.",
         )
