@@ -90,11 +90,9 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     assert (study.runs["best_step"] == 300).all()
     (finding,) = [f for f in study.findings if f.headline]
     assert (finding.estimate.value, finding.estimate.n) == (pytest.approx(math.exp(sum(losses) / 4)), 4)
-    assert finding.estimate.low < finding.estimate.value < finding.estimate.high
     assert study.runs["tokens"].tolist() == [400 * 768] * 5
     (table,) = [t.frame for t in study.tables if t.name == "runs"]
     assert table[["MFU", "peak GB"]].to_numpy().tolist() == [[0.25, 1.4]] * 5
-    assert not any(t.name.startswith("published") for t in study.tables)
     assert study.steps.groupby("run_id").size().between(1, 301).tolist() == [True] * 5
     assert [f.estimate for f in ask("gpt", store_of(asked[:1])).findings if f.headline] == [None], "one seed"
     two = ask("gpt", store_of([asked[0], run(7, "gpt/tinystories_sample", 1.4)]))
@@ -106,10 +104,10 @@ def test_best_not_last_and_the_spread_over_seeds() -> None:
     (table,) = [t.frame for t in compared.tables if t.name == "perplexities"]
     ratio, low, high = map(float, re.findall(r"[\d.]+", table["over the reference's"][0]))
     assert low < ratio < high and ratio == pytest.approx(math.exp(-0.106), abs=1e-3) and table["pairs of seeds"][0] == 4
-    assert " 1 of 1 differs from gpt/shakespeare_char, optim.lr=0.001 beyond" in compared.findings[0].text
-    assert [" 1 of 4 diverged" in f.text for f in compared.findings[1:3]] == [True, False], (
-        "no result chose the reference"
-    )
+    said, first, other = (finding.text for finding in compared.findings[:3])
+    assert " 1 of 1 differs from gpt/shakespeare_char, optim.lr=0.001 beyond" in said
+    assert "without runs that diverged: ×0.9" in said
+    assert " 1 of 4 diverged" in first and " 1 of 4 diverged" not in other, "no result chose the reference"
 
 
 @pytest.mark.parametrize("many", [3, 6])
