@@ -192,7 +192,7 @@ def one(observations: Observations, condition: Condition) -> Branching:
         examples=validation_examples(first),
     )
     _shares(study)
-    for family in families if len(random) else ():
+    for family in families:
         if words := otherwise(members.loc[family.rows["run_id"]], members.loc[random], "the random seeds"):
             study.notes.append(f"Children with a new {family.name}: {words}.")
     if gap:
