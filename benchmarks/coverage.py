@@ -40,7 +40,6 @@ from grok.analysis.statistics.shapley import additivity, attribute, p_of_no_patt
 from grok.analysis.statistics.survival import Times, geometric_mean, growth, quantile, ratio_of_times
 from grok.analysis.statistics.variance_shares import CHAOS, Cells
 from grok.analysis.studies import conditions
-from grok.analysis.studies import layers as exchanges
 from grok.streams import RUN_STREAMS as STREAMS
 
 Floats = NDArray[np.float64]
@@ -426,8 +425,6 @@ def layers(factors: int, single: float, noise: float, rng: np.random.Generator) 
     yield "all layers", exact.total.value, found.total, 0.0
     tables = [(true, seen), *(one(rng) for _ in range(4))]
     adding = [additivity(design, seen, rng, draws=199) for _, seen in tables]
-    if single == 1 and found.parts and adding[0].share.low >= exchanges.ADDITIVE:  # as the report gives it
-        yield "a layer's part of the change", exact.parts[names[0]].value, found.parts[names[0]], 0.0
     yield "explained one by one", single, adding[0].share, 1.0
     yield "five tables have a pattern", 0.0, p(p_of_no_pattern(adding)), 0.0
 
