@@ -464,9 +464,13 @@ def cases() -> Iterator[tuple[str, str, Study]]:
     for world in WORLDS:
         yield "redraws", world.name, partial(_offspring, world)
 
-    def crossed(factors: Factors, merged: bool = False) -> Callable[..., Study]:
+    def crossed(factors: Factors, merged: bool = False) -> Callable[[dict[str, float], bool], Study]:
         cells = cache(lambda: Cells(factors, generator("coverage crossed"), merged))
-        return partial(partial, _crossed, cells, factors)
+
+        def study(truth: dict[str, float], rare: bool) -> Study:
+            return partial(_crossed, cells, factors, truth, rare)
+
+        return study
 
     for name, study in (
         ("3 × 4 × 4, twice", crossed(grid(3, 4, 4))),

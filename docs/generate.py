@@ -73,7 +73,7 @@ the waves of one frequency K in a, ±b, a ± b and their difference, and the bes
 sign. For products and quotients the operands are discrete logarithms, and so is K. Nanda et al. 2023 (section 4.3)
 call more than 0.85 explained variance a single frequency. Symmetry is 1 if a neuron does not tell a from ±b. Alignment
 is 1 in Gromov 2023's solution, where a neuron's two phases add up to that of its weights to the answers, and near 0
-for phases without relation. Both lack where no neuron is tuned. Shares, counts and cosines have no unit.
+for phases without relation. Both are missing where no neuron is tuned. Shares, counts and cosines have no unit.
 """
 
 LISTS: Final[dict[str, tuple[str, ...]]] = {"task.operation": OPERATIONS, "eval.metrics": METRICS}

@@ -333,15 +333,7 @@ def _kept(study: Branching) -> None:
         return
     if names:  # all streams beside each other on the first screen
         i = next(i for i, finding in enumerate(study.findings) if finding.headline and finding.label.startswith("var"))
-        key = "every" if "chosen" not in study.kept else "random" if "random" in study.kept else "chosen"
-        those = [(name, study.kept[key].shares.get(name)) for name in names]
-        if key != "chosen":  # of random parents it is a share
-            those = [(n, e and replace(e, value=min(e.value, 1.0), high=min(e.high, 1.0))) for n, e in those]
-        each = ", ".join(f"{name} {e.plain(2) if e and (e.low > 0 or e.high < 1) else 'not told'}" for name, e in those)
-        whose = "chosen parents' mean distance from random seeds that their children keep"
-        whose = whose if key == "chosen" else "rank variance of random seeds that lies between random parents"
-        short = f"With one stream redrawn, the share of the {whose}: {each}."
-        study.findings[i] = replace(study.findings[i], short=short)
+        study.findings[i] = replace(study.findings[i], short=_brief(study, names, set(rows["every"]["kind"])))
     caption = "What children keep: shares of the rank variance, and of chosen parents' mean distance; 95% intervals"
     study.tables.insert(1, Table("branching_kept", caption, pd.DataFrame(records)))
     if differences:
@@ -354,6 +346,25 @@ def _kept(study: Branching) -> None:
         "for any seed; chosen parents can be more unlike each other than random ones. Each interval is one of 95%, "
         "not corrected for their number."
     )
+
+
+def _brief(study: Branching, names: list[str], kinds: set[str]) -> str:
+    """Return what children of random parents keep with one of ``names`` redrawn, else what those of chosen ones do.
+
+    Only between random parents is it a share: chosen ones can differ by more than random seeds do.
+    """
+    key = "every" if kinds <= {"random"} else "random" if "random" in study.kept else "chosen"
+    if key not in study.kept:
+        return "These children are too few to tell what random parents, or chosen ones, hand on."
+    whose = "chosen parents' mean distance from random seeds that their children keep"
+    each = []
+    for name in names:
+        e = study.kept[key].shares.get(name)
+        if e and key != "chosen":
+            e = replace(e, value=min(e.value, 1.0), high=min(e.high, 1.0))
+            whose = "rank variance of random seeds that lies between random parents"
+        each.append(f"{name} {e.plain(2) if e and (e.low > 0 or e.high < 1) else 'not told'}")
+    return f"With one stream redrawn, the share of the {whose}: {', '.join(each)}."
 
 
 def _chosen_as(children: pd.DataFrame) -> str:

@@ -59,8 +59,7 @@ COMPUTED: Final = {
 EARLY: Final = "early seeds"
 """Label of the share of seeds that generalised at least three times faster than the median."""
 DIARY_SAYS: Final = {("order",): "0.43% super, later 0.6% given the model", ("init",): "0.4% super, given the order"}
-# its fixed seeds, and how many runs it counted, are not known
-"""The diary's rates of scans, by the stream that differs."""
+"""The diary's rates of scans, by the stream that differs; it gives no number of runs and no fixed seeds."""
 ALWAYS: Final = ", at any time"
 """End of the label of a share whose interval holds as a store grows."""
 
@@ -324,7 +323,7 @@ def _accuracy_findings(census: Census) -> list[Finding]:
         )
         if name == "super" and census.population.is_default and census.population.varies in DIARY_SAYS:
             said = DIARY_SAYS[census.population.varies]
-            text += f" The diary's scan, at fixed seeds of its own and without an interval: {said}."
+            text += f" The diary's scan, at other fixed seeds and without a number of runs: {said}."
         if name == "diverged":
             text += f" These {unit}: {_named(census.population.seeds[census.rows['label'] == name])}."
         label = f"{name} seeds"

@@ -270,8 +270,8 @@ def _shares(study: Crossed) -> None:
     cannot_tell = ": these data cannot tell", ", and these data cannot tell how much"
     n, chosen = len(shares.shares), shares.largest
     leads = [*words, lead]
-    allowing = f"{100 * chosen.low:.0f} to {100 * chosen.high:.0f}%"
-    largest = f"; it is the largest of {n} shares ({allowing} allows for this choice)" * (n > 2 and chosen.low < 0.995)
+    low, high = (f"{100 * end:.0f}" for end in (chosen.low, chosen.high))
+    largest = f"; it is the largest of {n} shares ({low} to {high}% allows for this choice)" * (n > 2 and low != high)
     for i, (name, e) in enumerate(sorted(shares.shares.items(), key=lambda pair: -pair[1].value)):
         shown = _shown(e)
         study.tell(

@@ -54,6 +54,7 @@ FEWEST_RANKED: Final = 50
 """Smallest number of random seeds or cells that others are ranked among."""
 WIDTH: Final = 200
 """Steps: the half-width of an interval that would do."""
+NARROW: Final = f"The interval is at most {2 * WIDTH} steps wide"
 SCREEN: Final = 1500, 0.05
 """A step, and the share of seeds with the lowest validation loss that goes on: set on the diary's census."""
 
@@ -335,8 +336,9 @@ def _halves(study: Fate) -> None:
                  "half-fate step": place, f"for a width of {2 * WIDTH} steps": more}
             )  # fmt: skip
             text = f"{label[0].upper()}{label[1:]}: {place}, over {how_many(n, 'line')} of descent."
-            finding = Finding(label, place, f"{text} {more}.", estimate, measure == SUPER, parents == SUPER, text)
-            study.findings.append(finding)
+            short = text if more == NARROW else ""  # the first screen does not know the width that is asked for
+            lead, shown = measure == SUPER, parents == SUPER
+            study.findings.append(Finding(label, place, f"{text} {more}.", estimate, lead, shown, short))
     caption = "Half-fate steps with 95% intervals"
     study.tables.insert(0, Table("fate_half", caption, _named(pd.DataFrame(records), study.hit)))
 
@@ -345,7 +347,7 @@ def _more(half: Halfway) -> str:
     """Return what would make the interval of a half-fate step twice ``WIDTH`` steps wide."""
     if half.place.high - half.place.low <= 2 * WIDTH:
         spans = bool(half.place.low <= half.places[0] and half.place.high >= half.places[-1])
-        return f"The interval is at most {2 * WIDTH} steps wide{', but spans all steps that were tried' * spans}"
+        return f"{NARROW}{', but spans all steps that were tried' * spans}"
     alike = half.places[~half.apart & (half.places >= half.place.low) & (half.places <= half.place.high)]
     if len(alike):
         steps = ", ".join(map("{:,.0f}".format, alike))

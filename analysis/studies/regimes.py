@@ -178,7 +178,7 @@ def _groups(study: Regimes, done: pd.DataFrame) -> None:
     verdict = (
         f"two groups, by {two}"
         if two
-        else "not seen to be of two groups, and a second group of a few per cent would not be, however far apart"
+        else "not seen to be of two groups, and a small second group would not be, however far apart"
     )
     shown = ", ".join(f"{name}: p = {value:.2g}" for name, value in p.items())
     text = f"The ratios of the times are {verdict} (dip test of a single mode, Holm; {shown})."

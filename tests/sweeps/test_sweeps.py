@@ -77,7 +77,7 @@ def test_a_branch_of_seeds_whose_curves_are_lost_is_refused(
     for shard in (path / "curves").glob("*.parquet"):
         shard.unlink()
     assert branch.main(["--store", str(path), "--best", "1", "--random", "0", *TINY]) == 2
-    assert "use --parents" in capsys.readouterr().err
+    assert "no curves" in capsys.readouterr().err
 
 
 def test_only_master_seeds_are_parents(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
