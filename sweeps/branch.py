@@ -68,9 +68,9 @@ def choose(store: Store, runs: pd.DataFrame, arguments: argparse.Namespace) -> d
     at = arguments.at or min(steps, key=lambda step: abs(step - half), default=0)
     losses = curves[curves["step"] == at].set_index("run_id")["val_loss"].reindex(runs.index)
     if losses.isna().any():
-        none = "and at no common one" if len(counts) else "they have no curves"
-        some = f"but at {', '.join(map(str, steps[:12]))} ..." if steps else f"{none}: use --parents"
-        raise ConfigError(f"--at {at}: not all {len(runs)} runs have a loss at that step, {some}")
+        none = "and they have none in common" if len(counts) else "they have no curves"
+        some = f"all have one at {', '.join(map(str, steps[:12]))} ..." if steps else f"{none}: use --parents"
+        raise ConfigError(f"--at {at}: not all {len(runs)} runs have a loss at that step; {some}")
     fastest = losses.sort_values(kind="stable").index[:best]
     others = runs.index.difference(fastest, sort=False)
     drawn = others[drawn_parents(int(runs["seed"].iloc[0]), len(others), random)]
